@@ -1,0 +1,159 @@
+"""What a caller asks for: items x agents x dimensions x replicates, checked before anything is stored.
+
+A job is plain data. It names pools, never providers' addresses or keys: those are the operator's.
+Unknown keys, duplicate ids, empty lists and over-long ids are refused with the field and the value in the message.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+MAX_ID_LENGTH = 200
+MAX_JOB_ID_LENGTH = 128
+MAX_SCALE_WIDTH = 1000
+
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _printable(value: str) -> str:
+    """Ids are shown in logs, tables and pages: no control, format or surrogate characters."""
+    for char in value:
+        if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn"}:
+            raise ValueError(f"contains the unprintable character U+{ord(char):04X}")
+    if value != value.strip():
+        raise ValueError("starts or ends with white space")
+    return value
+
+
+def _job_id(value: str) -> str:
+    """A job id names a folder and a Celery task, so its alphabet is closed."""
+    if not _JOB_ID.fullmatch(value):
+        raise ValueError("may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit")
+    return value
+
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
+JobId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), AfterValidator(_job_id)]
+PoolName = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9._:-]*$")]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Item(Strict):
+    """One text to judge."""
+
+    id: Id
+    text: str = Field(min_length=1, description="the output that is judged")
+    prompt: str | None = Field(default=None, description="what the output answers, if that matters")
+    reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class ItemSource(Strict):
+    """Items that lie in a file, which every planning worker must be able to read."""
+
+    path: str = Field(min_length=1)
+    format: Literal["jsonl", "csv", "parquet"] | None = Field(default=None, description="None: by the file's ending")
+    id_field: str = "id"
+    text_field: str = "text"
+    prompt_field: str | None = "prompt"
+    reference_field: str | None = "reference"
+    limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
+
+
+class Scale(Strict):
+    """Whole numbers from `min` to `max`, both allowed."""
+
+    min: int = 1
+    max: int = 10
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max <= self.min:
+            raise ValueError(f"scale.max must be > scale.min ({self.min}), got {self.max}")
+        if self.max - self.min > MAX_SCALE_WIDTH:
+            raise ValueError(f"scale must span at most {MAX_SCALE_WIDTH}, got {self.max - self.min}")
+        return self
+
+
+class Dimension(Strict):
+    """One criterion of the rubric."""
+
+    id: Id
+    name: str = ""
+    instructions: str = Field(min_length=1)
+    scale: Scale = Scale()
+    levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _level_keys(cls, data: Any) -> Any:
+        """JSON has only text keys: {"1": "..."} means level 1."""
+        if isinstance(data, dict) and isinstance(data.get("levels"), dict):
+            levels = {}
+            for key, value in data["levels"].items():
+                whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
+                levels[int(key) if whole else key] = value
+            data = {**data, "levels": levels}
+        return data
+
+    @model_validator(mode="after")
+    def _levels_on_scale(self) -> Self:
+        for level in self.levels:
+            if not self.scale.min <= level <= self.scale.max:
+                raise ValueError(f"levels: {level} is outside the scale {self.scale.min}..{self.scale.max}")
+        return self
+
+
+class Agent(Strict):
+    """One judge: a persona on a model of a pool."""
+
+    name: Id
+    persona: str = ""
+    pool: PoolName = Field(default="", description="'' is the default pool")
+    model: str | None = Field(default=None, description="None: the pool's default model")
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    max_tokens: int = Field(default=1024, ge=1, le=200_000)
+
+
+class EvaluationJob(Strict):
+    """A whole job as it is submitted. `id` None lets the client draw one."""
+
+    id: JobId | None = None
+    project: Id = "default"
+    items: list[Item] | ItemSource
+    agents: list[Agent] = Field(min_length=1)
+    dimensions: list[Dimension] = Field(min_length=1)
+    replicates: int = Field(default=1, ge=1, le=1000)
+    batching: bool | None = Field(default=None, description="None: BATCHING_ENABLED decides")
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_path(cls, data: Any) -> Any:
+        """`items: answers.jsonl` is short for `items: {path: answers.jsonl}`."""
+        if isinstance(data, dict) and isinstance(data.get("items"), str):
+            data = {**data, "items": {"path": data["items"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _unique(self) -> Self:
+        named = {"agents": [a.name for a in self.agents], "dimensions": [d.id for d in self.dimensions]}
+        if isinstance(self.items, list):
+            if not self.items:
+                raise ValueError("items: at least one is needed, got 0")
+            named["items"] = [i.id for i in self.items]
+        for field, ids in named.items():
+            seen: set[str] = set()
+            for value in ids:
+                if value in seen:
+                    raise ValueError(f"{field}: the id {value!r} occurs twice")
+                seen.add(value)
+        return self

@@ -1,0 +1,69 @@
+"""What a job yields: one `JudicialOpinion` a unit, and one `EvaluationError` for each that has no score."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Usage(BaseModel):
+    """Tokens as the provider reported them; 0 where it reported none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class JudicialOpinion(BaseModel):
+    """One judge's finding on one criterion of one item.
+
+    `score` is null when the unit ended in an error; the reason is then in the job's errors.
+    `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
+    divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    judge: str
+    criterion_id: str
+    item_id: str
+    replicate: int = Field(ge=0)
+    score: int | None
+    argument: str
+    cited_evidence: list[str] = Field(default_factory=list)
+    model: str
+    usage: Usage = Usage()
+    latency_s: float = Field(default=0.0, ge=0)
+    attempts: int = Field(default=1, ge=0)
+
+
+class ErrorKind(StrEnum):
+    """Why a unit has no score."""
+
+    RATE_LIMITED = "rate_limited"      # 429, 529: the requeue budget is spent
+    QUOTA_EXHAUSTED = "quota_exhausted"  # the account has no money left: terminal
+    PROVIDER = "provider"              # 5xx, connection errors
+    TIMEOUT = "timeout"                # LLM_CALL_TIMEOUT
+    REJECTED = "rejected"              # 400, 401, 403, 404, 413, 422: asking again cannot help
+    MALFORMED = "malformed"            # the answer is no opinion
+    CANCELLED = "cancelled"
+    LOST = "lost"                      # the worker died with it too often
+    INTERNAL = "internal"
+
+
+class EvaluationError(BaseModel):
+    """The recorded error of one unit."""
+
+    model_config = ConfigDict(frozen=True)
+
+    judge: str
+    criterion_id: str
+    item_id: str
+    replicate: int = Field(ge=0)
+    kind: ErrorKind
+    message: str
+    status_code: int | None = None
+    attempts: int = 0
+    elapsed_s: float = Field(default=0.0, ge=0)

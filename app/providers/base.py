@@ -1,0 +1,90 @@
+"""The small protocol between the pipeline and a provider's API.
+
+A provider makes exactly one HTTP call per `complete`: retries, waits, limits and deadlines are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from app.domain.opinion import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object)."""
+
+    model: str
+    system: str
+    user: str
+    max_tokens: int
+    temperature: float | None = None
+    schema: Mapping[str, Any] | None = None
+    schema_name: str = "opinion"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """One answer. `headers` are the response's rate-limit headers, names in lower case.
+
+    `structured` tells that `text` came through the structured channel (schema-constrained output or a forced
+    tool's input), where judged text cannot have been echoed in place of the judge's own answer.
+    `truncated` tells that the model stopped at `max_tokens`.
+    """
+
+    text: str
+    model: str
+    usage: Usage
+    structured: bool
+    truncated: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class FailureKind(StrEnum):
+    RATE_LIMITED = "rate_limited"        # 429: this account's limit
+    OVERLOADED = "overloaded"            # 529: the provider is overloaded for everybody
+    QUOTA_EXHAUSTED = "quota_exhausted"  # 429 insufficient_quota, spend cap: terminal
+    SERVER = "server"                    # 408, 500, 502, 503, 504
+    CONNECTION = "connection"            # refused, reset, cut in the middle
+    TIMEOUT = "timeout"                  # the SDK's own deadline (the caller's total deadline is not raised here)
+    REJECTED = "rejected"                # 400, 401, 403, 404, 413, 422, redirects: terminal
+    MALFORMED = "malformed"              # a 200 that is no answer: HTML, too large, no content, bad JSON
+
+
+class ProviderFailure(Exception):
+    """The call failed. `message` is safe to log: keys and judged texts never enter it.
+
+    `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable.
+    """
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        status_code: int | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.status_code = status_code
+        self.retry_after_s = retry_after_s
+        self.headers: Mapping[str, str] = headers or {}
+
+
+class Provider(Protocol):
+    """One account at one provider, shared by all calls of a process on one event loop."""
+
+    structured_output: bool
+    """Whether `ChatRequest.schema` is honoured; if not, units are judged one by one even when batching is on."""
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Make one call; raises `ProviderFailure`, or `asyncio.CancelledError` when the caller's deadline cuts it."""
+        ...
+
+    async def close(self) -> None: ...

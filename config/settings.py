@@ -1,0 +1,218 @@
+"""Everything an operator can set, read from the environment once and passed down as one frozen value.
+
+`Settings.from_env(environ)` is pure: the composition root gives it the environment merged with `.env`.
+Every message names the variable, the bound and the value; the values of secrets are never shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from dotenv import dotenv_values
+
+
+class SettingsError(ValueError):
+    """A setting is missing, misspelt, of the wrong type or out of bounds."""
+
+
+def _setting(
+    variable: str,
+    default: Any,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    return field(
+        default=default,
+        metadata={
+            "variable": variable,
+            "help": help,
+            "minimum": minimum,
+            "maximum": maximum,
+            "choices": choices,
+            "secret": secret,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The operator's configuration. Durations are seconds."""
+
+    max_concurrent_llm_calls: int = _setting(
+        "MAX_CONCURRENT_LLM_CALLS", 5, "most LLM calls open at once, over all jobs, workers and machines", minimum=1
+    )
+    max_concurrent_llm_calls_range: int = _setting(
+        "DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE",
+        50,
+        "largest value that MAX_CONCURRENT_LLM_CALLS may take; raise it knowingly",
+        minimum=1,
+        maximum=100_000,
+    )
+    retry_initial_delay: float = _setting(
+        "RETRY_INITIAL_DELAY", 1.0, "wait before the first retry", minimum=0, maximum=3600
+    )
+    retry_max_delay: float = _setting(
+        "RETRY_MAX_DELAY", 60.0, "longest wait before a retry", minimum=0, maximum=86_400
+    )
+    retry_max_attempts: int = _setting(
+        "RETRY_MAX_ATTEMPTS", 3, "calls a unit may spend on ordinary failures", minimum=1, maximum=100
+    )
+    requeue_budget: int = _setting(
+        "DICAST_REQUEUE_BUDGET", 5, "times a rate-limited unit is put back without spending an attempt", minimum=0, maximum=1000
+    )
+    retry_after_max: float = _setting(
+        "DICAST_RETRY_AFTER_MAX", 300.0, "a provider's Retry-After is cut to this", minimum=0, maximum=86_400
+    )
+    batching_enabled: bool = _setting(
+        "BATCHING_ENABLED", False, "ask for all dimensions of an item in one call, where the provider can"
+    )
+    llm_call_timeout: float = _setting(
+        "LLM_CALL_TIMEOUT", 120.0, "a call is cut after this long in total", minimum=0.01, maximum=3600
+    )
+
+    redis_url: str | None = _setting(
+        "REDIS_URL", None, "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey", secret=True
+    )
+    openai_api_key: str | None = _setting("OPENAI_API_KEY", None, "key of pools with provider 'openai'", secret=True)
+    anthropic_api_key: str | None = _setting(
+        "ANTHROPIC_API_KEY", None, "key of pools with provider 'anthropic'", secret=True
+    )
+
+    pools_file: str = _setting("DICAST_POOLS_FILE", "config/pools.toml", "the pools: providers, models, first limits")
+    results_dir: str = _setting(
+        "DICAST_RESULTS_DIR", "results", "finished jobs' files; shared by all machines that do control work"
+    )
+    state_dir: str = _setting(
+        "DICAST_STATE_DIR", ".dicast", "embedded store, local model server and spool of this machine"
+    )
+    namespace: str = _setting("DICAST_NAMESPACE", "dicast", "prefix of all keys in the store")
+    worker_slots: int = _setting(
+        "DICAST_WORKER_SLOTS", 0, "calls one worker process may hold open; 0: as many as the limit", minimum=0, maximum=20_000
+    )
+    window_seconds: float = _setting(
+        "DICAST_WINDOW_SECONDS", 5.0, "seconds of work that a job keeps published ahead", minimum=0.5, maximum=600
+    )
+    page_units: int = _setting("DICAST_PAGE_UNITS", 500, "most units gathered by one chord", minimum=1, maximum=5000)
+    max_text_bytes: int = _setting(
+        "DICAST_MAX_TEXT_BYTES", 1_000_000, "an item whose texts are larger is refused", minimum=1, maximum=50_000_000
+    )
+    max_response_bytes: int = _setting(
+        "DICAST_MAX_RESPONSE_BYTES", 4_000_000, "an answer larger than this, unpacked, is malformed", minimum=1000
+    )
+    log_level: str = _setting(
+        "DICAST_LOG_LEVEL", "INFO", "level of the JSON logs", choices=("DEBUG", "INFO", "WARNING", "ERROR")
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """Read and check all settings; raises `SettingsError` on the first that is wrong."""
+        known = {f.metadata["variable"]: f for f in fields(cls)}
+        for name in environ:
+            if name.startswith("DICAST_") and name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+                raise SettingsError(f"unknown setting {name}; did you mean {near[0]}?")
+        values = {
+            spec.name: _parse(spec, environ[variable])
+            for variable, spec in known.items()
+            if variable in environ and not (environ[variable] == "" and spec.default is None)
+        }
+        settings = cls(**values)
+        if settings.max_concurrent_llm_calls > settings.max_concurrent_llm_calls_range:
+            raise SettingsError(
+                f"MAX_CONCURRENT_LLM_CALLS must be <= {settings.max_concurrent_llm_calls_range} "
+                f"(DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE), got {settings.max_concurrent_llm_calls}"
+            )
+        if settings.retry_max_delay < settings.retry_initial_delay:
+            raise SettingsError(
+                f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({settings.retry_initial_delay}), "
+                f"got {settings.retry_max_delay}"
+            )
+        return settings
+
+    @classmethod
+    def load(cls, dotenv: str | Path = ".env") -> Settings:
+        """The process's settings: `.env` in the working directory, overridden by the environment."""
+        file = {k: v for k, v in dotenv_values(dotenv).items() if v is not None}
+        return cls.from_env({**file, **os.environ})
+
+    @property
+    def slots(self) -> int:
+        """Units one worker process may work on at once: a few above the limit, so that no lease waits for a slot."""
+        return self.worker_slots or self.max_concurrent_llm_calls + 4
+
+    def secrets(self) -> list[str]:
+        """Values that must never be shown."""
+        return [
+            value
+            for spec in fields(self)
+            if spec.metadata["secret"] and spec.name != "redis_url" and (value := getattr(self, spec.name))
+        ]
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """(variable, default, help) of every setting, for `.env.example` and the README's table."""
+    rows = []
+    for spec in fields(Settings):
+        default = "" if spec.default in (None, MISSING) else str(spec.default)
+        rows.append((spec.metadata["variable"], default.lower() if isinstance(spec.default, bool) else default, spec.metadata["help"]))
+    return rows
+
+
+def _parse(spec: Field[Any], raw: str) -> Any:
+    variable, meta = spec.metadata["variable"], spec.metadata
+    shown = "a hidden value" if meta["secret"] else repr(raw)
+    readers: dict[str, tuple[Callable[[str], Any], str]] = {
+        "int": (_whole, "a whole number"),
+        "float": (_number, "a number"),
+        "bool": (_truth, "true or false"),
+        "str": (str, "a text"),
+        "str | None": (str, "a text"),
+    }
+    read, kind = readers[str(spec.type)]
+    try:
+        value = read(raw)
+    except ValueError:
+        raise SettingsError(f"{variable} must be {kind}, got {shown}") from None
+    if isinstance(value, str) and not value.strip():
+        raise SettingsError(f"{variable} must not be empty")
+    if meta["minimum"] is not None and value < meta["minimum"]:
+        raise SettingsError(f"{variable} must be >= {meta['minimum']}, got {value}")
+    if meta["maximum"] is not None and value > meta["maximum"]:
+        raise SettingsError(f"{variable} must be <= {meta['maximum']}, got {value}")
+    if meta["choices"] and value not in meta["choices"]:
+        raise SettingsError(f"{variable} must be one of {', '.join(meta['choices'])}, got {shown}")
+    return value
+
+
+def _whole(raw: str) -> int:
+    """Digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
+    if not raw.removeprefix("-").isdecimal() or not raw.isascii() or len(raw) > 20:
+        raise ValueError
+    return int(raw)
+
+
+def _number(raw: str) -> float:
+    if raw != raw.strip() or "_" in raw:
+        raise ValueError
+    value = float(raw)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _truth(raw: str) -> bool:
+    table = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    try:
+        return table[raw.lower()]
+    except KeyError:
+        raise ValueError from None
