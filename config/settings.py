@@ -61,14 +61,16 @@ class Settings:
     retry_initial_delay: float = _setting(
         "RETRY_INITIAL_DELAY", 1.0, "wait before the first retry", minimum=0, maximum=3600
     )
-    retry_max_delay: float = _setting(
-        "RETRY_MAX_DELAY", 60.0, "longest wait before a retry", minimum=0, maximum=86_400
-    )
+    retry_max_delay: float = _setting("RETRY_MAX_DELAY", 60.0, "longest wait before a retry", minimum=0, maximum=86_400)
     retry_max_attempts: int = _setting(
         "RETRY_MAX_ATTEMPTS", 3, "calls a unit may spend on ordinary failures", minimum=1, maximum=100
     )
     requeue_budget: int = _setting(
-        "DICAST_REQUEUE_BUDGET", 5, "times a rate-limited unit is put back without spending an attempt", minimum=0, maximum=1000
+        "DICAST_REQUEUE_BUDGET",
+        5,
+        "times a rate-limited unit is put back without spending an attempt",
+        minimum=0,
+        maximum=1000,
     )
     retry_after_max: float = _setting(
         "DICAST_RETRY_AFTER_MAX", 300.0, "a provider's Retry-After is cut to this", minimum=0, maximum=86_400
@@ -81,7 +83,10 @@ class Settings:
     )
 
     redis_url: str | None = _setting(
-        "REDIS_URL", None, "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey", secret=True
+        "REDIS_URL",
+        None,
+        "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey",
+        secret=True,
     )
     openai_api_key: str | None = _setting("OPENAI_API_KEY", None, "key of pools with provider 'openai'", secret=True)
     anthropic_api_key: str | None = _setting(
@@ -97,7 +102,11 @@ class Settings:
     )
     namespace: str = _setting("DICAST_NAMESPACE", "dicast", "prefix of all keys in the store")
     worker_slots: int = _setting(
-        "DICAST_WORKER_SLOTS", 0, "calls one worker process may hold open; 0: as many as the limit", minimum=0, maximum=20_000
+        "DICAST_WORKER_SLOTS",
+        0,
+        "calls one worker process may hold open; 0: as many as the limit",
+        minimum=0,
+        maximum=20_000,
     )
     window_seconds: float = _setting(
         "DICAST_WINDOW_SECONDS", 5.0, "seconds of work that a job keeps published ahead", minimum=0.5, maximum=600
@@ -164,7 +173,13 @@ def describe() -> list[tuple[str, str, str]]:
     rows = []
     for spec in fields(Settings):
         default = "" if spec.default in (None, MISSING) else str(spec.default)
-        rows.append((spec.metadata["variable"], default.lower() if isinstance(spec.default, bool) else default, spec.metadata["help"]))
+        rows.append(
+            (
+                spec.metadata["variable"],
+                default.lower() if isinstance(spec.default, bool) else default,
+                spec.metadata["help"],
+            )
+        )
     return rows
 
 

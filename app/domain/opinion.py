@@ -42,14 +42,14 @@ class JudicialOpinion(BaseModel):
 class ErrorKind(StrEnum):
     """Why a unit has no score."""
 
-    RATE_LIMITED = "rate_limited"      # 429, 529: the requeue budget is spent
+    RATE_LIMITED = "rate_limited"  # 429, 529: the requeue budget is spent
     QUOTA_EXHAUSTED = "quota_exhausted"  # the account has no money left: terminal
-    PROVIDER = "provider"              # 5xx, connection errors
-    TIMEOUT = "timeout"                # LLM_CALL_TIMEOUT
-    REJECTED = "rejected"              # 400, 401, 403, 404, 413, 422: asking again cannot help
-    MALFORMED = "malformed"            # the answer is no opinion
+    PROVIDER = "provider"  # 5xx, connection errors
+    TIMEOUT = "timeout"  # LLM_CALL_TIMEOUT
+    REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422: asking again cannot help
+    MALFORMED = "malformed"  # the answer is no opinion
     CANCELLED = "cancelled"
-    LOST = "lost"                      # the worker died with it too often
+    LOST = "lost"  # the worker died with it too often
     INTERNAL = "internal"
 
 

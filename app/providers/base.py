@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 
+from app.domain.failure import FailureKind
 from app.domain.opinion import Usage
+
+__all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +43,6 @@ class ChatReply:
     structured: bool
     truncated: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-class FailureKind(StrEnum):
-    RATE_LIMITED = "rate_limited"        # 429: this account's limit
-    OVERLOADED = "overloaded"            # 529: the provider is overloaded for everybody
-    QUOTA_EXHAUSTED = "quota_exhausted"  # 429 insufficient_quota, spend cap: terminal
-    SERVER = "server"                    # 408, 500, 502, 503, 504
-    CONNECTION = "connection"            # refused, reset, cut in the middle
-    TIMEOUT = "timeout"                  # the SDK's own deadline (the caller's total deadline is not raised here)
-    REJECTED = "rejected"                # 400, 401, 403, 404, 413, 422, redirects: terminal
-    MALFORMED = "malformed"              # a 200 that is no answer: HTML, too large, no content, bad JSON
 
 
 class ProviderFailure(Exception):

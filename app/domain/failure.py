@@ -1,0 +1,47 @@
+"""Why one call failed, and what is recorded when a unit ends without a score.
+
+`FailureKind` is what a provider's adapter, or the caller's own deadline, reports about a single call.
+`ErrorKind` (app/domain/opinion.py) is the coarser word that is recorded for the unit.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from app.domain.opinion import ErrorKind
+
+
+class FailureKind(StrEnum):
+    """Why one call brought no usable answer."""
+
+    RATE_LIMITED = "rate_limited"  # 429: this account's limit
+    OVERLOADED = "overloaded"  # 529: the provider is overloaded for everybody
+    QUOTA_EXHAUSTED = "quota_exhausted"  # 429 insufficient_quota, spend cap: terminal
+    SERVER = "server"  # 408, 500, 502, 503, 504
+    CONNECTION = "connection"  # refused, reset, cut in the middle
+    TIMEOUT = "timeout"  # the SDK's own deadline, or the caller's total one
+    REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422, redirects: terminal
+    MALFORMED = "malformed"  # a 200 that is no answer: HTML, too large, no content, bad JSON, no opinion
+
+
+RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
+"""The pool's fault and not the unit's: they spend the requeue budget instead of an attempt."""
+
+TERMINAL = frozenset({FailureKind.QUOTA_EXHAUSTED, FailureKind.REJECTED})
+"""Asking again cannot help."""
+
+_RECORDED_AS = {
+    FailureKind.RATE_LIMITED: ErrorKind.RATE_LIMITED,
+    FailureKind.OVERLOADED: ErrorKind.RATE_LIMITED,
+    FailureKind.QUOTA_EXHAUSTED: ErrorKind.QUOTA_EXHAUSTED,
+    FailureKind.SERVER: ErrorKind.PROVIDER,
+    FailureKind.CONNECTION: ErrorKind.PROVIDER,
+    FailureKind.TIMEOUT: ErrorKind.TIMEOUT,
+    FailureKind.REJECTED: ErrorKind.REJECTED,
+    FailureKind.MALFORMED: ErrorKind.MALFORMED,
+}
+
+
+def error_kind(failure: FailureKind) -> ErrorKind:
+    """The kind of error that is recorded for a unit whose last call failed like this."""
+    return _RECORDED_AS[failure]

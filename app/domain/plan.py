@@ -1,0 +1,87 @@
+"""How a job is laid out: lanes, positions in a lane, and how much of it is published ahead.
+
+A lane holds the units of all agents of one pool, so that a slow pool never holds back another's pages. In a lane the
+units stand in the order item, replicate, agent, dimension; a unit's place there is its position. A page is a run of
+positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Unit(NamedTuple):
+    """What one position stands for; all are indices, `item` counts from the start of the job's items."""
+
+    item: int
+    replicate: int
+    agent: int
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The units of one pool within a job. `agents` are indices into the job's agents."""
+
+    pool: str
+    agents: tuple[int, ...]
+    dimensions: int
+    replicates: int
+    batched: bool
+
+    @property
+    def units_per_item(self) -> int:
+        return self.replicates * len(self.agents) * self.dimensions
+
+    @property
+    def stride(self) -> int:
+        """Units that one message covers: all dimensions of one agent and item when batched."""
+        return self.dimensions if self.batched else 1
+
+    def unit(self, position: int) -> Unit:
+        rest, dimension = divmod(position, self.dimensions)
+        rest, agent = divmod(rest, len(self.agents))
+        item, replicate = divmod(rest, self.replicates)
+        return Unit(item, replicate, self.agents[agent], dimension)
+
+    def items_of(self, first: int, count: int) -> range:
+        """The items that a page from position `first` needs."""
+        return range(first // self.units_per_item, (first + count - 1) // self.units_per_item + 1)
+
+
+def lanes(pools: Sequence[str], dimensions: int, replicates: int, batched: Sequence[bool]) -> list[Lane]:
+    """Group agents by (pool, batched); `pools[i]` and `batched[i]` are those of agent i. Order: first appearance."""
+    groups: dict[tuple[str, bool], list[int]] = {}
+    for agent, key in enumerate(zip(pools, batched, strict=True)):
+        groups.setdefault(key, []).append(agent)
+    return [
+        Lane(pool, tuple(agents), dimensions, replicates, is_batched) for (pool, is_batched), agents in groups.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many units a lane keeps published: enough to keep the pool busy, no more than a few seconds of work."""
+
+    units: int
+    page: int
+
+    @property
+    def low_water(self) -> int:
+        """Plan again when so few units are left open."""
+        return self.units - self.page
+
+
+def window(*, rate_per_s: float, limit: int, seconds: float, page_max: int, stride: int, jobs: int = 1) -> Window:
+    """The window of one lane.
+
+    `rate_per_s` is the pool's present rate of calls, 0 when not known, shared by `jobs` running jobs; `limit` the
+    most calls that may be open. Little's law bounds the calls open by the limit, so three times the limit keeps
+    every slot busy for the two calls that re-planning may take. Holds: stride <= page <= page_max (or stride), and page is a multiple of stride.
+    """
+    calls = max(3 * limit, math.ceil(rate_per_s * seconds / max(1, jobs)))
+    page_calls = max(1, min(math.ceil(calls / 3), page_max // stride))
+    return Window(units=max(calls, page_calls) * stride, page=page_calls * stride)

@@ -1,0 +1,249 @@
+"""The report of a finished job: a summary of bounded size, whatever the number of opinions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from app.domain.job import Agent, Dimension
+from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
+from app.domain.statistics import (
+    Disagreement,
+    PairwiseDifferences,
+    ScoreStatistics,
+    Tally,
+    Weighted,
+    describe,
+    merged,
+    weighted_position,
+)
+
+MAX_EXAMPLES = 20
+MAX_EXAMPLE_LENGTH = 500
+MAX_CELLS = 10_000
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ReportAgent(Frozen):
+    name: str
+    pool: str = ""
+    model: str | None = None
+
+    @classmethod
+    def of(cls, agent: Agent) -> Self:
+        return cls(name=agent.name, pool=agent.pool, model=agent.model)
+
+
+class ReportDimension(Frozen):
+    id: str
+    name: str = ""
+    scale_min: int
+    scale_max: int
+    weight: float = 1.0
+
+    @classmethod
+    def of(cls, dimension: Dimension) -> Self:
+        return cls(
+            id=dimension.id,
+            name=dimension.name,
+            scale_min=dimension.scale.min,
+            scale_max=dimension.scale.max,
+            weight=dimension.weight,
+        )
+
+
+class ReportHeader(Frozen):
+    """What the ledger knows of a job when its work is done. `units` are those planned; durations are seconds."""
+
+    job_id: str
+    project: str
+    status: Literal["completed", "cancelled"]
+    units: int
+    started: AwareDatetime
+    finished: AwareDatetime
+    wall_s: float
+    calls: int = 0
+    retries: int = 0
+    requeues: int = 0
+    timeouts: int = 0
+    possible_double_charges: int = 0
+    agents: list[ReportAgent]
+    dimensions: list[ReportDimension]
+
+
+class JudgeCell(Frozen):
+    """One judge on one dimension."""
+
+    judge: str
+    n: int
+    failures: int
+    mean: float | None
+    sd: float | None
+
+
+class DimensionReport(Frozen):
+    """All opinions on one dimension. `by_judge` is empty where judges x dimensions exceed `MAX_CELLS`.
+
+    `mean_difference`: how far two judges of the same text lie apart on average, in units of the scale; a hint, not a
+    coefficient of agreement. None without two judges of one text.
+    """
+
+    dimension: ReportDimension
+    scores: ScoreStatistics
+    mean_difference: float | None
+    pairs: int
+    by_judge: list[JudgeCell]
+
+
+class AgentReport(Frozen):
+    """All opinions of one agent. `overall` as in `Report`; `scores` is None where its dimensions have unlike scales."""
+
+    agent: ReportAgent
+    n: int
+    failures: int
+    overall: float | None
+    scores: ScoreStatistics | None
+
+
+class ErrorGroup(Frozen):
+    """All errors of one kind; `examples` are the first few, their messages cut to `MAX_EXAMPLE_LENGTH` characters."""
+
+    kind: ErrorKind
+    count: int
+    examples: list[EvaluationError]
+
+
+class ResultFiles(Frozen):
+    """Where a job's results lie: absolute paths, as the process that wrote them sees them."""
+
+    directory: str
+    opinions_jsonl: str
+    opinions_parquet: str
+    errors_jsonl: str
+    report: str
+
+
+class Report(ReportHeader):
+    """The header, what the opinions say, and where they lie.
+
+    `missing` units have no opinion; only a cancelled job has any. Tokens are those of the calls that brought the
+    opinions. `overall` is the job's weighted score from 0 (every score at its scale's lower end) to 1:
+
+        sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d
+
+    over the dimensions d that have a score; mean_d runs over all judges, items and replicates alike.
+    `agreement_share` is the share of the texts that `mean_difference` was measured on, 1 up to about 100,000 scores.
+    """
+
+    scored: int
+    failed: int
+    missing: int
+    input_tokens: int
+    output_tokens: int
+    overall: float | None
+    by_dimension: list[DimensionReport]
+    by_agent: list[AgentReport]
+    agreement_share: float
+    errors: list[ErrorGroup] = Field(description="most frequent kind first")
+    files: ResultFiles
+
+
+class UnknownVoice(ValueError):
+    """An opinion names a judge or criterion that its job does not have."""
+
+
+class ReportBuilder:
+    """Gathers a report one opinion at a time; memory grows with judges x dimensions, not with opinions."""
+
+    def __init__(self, header: ReportHeader) -> None:
+        self._header = header
+        self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
+        self._differences = PairwiseDifferences()
+        self._input_tokens = self._output_tokens = 0
+        self._error_counts: Counter[ErrorKind] = Counter()
+        self._examples: dict[ErrorKind, list[EvaluationError]] = {}
+
+    def add_opinion(self, opinion: JudicialOpinion) -> None:
+        """Count one opinion; raises `UnknownVoice`."""
+        try:
+            tally = self._tallies[opinion.judge, opinion.criterion_id]
+        except KeyError:
+            raise UnknownVoice(
+                f"job {self._header.job_id} has no judge {opinion.judge!r} with criterion {opinion.criterion_id!r}"
+            ) from None
+        tally.add(opinion.score)
+        if opinion.score is not None and len(self._header.agents) > 1:
+            self._differences.add(opinion.item_id, opinion.replicate, opinion.criterion_id, opinion.score)
+        self._input_tokens += opinion.usage.input_tokens
+        self._output_tokens += opinion.usage.output_tokens
+
+    def add_error(self, error: EvaluationError) -> None:
+        self._error_counts[error.kind] += 1
+        examples = self._examples.setdefault(error.kind, [])
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(error.model_copy(update={"message": error.message[:MAX_EXAMPLE_LENGTH]}))
+
+    def build(self, files: ResultFiles) -> Report:
+        """The report of all that was added."""
+        differences = self._differences.by_criterion()
+        by_dimension = [self._dimension(d, differences.get(d.id)) for d in self._header.dimensions]
+        by_agent = [self._agent(a) for a in self._header.agents]
+        scored = sum(d.scores.n for d in by_dimension)
+        failed = sum(d.scores.failures for d in by_dimension)
+        return Report(
+            **dict(self._header),
+            scored=scored,
+            failed=failed,
+            missing=self._header.units - scored - failed,
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            overall=weighted_position(_weighted(d.dimension, d.scores) for d in by_dimension),
+            by_dimension=by_dimension,
+            by_agent=by_agent,
+            agreement_share=self._differences.share,
+            errors=[
+                ErrorGroup(kind=kind, count=count, examples=self._examples[kind])
+                for kind, count in sorted(self._error_counts.items(), key=lambda group: (-group[1], group[0]))
+            ],
+            files=files,
+        )
+
+    def _dimension(self, dimension: ReportDimension, difference: Disagreement | None) -> DimensionReport:
+        tallies = {a.name: self._tallies[a.name, dimension.id] for a in self._header.agents}
+        cells = []
+        if len(self._tallies) <= MAX_CELLS:
+            for judge, tally in tallies.items():
+                s = tally.describe()
+                cells.append(JudgeCell(judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd))
+        return DimensionReport(
+            dimension=dimension,
+            scores=merged(tallies.values()).describe(),
+            mean_difference=difference.mean_difference if difference else None,
+            pairs=difference.pairs if difference else 0,
+            by_judge=cells,
+        )
+
+    def _agent(self, agent: ReportAgent) -> AgentReport:
+        dimensions = self._header.dimensions
+        tallies = [self._tallies[agent.name, d.id] for d in dimensions]
+        whole = merged(tallies)
+        one_scale = len({(d.scale_min, d.scale_max) for d in dimensions}) == 1
+        return AgentReport(
+            agent=agent,
+            n=whole.histogram.total(),
+            failures=whole.failures,
+            overall=weighted_position(
+                Weighted(t.histogram, d.scale_min, d.scale_max, d.weight)
+                for t, d in zip(tallies, dimensions, strict=True)
+            ),
+            scores=describe(whole.histogram, whole.failures) if one_scale else None,
+        )
+
+
+def _weighted(dimension: ReportDimension, scores: ScoreStatistics) -> Weighted:
+    return Weighted(scores.histogram, dimension.scale_min, dimension.scale_max, dimension.weight)

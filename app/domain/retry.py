@@ -1,0 +1,110 @@
+"""What follows a failed call: another call after a wait, or the end of the unit.
+
+Rules, in the order of the code:
+
+1. Terminal failures (quota exhausted, rejected) end the unit: asking again cannot help.
+2. Rate limits (429, 529) are the pool's fault: they spend the requeue budget and no attempt.
+3. Everything else spends an attempt; the unit ends when all attempts are spent.
+
+The wait is `min(initial * 2^(n-1) + jitter, max)` for the n-th failure of its sort, computed by tenacity's strategies,
+and never shorter than what the provider asked for by Retry-After (cut to `retry_after_max_s`, then jittered).
+Nobody holds a slot or a lease meanwhile: the caller stores `delay_s` as a deadline.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from tenacity import RetryCallState, wait_exponential, wait_fixed
+
+from app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
+from app.domain.opinion import ErrorKind
+
+JITTER_MAX_S = 0.5
+
+_NOT_RETRIED = {
+    ErrorKind.QUOTA_EXHAUSTED: "Evaluation failed: the account's quota is exhausted",
+    ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
+    ErrorKind.CANCELLED: "Evaluation cancelled",
+    ErrorKind.LOST: "Evaluation failed: its worker died too often",
+    ErrorKind.INTERNAL: "Evaluation failed: internal error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The operator's bounds, frozen when a job starts. Durations are seconds."""
+
+    initial_s: float = 1.0
+    max_s: float = 60.0
+    max_attempts: int = 3
+    requeue_budget: int = 5
+    retry_after_max_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Call again `delay_s` from now; the counter named by `spends` goes up by one."""
+
+    delay_s: float
+    spends: Literal["attempt", "requeue"]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The unit ends without a score. `attempts` counts the calls that spent one, the last included."""
+
+    kind: ErrorKind
+    argument: str
+    attempts: int
+
+
+def decide(
+    policy: RetryPolicy,
+    failure: FailureKind,
+    *,
+    attempts: int,
+    requeues: int,
+    retry_after_s: float | None,
+    jitter: float,
+) -> Retry | GiveUp:
+    """What follows a call that failed with `failure`.
+
+    `attempts` and `requeues` are those spent before this call. `retry_after_s` may be anything a header can hold:
+    NaN counts as absent, negative as now, infinity as the most allowed. `jitter` is the caller's chance, drawn once,
+    in [0, `JITTER_MAX_S`] seconds.
+    """
+    if not 0 <= jitter <= JITTER_MAX_S:
+        raise ValueError(f"jitter must be within 0..{JITTER_MAX_S}, got {jitter}")
+    kind = error_kind(failure)
+    if failure in TERMINAL:
+        return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)
+    if failure in RATE_LIMITS:
+        if requeues >= policy.requeue_budget:
+            return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts)
+        return Retry(_delay_s(policy, requeues + 1, retry_after_s, jitter), "requeue")
+    if attempts + 1 >= policy.max_attempts:
+        return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)
+    return Retry(_delay_s(policy, attempts + 1, retry_after_s, jitter), "attempt")
+
+
+def failure_argument(kind: ErrorKind, max_attempts: int) -> str:
+    """The `argument` of an opinion without a score. It names the configured attempts where calls were repeated."""
+    return _NOT_RETRIED.get(kind) or f"Evaluation failed after {max_attempts} retries"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The one thing that tenacity's wait strategies read of a `RetryCallState` (which would read the clock)."""
+
+    attempt_number: int
+
+
+def _delay_s(policy: RetryPolicy, n: int, retry_after_s: float | None, jitter: float) -> float:
+    strategy = wait_exponential(multiplier=policy.initial_s, max=policy.max_s) + wait_fixed(jitter)
+    backoff_s = min(strategy(cast(RetryCallState, _Failed(n))), policy.max_s)
+    if retry_after_s is None or math.isnan(retry_after_s):
+        return backoff_s
+    return max(backoff_s, min(max(retry_after_s, 0.0), policy.retry_after_max_s) + jitter)

@@ -1,0 +1,121 @@
+"""The end of pages and jobs: results leave the store for files, and a job completes exactly once.
+
+Files come first and the ledger second, and writing a page or a report twice gives the same files, so a process that
+dies in between loses nothing: whoever comes next does the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from app import logs
+from app.domain.opinion import EvaluationError, JudicialOpinion
+from app.domain.report import ReportAgent, ReportDimension, ReportHeader
+from app.ledger.keys import PageRef
+from app.ledger.ledger import Ledger
+from app.reports import files
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What follows: `finish` the job, `plan` the lane."""
+
+    finish: bool = False
+    plan: bool = False
+
+
+class Gatherer:
+    """Gathers on one event loop. `announce` stores a job's report as its task's result; it may be called twice."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        results_dir: str,
+        retention_s: int,
+        model: Callable[[Any], str],
+        announce: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
+        self._model, self._announce = model, announce
+        self._finishing: set[str] = set()
+
+    async def gather(self, ref: PageRef) -> Gathered:
+        """Move a whole page to its files. A page with units open, or gathered before, is left alone."""
+        job = await self._ledger.job(ref.job)
+        if job is None:
+            return Gathered()
+        page = await self._ledger.page(ref)
+        if page:
+            if int(page["left"]) > 0:
+                return Gathered()
+            await asyncio.to_thread(self._write, ref, page)
+        finish, plan = await self._ledger.close_page(ref, len(job.lanes))
+        return Gathered(finish, plan)
+
+    def _write(self, ref: PageRef, page: dict[str, str]) -> None:
+        opinions, errors = [], []
+        results = [(int(name[2:]), text) for name, text in page.items() if name.startswith("r:")]
+        for _, text in sorted(results):
+            result = orjson.loads(text)
+            opinions.append(JudicialOpinion.model_construct(**result["opinion"]))
+            if "error" in result:
+                errors.append(EvaluationError.model_construct(**result["error"]))
+        files.write_page(self._results_dir, ref.job, str(ref.lane), ref.page, opinions, errors)
+
+    async def finish(self, job_id: str) -> bool:
+        """Write the report and complete the job; True for the one call that completed it."""
+        if job_id in self._finishing or not await self._ledger.claim_finish(job_id):
+            return False
+        self._finishing.add(job_id)
+        try:
+            return await self._finish(job_id)
+        finally:
+            self._finishing.discard(job_id)
+
+    async def _finish(self, job_id: str) -> bool:
+        job = await self._ledger.job(job_id)
+        record = await self._ledger.progress(job_id)
+        if job is None:
+            return False
+        started_ms = int(record.get("started_ms", record["created_ms"]))
+        finished_ms = await self._ledger.now_ms()
+        header = ReportHeader(
+            job_id=job_id,
+            project=job.spec.project,
+            status="completed" if record["outcome"] == "completed" else "cancelled",
+            units=job.units,
+            started=_instant(started_ms),
+            finished=_instant(finished_ms),
+            wall_s=max(0, finished_ms - started_ms) / 1000,
+            calls=int(record.get("calls", 0)),
+            retries=int(record.get("retries", 0)),
+            requeues=int(record.get("requeues", 0)),
+            timeouts=int(record.get("timeouts", 0)),
+            possible_double_charges=int(record.get("possible_double_charges", 0)),
+            agents=[ReportAgent.of(a).model_copy(update={"model": self._model(a)}) for a in job.spec.agents],
+            dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
+        )
+        report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
+        completed = await self._ledger.complete(job_id, report.model_dump_json().encode(), self._retention_s)
+        if completed:
+            logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
+        await self.announce(job_id)
+        return completed
+
+    async def announce(self, job_id: str) -> None:
+        """Tell whoever waits for the job; the outbox forgets it afterwards."""
+        record = await self._ledger.progress(job_id)
+        if "report" in record:
+            self._announce(job_id, orjson.loads(record["report"]))
+            await self._ledger.announced(job_id)
+
+
+def _instant(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,389 @@
+"""One message's work: claim its units, ask the judge, read the answer, record it or let it wait.
+
+Order that the promises rest on: the claim is written before the call (it is the intent to pay), the lease is given
+back as soon as the call has ended, and the result is written with the claim's fence. A store that does not answer
+is waited for; it never turns an answer into a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import orjson
+from redis.exceptions import RedisError
+
+from app import logs
+from app.domain.failure import FailureKind
+from app.domain.job import Agent, Dimension, Item
+from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from app.domain.plan import Lane
+from app.domain.prompt import batch_prompt, safe_nonce, single_prompt
+from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
+from app.domain.verdict import Malformed, Verdict, read_batch, read_single
+from app.ledger.client import JobState
+from app.ledger.keys import PageRef
+from app.ledger.ledger import Claim, Deferral, Due, JobRecord, Ledger, Recorded, Result, Token, UNCLAIMED_MS
+from app.ledger.ledger import Verdict as Claimed
+from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
+from workers.gate import Lease
+
+T = TypeVar("T")
+
+JOBS_KEPT = 64
+LEASE_MARGIN_S = 5.0
+"""A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
+STORE_PAUSE_MAX_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the task has to do next. `counts` is False while the unit has no end: its chord must not count it."""
+
+    counts: bool
+    follow_ups: Sequence[Token] = ()
+    plan: bool = False
+    gather: bool = False
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call's facts, from the claim to its end."""
+
+    ref: PageRef
+    token: Token
+    job: JobRecord
+    agent: Agent
+    item: Item
+    dimensions: Sequence[Dimension]
+    claims: Sequence[Claim]
+    replicate: int
+    model: str = ""
+    latency_s: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def label(self) -> str:
+        return self.dimensions[0].id if not self.token.batch else logs.ALL_DIMENSIONS
+
+
+class Judge:
+    """Judges messages on one event loop. `provider` gives a pool's provider, `model` an agent's model."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        provider: Callable[[str], Awaitable[Provider]],
+        model: Callable[[Agent], str],
+        policy: RetryPolicy,
+        call_timeout_s: float,
+    ) -> None:
+        self._ledger, self._provider, self._model = ledger, provider, model
+        self._policy, self._call_timeout_s = policy, call_timeout_s
+        self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
+        self._working: set[tuple[PageRef, Token]] = set()
+
+    async def judge(self, ref: PageRef, token: Token, lease: Lease | None) -> Outcome:
+        """Do one message's work. Safe to repeat at any time and from any number of workers."""
+        if (ref, token) in self._working:  # a copy of the message that this process is working on
+            return Outcome(counts=False)
+        self._working.add((ref, token))
+        try:
+            return await self._judge(ref, token, lease)
+        finally:
+            self._working.discard((ref, token))
+            if lease is not None:
+                lease.release()
+
+    async def _judge(self, ref: PageRef, token: Token, lease: Lease | None) -> Outcome:
+        job = await self._job(ref.job)
+        if job is None:
+            return Outcome(counts=True)
+        lane = job.lanes[ref.lane]
+        positions = range(token.position, token.position + (lane.dimensions if token.batch else 1))
+        unit = lane.unit(token.position)
+        state, item, claims = await _patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
+        if state is None or item is None:
+            return Outcome(counts=True)
+        run = [c for c in claims if c.verdict is Claimed.RUN]
+        call = _Call(
+            ref=ref,
+            token=token,
+            job=job,
+            agent=job.spec.agents[unit.agent],
+            item=item,
+            dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
+            claims=run,
+            replicate=unit.replicate,
+        )
+        closed = [c for c in claims if c.verdict in {Claimed.CANCELLED, Claimed.POISON}]
+        recorded = await self._close(call, lane, closed) if closed else None
+        if not run:
+            settled = all(c.verdict in {Claimed.DONE, Claimed.CANCELLED, Claimed.POISON} for c in claims)
+            return _outcome(settled, recorded)
+        return await self._call(call, lease)
+
+    # ------------------------------------------------------------------ the call
+    async def _call(self, call: _Call, lease: Lease | None) -> Outcome:
+        loop = asyncio.get_running_loop()
+        left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
+        if left_s < 0.5 * self._call_timeout_s:  # no right to a whole call: give up the claim, come again for one
+            return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
+        provider = await self._provider(call.agent.pool)
+        if call.token.batch and not provider.structured_output:
+            return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None)
+        nonce = safe_nonce(call.item, lambda: secrets.token_hex(8))
+        prompt = (
+            batch_prompt(call.agent, call.dimensions, call.item, nonce)
+            if call.token.batch
+            else single_prompt(call.agent, call.dimensions[0], call.item, nonce)
+        )
+        request = ChatRequest(
+            model=self._model(call.agent),
+            system=prompt.system,
+            user=prompt.user,
+            max_tokens=call.agent.max_tokens,
+            temperature=call.agent.temperature,
+            schema=prompt.schema if provider.structured_output else None,
+        )
+        timeout_s = min(self._call_timeout_s, left_s)
+        started = loop.time()
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await provider.complete(request)
+        except TimeoutError:
+            self._log(logs.timed_out, call, timeout_s=timeout_s)
+            failure = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
+            return await self._failed(call, failure, loop.time() - started, {"timeouts": 1})
+        except ProviderFailure as failure:
+            return await self._failed(call, failure, loop.time() - started, {})
+        except asyncio.CancelledError:
+            # The worker stops: hand the unit back, so that it need not wait for the proof of a death.
+            await asyncio.shield(self._again(call, spent=0, requeued=0, delay_s=0.0, counters={"calls": 1}))
+            raise
+        finally:
+            call.latency_s = loop.time() - started
+            assert lease is not None
+            lease.release()
+        call.model, call.usage = reply.model, reply.usage
+        return await (self._read_all(call, reply, nonce) if call.token.batch else self._read_one(call, reply, nonce))
+
+    async def _read_one(self, call: _Call, reply: ChatReply, nonce: str) -> Outcome:
+        verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
+        if isinstance(verdict, Malformed):
+            reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
+            failure = ProviderFailure(FailureKind.MALFORMED, f"answer refused: {reason}", status_code=200)
+            return await self._failed(call, failure, call.latency_s, _tokens(reply.usage))
+        recorded = await self._record(call, {call.claims[0]: verdict}, {"calls": 1, **_tokens(reply.usage)})
+        return _outcome(True, recorded)
+
+    async def _read_all(self, call: _Call, reply: ChatReply, nonce: str) -> Outcome:
+        """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
+        reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
+        for corrupt in reading.corrupt:
+            self._log(logs.corrupt, call, dimension=corrupt.dimension_id or logs.ALL_DIMENSIONS, reason=corrupt.reason,
+                      payload=corrupt.raw)  # fmt: skip
+        by_id = {d.id: c for d, c in zip(call.dimensions, call.claims, strict=True)}
+        accepted = {by_id[name]: verdict for name, verdict in reading.accepted.items()}
+        counters = {"calls": 1, **_tokens(reply.usage)}
+        recorded = await self._record(call, accepted, counters) if accepted else None
+        rest = [c for c in call.claims if c not in accepted]
+        if not rest:
+            return _outcome(True, recorded)
+        if len(call.claims) == 1 and call.claims[0].attempts + 1 >= self._policy.max_attempts:
+            failure = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
+            return await self._failed(call, failure, call.latency_s, {})
+        return await self._one_by_one(call, rest, spent=1, counters={} if accepted else counters, recorded=recorded)
+
+    # ------------------------------------------------------------------ what follows
+    async def _failed(self, call: _Call, failure: ProviderFailure, took_s: float, counters: dict[str, int]) -> Outcome:
+        """Retry as the policy says, or record the error of every unit of the call."""
+        first = call.claims[0]
+        decision = decide(
+            self._policy,
+            failure.kind,
+            attempts=first.attempts,
+            requeues=first.requeues,
+            retry_after_s=failure.retry_after_s,
+            jitter=random.uniform(0.0, JITTER_MAX_S),  # noqa: S311  spreads retries, guards nothing
+        )
+        counters = {"calls": 1, **counters}
+        if isinstance(decision, Retry):
+            spends_attempt = decision.spends == "attempt"
+            self._log(
+                logs.retrying,
+                call,
+                attempt=first.attempts + first.requeues + 1,
+                status_code=failure.status_code,
+                delay_s=round(decision.delay_s, 3),
+            )
+            counters["retries" if spends_attempt else "requeues"] = 1
+            return await self._again(
+                call, spent=int(spends_attempt), requeued=int(not spends_attempt), delay_s=decision.delay_s,
+                counters=counters,
+            )  # fmt: skip
+        return await self._give_up(call, failure, decision, took_s, counters)
+
+    async def _give_up(
+        self, call: _Call, failure: ProviderFailure, decision: GiveUp, took_s: float, counters: dict[str, int]
+    ) -> Outcome:
+        results = []
+        for claim, dimension in zip(call.claims, call.dimensions, strict=True):
+            elapsed_s = claim.elapsed_ms / 1000 + took_s
+            self._log(
+                logs.failed, call, dimension=dimension.id, status_code=failure.status_code,
+                elapsed_s=round(elapsed_s, 3), reason=failure.message,
+            )  # fmt: skip
+            call.latency_s = took_s
+            results.append(self._error(call, claim, dimension, decision.kind, failure.message, decision.argument,
+                                       decision.attempts, elapsed_s, failure.status_code))  # fmt: skip
+        recorded = await _patiently(lambda: self._ledger.record(call.ref, counters, results))
+        return _outcome(True, recorded)
+
+    async def _close(self, call: _Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
+        """Record units that get no call: the job was cancelled, or too many workers died of them."""
+        results = []
+        for claim in claims:
+            dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
+            lost = claim.verdict is Claimed.POISON
+            message = "the workers that tried it died" if lost else "the job was cancelled"
+            kind = ErrorKind.LOST if lost else ErrorKind.CANCELLED
+            self._log(logs.failed, call, dimension=dimension.id, status_code=None,
+                      elapsed_s=round(claim.elapsed_ms / 1000, 3), reason=message)  # fmt: skip
+            results.append(self._error(call, claim, dimension, kind, message, f"Not evaluated: {message}",
+                                       claim.attempts, claim.elapsed_ms / 1000, None))  # fmt: skip
+        counters = {"lost": sum(c.verdict is Claimed.POISON for c in claims)}
+        return await _patiently(lambda: self._ledger.record(call.ref, counters, results))
+
+    async def _again(
+        self, call: _Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int]
+    ) -> Outcome:
+        """The same message once more, after a wait in the ledger."""
+        deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued) for c in call.claims]
+        due = [Due(call.token, int(delay_s * 1000))]
+        await _patiently(lambda: self._ledger.defer(call.ref, counters, deferrals, due))
+        return Outcome(counts=False)
+
+    async def _one_by_one(
+        self, call: _Call, claims: Sequence[Claim], *, spent: int, counters: dict[str, int], recorded: Recorded | None
+    ) -> Outcome:
+        """Hand units of a batch on to messages of their own, which join the same chord."""
+        deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues) for c in claims]
+        tokens = [Token(c.position) for c in claims]
+        due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
+        await _patiently(lambda: self._ledger.defer(call.ref, {"retries": spent, **counters}, deferrals, due))
+        return replace(_outcome(True, recorded), follow_ups=tokens)
+
+    # ------------------------------------------------------------------ records
+    async def _record(self, call: _Call, verdicts: dict[Claim, Verdict], counters: dict[str, int]) -> Recorded:
+        dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
+        shares = _shares(call.usage, len(verdicts))
+        results = []
+        for (claim, verdict), usage in zip(verdicts.items(), shares, strict=True):
+            dimension = dimension_of[claim]
+            self._log(logs.judged, call, dimension=dimension.id, score=verdict.score)
+            opinion = JudicialOpinion(
+                judge=call.agent.name,
+                criterion_id=dimension.id,
+                item_id=call.item.id,
+                replicate=call.replicate,
+                score=verdict.score,
+                argument=verdict.argument,
+                cited_evidence=list(verdict.cited_evidence),
+                model=call.model,
+                usage=usage,
+                latency_s=round(call.latency_s, 4),
+                attempts=claim.attempts + 1,
+            )
+            results.append(Result(claim.position, claim.fence, _payload(opinion, None), scored=True))
+        return await _patiently(lambda: self._ledger.record(call.ref, counters, results))
+
+    def _error(
+        self, call: _Call, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str,
+        attempts: int, elapsed_s: float, status_code: int | None,
+    ) -> Result:  # fmt: skip
+        named = {
+            "judge": call.agent.name,
+            "criterion_id": dimension.id,
+            "item_id": call.item.id,
+            "replicate": call.replicate,
+            "attempts": attempts,
+        }
+        error = EvaluationError(
+            **named, kind=kind, message=message, status_code=status_code, elapsed_s=round(elapsed_s, 3)
+        )
+        opinion = JudicialOpinion(
+            **named, score=None, argument=argument, model=self._model(call.agent), latency_s=round(call.latency_s, 4)
+        )
+        return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
+
+    def _log(self, event: Callable[..., None], call: _Call, **values: object) -> None:
+        values.setdefault("dimension", call.label)
+        event(
+            agent=call.agent.name, job=call.ref.job, item=call.item.id, pool=call.agent.pool,
+            unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
+        )  # fmt: skip
+
+    async def _job(self, job_id: str) -> JobRecord | None:
+        """The job's unchanging part, read once by each process."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = await _patiently(lambda: self._ledger.job(job_id))
+            if job is None:
+                return None
+            self._jobs[job_id] = job
+            if len(self._jobs) > JOBS_KEPT:
+                self._jobs.popitem(last=False)
+        return job
+
+
+async def _patiently(operation: Callable[[], Awaitable[T]]) -> T:
+    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat."""
+    pause_s = 0.05
+    while True:
+        try:
+            return await operation()
+        except (RedisError, OSError) as error:
+            logs.store_away(error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(STORE_PAUSE_MAX_S, pause_s * 2)
+
+
+def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:
+    if recorded is None:
+        return Outcome(counts)
+    return Outcome(counts, plan=recorded.plan, gather=recorded.gather)
+
+
+def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
+    entry = {"opinion": opinion.model_dump(mode="json")}
+    if error is not None:
+        entry["error"] = error.model_dump(mode="json")
+    return orjson.dumps(entry)
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
+
+
+def _shares(usage: Usage, count: int) -> list[Usage]:
+    """One call's usage divided among its opinions, the remainder to the first: the sum stays what was paid."""
+    shares = []
+    for n in range(count):
+        first = n == 0
+        shares.append(
+            Usage(
+                input_tokens=usage.input_tokens // count + (usage.input_tokens % count if first else 0),
+                output_tokens=usage.output_tokens // count + (usage.output_tokens % count if first else 0),
+            )
+        )
+    return shares
+
+
+__all__ = ["Judge", "JobState", "Outcome"]

@@ -1,0 +1,184 @@
+"""The ledger as callers see it: submit, look, cancel. Synchronous, for any process that reaches the store."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.domain.job import EvaluationJob, Item
+from app.domain.plan import Lane
+from app.ledger.keys import LedgerKeys
+from workers.store.connection import StoreClient
+from workers.store.keys import Keys
+from workers.store.scripts import script_text
+
+HERE = Path(__file__).parent
+STAGING_S = 600
+STAGED_TOGETHER = 200
+UNATTENDED_MS = 15_000
+"""A job that was submitted so long ago and not started has lost its message."""
+
+
+class JobState(StrEnum):
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    FINISHING = "finishing"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in {JobState.COMPLETED, JobState.CANCELLED}
+
+
+class UnknownJob(LookupError):
+    """The ledger holds no job of that id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"no job {job!r}")
+        self.job = job
+
+
+class JobConflict(ValueError):
+    """The id is taken by a job of other content."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"job {job!r} was submitted before with other content; choose another id")
+        self.job = job
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job's state and counters at one instant. Times are ms of the store's lease clock."""
+
+    id: str
+    state: JobState
+    project: str
+    units: int
+    counters: dict[str, int]
+    limit: int | None
+    created_ms: int
+    started_ms: int | None
+    finished_ms: int | None
+    report: dict[str, Any] | None
+
+    @property
+    def done(self) -> int:
+        return self.counters.get("done", 0)
+
+
+COUNTERS = (
+    "published", "done", "scored", "failed", "calls", "retries", "requeues", "timeouts", "stale", "lost",
+    "possible_double_charges", "tokens_in", "tokens_out",
+)  # fmt: skip
+
+
+def digest_of(job: EvaluationJob) -> str:
+    """Equal for equal jobs, whatever the order of keys they were written in; the id and drawn defaults count."""
+    return hashlib.sha256(orjson.dumps(job.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+class LedgerClient:
+    """What a caller may do with jobs."""
+
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
+        self._redis = client
+        self._keys = LedgerKeys(keys)
+        self._submit = client.register_script(script_text(HERE / "submit.lua"))
+        self._cancel = client.register_script(script_text(HERE / "cancel.lua"))
+
+    def submit(self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str]) -> bool:
+        """Store a job whole; False if this very job is there already. Raises `JobConflict`.
+
+        `job.id` is set; `extra` are further fields of its record (the data set's fingerprint).
+        """
+        assert job.id is not None
+        k = self._keys
+        staged = k.base.at("staging", secrets.token_hex(8))
+        if isinstance(job.items, list):
+            self._stage(staged, job.items)
+        spec = job.model_copy(update={"items": []}) if isinstance(job.items, list) else job
+        fields = {
+            "spec": spec.model_dump_json(),
+            "project": job.project,
+            "units": str(units),
+            "lanes": orjson.dumps(lanes).decode(),
+            **extra,
+        }
+        verdict = self._submit(
+            keys=[k.job(job.id), k.items(job.id), staged, k.jobs, k.unfinished, k.base.clock],
+            args=["", job.id, digest_of(job), UNATTENDED_MS, *[part for pair in fields.items() for part in pair]],
+        )
+        if verdict == "other":
+            raise JobConflict(job.id)
+        return bool(verdict == "new")
+
+    def _stage(self, key: str, items: list[Item]) -> None:
+        """Items go up in pieces that expire by themselves, so that a submission that dies leaves nothing behind."""
+        numbered = enumerate(items)
+        while piece := list(islice(numbered, STAGED_TOGETHER)):
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hset(key, mapping={str(n): item.model_dump_json(exclude_defaults=True) for n, item in piece})
+            pipe.expire(key, STAGING_S)
+            pipe.execute()
+
+    def status(self, job: str) -> JobStatus:
+        """Raises `UnknownJob`."""
+        fields = self._redis.hgetall(self._keys.job(job))
+        if not fields:
+            raise UnknownJob(job)
+        return _status(job, fields)
+
+    def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
+        """The newest jobs first; ones past their retention are left out."""
+        for job in self._redis.zrevrange(self._keys.jobs, 0, newest - 1):
+            fields = self._redis.hgetall(self._keys.job(job))
+            if fields:
+                yield _status(job, fields)
+
+    def cancel(self, job: str) -> tuple[JobState, bool]:
+        """Stop a job's new calls; returns its state before, and whether it only needs to be finished now.
+
+        Open calls end and count; cancelling twice, or after the end, changes nothing. Raises `UnknownJob`.
+        """
+        k = self._keys
+        lanes = self._redis.hget(k.job(job), "lanes")
+        if lanes is None:
+            raise UnknownJob(job)
+        deferred = [m for m, _ in self._redis.zscan_iter(k.due, match=f"{job}|*", count=1000)]
+        state, finish = self._cancel(
+            keys=[k.job(job), k.base.job_limits, k.pages(job), k.due, k.base.clock, k.unfinished],
+            args=["", job, len(orjson.loads(lanes)), *deferred],
+        )
+        return JobState(state), bool(finish)
+
+    def open_calls(self) -> dict[str, int]:
+        """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""
+        return {field: int(n) for field, n in self._redis.hgetall(self._keys.base.open).items()}
+
+
+def _status(job: str, fields: dict[str, str]) -> JobStatus:
+    def whole(name: str) -> int | None:
+        return int(fields[name]) if name in fields else None
+
+    return JobStatus(
+        id=job,
+        state=JobState(fields["state"]),
+        project=fields["project"],
+        units=int(fields["units"]),
+        counters={name: int(fields.get(name, 0)) for name in COUNTERS},
+        limit=whole("limit"),
+        created_ms=int(fields["created_ms"]),
+        started_ms=whole("started_ms"),
+        finished_ms=whole("finished_ms"),
+        report=orjson.loads(fields["report"]) if "report" in fields else None,
+    )

@@ -1,0 +1,24 @@
+-- close_page.lua: a page whose results lie on disk leaves the store; the last one ends the job's work.
+-- KEYS  1 job  2 page  3 pages  4 watch      ARGV  1 lane  2 page  3 member of watch  4 lanes
+-- Reply {1 if the job is to be finished, 1 if the lane wants planning}.
+local lane = ARGV[1]
+redis.call('DEL', KEYS[2])
+redis.call('SREM', KEYS[3], lane .. '|' .. ARGV[2])
+redis.call('ZREM', KEYS[4], ARGV[3])
+local finish, plan = 0, 0
+local job = redis.call('HMGET', KEYS[1], 'state', 'cursor:' .. lane, 'low:' .. lane, 'open:' .. lane)
+local state = job[1]
+if state == 'running' or state == 'cancelling' then
+  finish = redis.call('SCARD', KEYS[3]) == 0 and 1 or 0
+  for l = 0, ARGV[4] - 1 do
+    if redis.call('HGET', KEYS[1], 'cursor:' .. l) ~= '' then finish = 0 end
+  end
+  if finish == 1 then
+    redis.call('HSET', KEYS[1], 'state', 'finishing', 'outcome', state == 'running' and 'completed' or 'cancelled')
+  end
+elseif state == 'finishing' then
+  finish = 1
+end
+if state == 'running' and finish == 0 and job[2] ~= '' and tonumber(job[4] or 0) <= tonumber(job[3] or 0) and
+   redis.call('HSETNX', KEYS[1], 'planning:' .. lane, 1) == 1 then plan = 1 end
+return {finish, plan}

@@ -1,0 +1,343 @@
+"""The ledger as workers see it: start, open a page, claim, record, defer, gather, complete. One script a verb.
+
+Every write names the fence of its claim, and every way to a job's end leads through the same scripts, so that a
+message that comes twice, late or never changes no outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+import orjson
+
+from app.domain.job import EvaluationJob, Item
+from app.domain.plan import Lane
+from app.ledger.client import HERE, UNATTENDED_MS, JobState
+from app.ledger.keys import LedgerKeys, PageRef
+from workers.store.connection import AsyncStoreClient
+from workers.store.keys import Keys
+from workers.store.scripts import script_text
+
+QUARANTINE_DEATHS = 3
+"""A unit that was in the hands of so many dead workers is recorded as lost instead of killing another."""
+UNCLAIMED_MS = 60_000
+"""A published unit that nobody claimed for so long is published again."""
+DUE_TOGETHER = 500
+PAGE_STILL_MS = 30_000
+
+
+class Verdict(StrEnum):
+    """Answer to a claim."""
+
+    RUN = "run"
+    DONE = "done"
+    OWNED = "owned"
+    WAITING = "waiting"
+    CANCELLED = "cancelled"
+    POISON = "poison"
+
+
+class Written(StrEnum):
+    """Answer to a result."""
+
+    NEW = "new"
+    AGAIN = "again"
+    STALE = "stale"
+    GONE = "gone"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One unit's claim: its fence goes with every write. `calls` counts paid calls, this one included;
+    `elapsed_ms` is the time since the unit's first claim."""
+
+    position: int
+    verdict: Verdict
+    fence: int
+    attempts: int
+    requeues: int
+    calls: int
+    elapsed_ms: int
+
+
+class Result(NamedTuple):
+    """A unit's end as it goes into the ledger."""
+
+    position: int
+    fence: int
+    payload: bytes
+    scored: bool
+
+
+class Deferral(NamedTuple):
+    """A unit that is given up for now, with this many attempts and requeues spent."""
+
+    position: int
+    fence: int
+    attempts: int
+    requeues: int
+
+
+class Token(NamedTuple):
+    """Names one message of a page: a unit's position, or the batch that begins there."""
+
+    position: int
+    batch: bool = False
+
+    def __str__(self) -> str:
+        return f"b{self.position}" if self.batch else str(self.position)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        return cls(int(text.removeprefix("b")), text.startswith("b"))
+
+
+class Due(NamedTuple):
+    """When a message is to be published; one that does not `wait` is on its way already, and this is its safeguard."""
+
+    token: Token
+    delay_ms: int
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What follows from a write: `plan` the lane next, or `gather` the page because no chord will."""
+
+    left: int
+    plan: bool
+    gather: bool
+    written: Sequence[Written]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """The part of a job that never changes while it runs."""
+
+    id: str
+    spec: EvaluationJob
+    lanes: Sequence[Lane]
+    units: int
+    limit: int
+    fingerprint: str | None
+
+
+class LaneState(NamedTuple):
+    """Where planning stands: the cursor is None before the first page and '' at the end."""
+
+    state: str
+    cursor: str | None
+    page: int
+    open_units: int
+
+
+class Ledger:
+    """All verbs, for one event loop. Store errors are raised as they come: nothing is known of that write."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys, node: str) -> None:
+        self._redis, self._node = client, node
+        self.keys = LedgerKeys(keys)
+        names = ("start", "open_page", "claim", "record", "defer", "take_due", "close_page", "claim_finish", "complete")
+        self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
+
+    # ------------------------------------------------------------------ jobs
+    async def job(self, job: str) -> JobRecord | None:
+        """The job, or None if the ledger does not hold it."""
+        spec, lanes, units, limit, fingerprint = await self._redis.hmget(
+            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint"
+        )
+        if spec is None:
+            return None
+        return JobRecord(
+            id=job,
+            # Items of the job itself are kept apart, so the stored spec has an empty list of them.
+            spec=EvaluationJob.model_construct(**_spec_fields(spec)),
+            lanes=[Lane(**{**lane, "agents": tuple(lane["agents"])}) for lane in orjson.loads(lanes)],
+            units=int(units),
+            limit=int(limit or 0),
+            fingerprint=fingerprint,
+        )
+
+    async def start(self, job: str, limit: int) -> tuple[JobState | None, bool]:
+        """Freeze the limit of a submitted job; returns its state now and whether this call started it."""
+        k = self.keys
+        state, started = await self._scripts["start"](
+            keys=[k.job(job), k.base.job_limits, k.base.clock], args=["", job, limit]
+        )
+        return (JobState(state) if state else None), bool(started)
+
+    async def attended(self, job: str) -> None:
+        """Somebody looks after this job now: the sweeper need not, for a while."""
+        await self._redis.zadd(self.keys.unfinished, {job: await self.now_ms() + UNATTENDED_MS}, xx=True)
+
+    async def now_ms(self) -> int:
+        """The lease clock as last written: at most a few hundred ms old while anybody works."""
+        return int(await self._redis.hget(self.keys.base.clock, "now") or 0)
+
+    async def progress(self, job: str) -> dict[str, str]:
+        fields: dict[str, str] = await self._redis.hgetall(self.keys.job(job))
+        fields.pop("spec", None)
+        return fields
+
+    async def claim_finish(self, job: str) -> bool:
+        """Whether this node may write the report of a finishing job; not while another living node is at it."""
+        return bool(
+            await self._scripts["claim_finish"](
+                keys=[self.keys.job(job)], args=[self._node, self.keys.base.node("")]
+            )
+        )
+
+    async def complete(self, job: str, report: bytes, retention_s: int) -> bool:
+        """End a finishing job with its report; True for the one call that did it."""
+        k = self.keys
+        return bool(
+            await self._scripts["complete"](
+                keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.base.clock],
+                args=["", job, report, retention_s],
+            )
+        )
+
+    async def announced(self, job: str) -> None:
+        await self._redis.srem(self.keys.outbox, job)
+
+    # ------------------------------------------------------------------ planning
+    async def lane(self, job: str, lane: int) -> LaneState:
+        state, cursor, page, open_units = await self._redis.hmget(
+            self.keys.job(job), "state", f"cursor:{lane}", f"page:{lane}", f"open:{lane}"
+        )
+        return LaneState(state or "", cursor, int(page or 0), int(open_units or 0))
+
+    async def planned(self, job: str, lane: int) -> None:
+        """The next unit that empties the lane's window asks for planning again."""
+        await self._redis.hdel(self.keys.job(job), f"planning:{lane}")
+
+    async def items(self, job: str, numbers: range) -> list[Item]:
+        """Items that came with the job."""
+        texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
+        return [Item.model_validate_json(text) for text in texts]
+
+    async def open_page(self, ref: PageRef, units: int, cursor: str, low_water: int, items: Mapping[int, Item]) -> int:
+        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did."""
+        k = self.keys
+        fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
+        return int(
+            await self._scripts["open_page"](
+                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock],
+                args=["", ref.lane, ref.page, units, cursor, str(ref), PAGE_STILL_MS, low_water, *fields],
+            )
+        )
+
+    async def pool_rate(self, pool: str) -> tuple[float, int]:
+        """Calls per second that end in a pool at present, and how many jobs run."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(self.keys.base.rates, pool)
+        pipe.hlen(self.keys.base.job_limits)
+        rate, jobs = await pipe.execute()
+        return (float(rate.split("|")[0]) if rate else 0.0), int(jobs)
+
+    # ------------------------------------------------------------------ units
+    async def claim(
+        self, ref: PageRef, token: Token, positions: Sequence[int], item: int
+    ) -> tuple[JobState | None, Item | None, list[Claim]]:
+        """Claim units of one item for the message `token`; (None, None, []) when the page is no more."""
+        k = self.keys
+        state, text, *claims = await self._scripts["claim"](
+            keys=[k.job(ref.job), k.page(ref), k.due, k.base.clock],
+            args=[
+                "",
+                self._node,
+                k.base.node(""),
+                str(token),
+                f"{ref}|{token}",
+                QUARANTINE_DEATHS,
+                f"i:{item}",
+                *positions,
+            ],
+        )
+        if not state:
+            return None, None, []
+        found = Item.model_validate_json(text) if text else None
+        return (
+            JobState(state),
+            found,
+            [Claim(p, Verdict(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
+        )
+
+    async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[Result]) -> Recorded:
+        """Write results, each at most once."""
+        left, plan, gather, *written = await self._scripts["record"](
+            keys=[self.keys.job(ref.job), self.keys.page(ref)],
+            args=[ref.lane, _dumps(counters), _dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results])],
+        )
+        return Recorded(int(left), bool(plan), bool(gather), [Written(w) for w in written])
+
+    async def defer(
+        self, ref: PageRef, counters: Mapping[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
+    ) -> list[Written]:
+        """Give units up until their messages come (again)."""
+        k = self.keys
+        written = await self._scripts["defer"](
+            keys=[k.job(ref.job), k.page(ref), k.due, k.base.clock],
+            args=[
+                "",
+                f"{ref}|",
+                _dumps(counters),
+                _dumps(deferrals),
+                _dumps([[str(d.token), d.delay_ms, int(d.wait)] for d in due]),
+            ],
+        )
+        return [Written(w) for w in written]
+
+    async def take_due(self) -> list[tuple[PageRef, Token]]:
+        """Messages to publish now. Each stays due, a minute later, until somebody claims it."""
+        k = self.keys
+        members = await self._scripts["take_due"](
+            keys=[k.due, k.base.clock], args=["", DUE_TOGETHER, UNCLAIMED_MS, k.base.at("job") + ":"]
+        )
+        taken = []
+        for member in members:
+            ref, token = member.rsplit("|", 1)
+            taken.append((PageRef.parse(ref), Token.parse(token)))
+        return taken
+
+    # ------------------------------------------------------------------ gathering
+    async def page(self, ref: PageRef) -> dict[str, str]:
+        """All fields of a page; empty when it is gathered."""
+        fields: dict[str, str] = await self._redis.hgetall(self.keys.page(ref))
+        return fields
+
+    async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
+        """Drop a page whose results lie on disk; returns (finish the job, plan the lane)."""
+        k = self.keys
+        finish, plan = await self._scripts["close_page"](
+            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch],
+            args=[ref.lane, ref.page, str(ref), lanes],
+        )
+        return bool(finish), bool(plan)
+
+    async def overdue(self, zset: str, again_ms: int, most: int = 100) -> AsyncIterator[str]:
+        """Members of `watch` or `unfinished` whose time is over; each is looked after again `again_ms` later."""
+        now = await self.now_ms()
+        for member in await self._redis.zrangebyscore(zset, "-inf", now, start=0, num=most):
+            await self._redis.zadd(zset, {member: now + again_ms}, xx=True)
+            yield member
+
+
+def _dumps(value: Any) -> bytes:
+    """Named tuples become lists."""
+    return orjson.dumps(value, default=list)
+
+
+def _spec_fields(text: str) -> dict[str, Any]:
+    """The stored spec was validated when it was submitted; it is read with its types, and without the rule of one item."""
+    fields = orjson.loads(text)
+    inline = isinstance(fields["items"], list)
+    checked = EvaluationJob.model_validate(
+        {**fields, "items": [{"id": "-", "text": "-"}] if inline else fields["items"]}
+    )
+    values = {name: getattr(checked, name) for name in EvaluationJob.model_fields}
+    return {**values, "items": []} if inline else values

@@ -1,0 +1,19 @@
+-- take_due.lua: the messages whose time has come, each to be published now by the caller. They stay due, later, until
+-- their claim: a caller that dies before it publishes loses nothing.
+-- KEYS  1 due  2 clock      ARGV  1 now_ms  2 most  3 ms until an unclaimed one comes again  4 prefix of the page keys
+-- Reply members 'job|lane|page|token'.
+--@include clock.lua
+local now = lease_clock(KEYS[2], ARGV[1])
+local taken = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[2])) do
+  local job, lane, page, token = string.match(member, '^(.-)|(%d+)|(%d+)|(b?%d+)$')
+  local key = ARGV[4] .. job .. ':page:' .. lane .. ':' .. page
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), member)
+    redis.call('HDEL', key, 'w:' .. token)
+    taken[#taken + 1] = member
+  else
+    redis.call('ZREM', KEYS[1], member)
+  end
+end
+return taken

@@ -1,0 +1,259 @@
+"""Structured logs: one event a line, each a JSON object in plain ASCII.
+
+Every line holds `event`, `ts` (ISO, UTC, milliseconds), `level` and `logger`. The typed events below begin with their
+own keys, in the order in which they are written here; context (job, unit, pool, node, lease, item, ...) follows. All
+other log records, Celery's too, are the event "log" with `message`, their extras, and `exception` as one string.
+
+ASCII, because then no value can end a line, move a terminal's cursor, reorder what is read or depend on an encoding.
+Secrets are masked wherever they stand. Judged texts do not belong into logs; `discarded` alone carries a piece of a
+model's answer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+from urllib.parse import quote
+
+import orjson
+
+MIN_SECRET_LENGTH = 8
+"""Shorter values are placeholders ("ollama", "none") of servers without keys; masking them would garble plain words."""
+MASK = "***"
+MAX_PAYLOAD = 2000
+MAX_DEPTH = 20
+
+# Loggers whose INFO or DEBUG lines repeat our events, or carry results, addresses and request bodies.
+_HELD_AT_WARNING = (
+    "celery.app.trace",
+    "celery.worker.strategy",
+    "httpx",
+    "httpcore",
+    "openai",
+    "anthropic",
+    "aiohttp",
+)
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, None, None, None))) | {"message", "asctime", "taskName"}
+_FIELDS = "event_fields"
+_NOT_ASCII = re.compile(r"[^ -~]+")
+
+_log = logging.getLogger("dicast")
+
+
+def configure(level: int | str, secrets: Iterable[str], stream: TextIO | None = None, **constants: object) -> JsonFormatter:
+    """Make JSON lines on `stream` (standard error) the only output of logging, warnings included; again replaces the former set-up.
+
+    `constants` (say, node="w1") are added to every line; more can be added later by the returned formatter's `bind`.
+    In a worker, call it from a receiver of Celery's `setup_logging` signal, so that Celery sets up none of its own.
+    """
+    formatter = JsonFormatter(secrets, **constants)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _HELD_AT_WARNING:
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.captureWarnings(True)
+    return formatter
+
+
+class JsonFormatter(logging.Formatter):
+    """Renders any log record as one line. Holds: the line is ASCII, is one JSON object, and contains no secret."""
+
+    def __init__(self, secrets: Iterable[str] = (), **constants: object) -> None:
+        super().__init__()
+        self._constants = constants
+        self._secrets = _spellings(secrets)
+        self._needles = [orjson.dumps(secret)[1:-1] for secret in self._secrets]
+
+    def bind(self, **constants: object) -> None:
+        """Add constants to every line from now on."""
+        self._constants = {**self._constants, **constants}
+
+    def format(self, record: logging.LogRecord) -> str:
+        known = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        fields = record.__dict__.get(_FIELDS)
+        if fields is not None:
+            line = {**fields, **known}
+        else:
+            extras = {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+            line = {"event": extras.pop("event", "log"), **known, "message": _message(record)}
+            if record.exc_info:
+                line["exception"] = self.formatException(record.exc_info)
+            if record.stack_info:
+                line["stack"] = record.stack_info
+            line = {**extras, **line} if extras.keys() & line.keys() else {**line, **extras}
+        for name, value in self._constants.items():
+            line.setdefault(name, value)
+        return self._render(line)
+
+    def _render(self, line: dict[str, Any]) -> str:
+        try:
+            rendered = orjson.dumps(line)
+        except TypeError:
+            rendered = orjson.dumps(_plain(line))
+        if any(needle in rendered for needle in self._needles):
+            rendered = orjson.dumps(self._masked(orjson.loads(rendered)))
+        if rendered.isascii() and b"\x7f" not in rendered:
+            return rendered.decode("ascii")
+        return _NOT_ASCII.sub(_escaped, rendered.decode())
+
+    def _masked(self, value: Any) -> Any:
+        """Masks value by value: cutting a secret of digits out of the line would leave a hole where a number stood."""
+        if isinstance(value, dict):
+            return {self._masked(k): self._masked(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self._masked(v) for v in value]
+        text = value if isinstance(value, str) else str(value)
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text if isinstance(value, str) or MASK in text else value
+
+
+def _spellings(secrets: Iterable[str]) -> list[str]:
+    """The ways in which secrets appear within texts: as they are, in URLs, JSON and reprs; longest first."""
+    found = set()
+    for secret in secrets:
+        if len(secret) >= MIN_SECRET_LENGTH:
+            found |= {secret, quote(secret, safe=""), quote(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+    return sorted(found, key=lambda spelling: (-len(spelling), spelling))
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        return f"{record.msg} {record.args!r}"
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The nearest value that JSON can hold; lone surrogates and objects become their reprs."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else str(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if depth < MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {str(_plain(str(k))): _plain(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_plain(v, depth + 1) for v in value]
+    return _plain(repr(value), depth)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "".join("\\u007f" if char == "\x7f" else json.dumps(char)[1:-1] for char in match[0])
+
+
+# ---------------------------------------------------------------------------------------------------------- events
+def queueing(*, agent: str, dimension: str, queue_depth: int, **context: object) -> None:
+    """A unit waits for a lease; `queue_depth` units wait with it."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(logging.INFO, event="queueing", agent=agent, dimension=dimension, queue_depth=queue_depth, **context)
+
+
+def acquired(*, agent: str, dimension: str, active_slots: int, **context: object) -> None:
+    """A lease was granted: written after the grant. `active_slots` calls are open with it."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(logging.INFO, event="acquired", agent=agent, dimension=dimension, active_slots=active_slots, **context)
+
+
+def released(*, agent: str, dimension: str, active_slots: int, **context: object) -> None:
+    """A lease goes back: written before the store hears of it, so that in the log, too, it ends before the next begins."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(logging.INFO, event="released", agent=agent, dimension=dimension, active_slots=active_slots, **context)
+
+
+def retry(
+    *, agent: str, dimension: str, attempt: int, status_code: int | None, delay_s: float, **context: object
+) -> None:
+    """A unit will be tried again in `delay_s`; `attempt` calls failed, the last with `status_code` (None: no answer)."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(
+            logging.INFO,
+            event="retry",
+            agent=agent,
+            dimension=dimension,
+            attempt=attempt,
+            status_code=status_code,
+            delay_s=delay_s,
+            **context,
+        )
+
+
+def timeout(*, agent: str, dimension: str, timeout_s: float, **context: object) -> None:
+    """A call was cut at its deadline."""
+    if _log.isEnabledFor(logging.WARNING):
+        _emit(logging.WARNING, event="timeout", agent=agent, dimension=dimension, timeout_s=timeout_s, **context)
+
+
+def judged(*, agent: str, dimension: str, job: str, unit: str, score: int | None, **context: object) -> None:
+    """A call brought an answer that counts. Of a batched call one line tells: dimension "*", no score."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(logging.INFO, event="judged", agent=agent, dimension=dimension, job=job, unit=unit, score=score, **context)
+
+
+def failed(
+    *, dimension: str, agent: str, status_code: int | None, elapsed_s: float, job: str, unit: str, **context: object
+) -> None:
+    """A unit has its last error: no attempt is left, or none would help."""
+    if _log.isEnabledFor(logging.ERROR):
+        _emit(
+            logging.ERROR,
+            event="failed",
+            dimension=dimension,
+            agent=agent,
+            status_code=status_code,
+            elapsed_s=elapsed_s,
+            job=job,
+            unit=unit,
+            **context,
+        )
+
+
+def discarded(*, agent: str, dimension: str, reason: str, payload: str, **context: object) -> None:
+    """An answer, or a part of it, was no opinion; `payload` is what came, cut to `MAX_PAYLOAD` characters."""
+    if _log.isEnabledFor(logging.WARNING):
+        _emit(
+            logging.WARNING,
+            event="discarded",
+            agent=agent,
+            dimension=dimension,
+            reason=reason,
+            payload=payload[:MAX_PAYLOAD],
+            **context,
+        )
+
+
+def limit_frozen(*, job: str, limit: int, **context: object) -> None:
+    """A job starts, with this limit until it ends."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(logging.INFO, event="limit_frozen", job=job, limit=limit, **context)
+
+
+def job_finished(*, job: str, status: str, units: int, failed: int, **context: object) -> None:
+    """A job completed or was cancelled (`status`)."""
+    if _log.isEnabledFor(logging.INFO):
+        _emit(logging.INFO, event="job_finished", job=job, status=status, units=units, failed=failed, **context)
+
+
+def node_lost(*, node: str, leases: int, **context: object) -> None:
+    """A node is proven dead, and its leases were given back in its place."""
+    if _log.isEnabledFor(logging.WARNING):
+        _emit(logging.WARNING, event="node_lost", node=node, leases=leases, **context)
+
+
+def _emit(level: int, **fields: object) -> None:
+    # Made by hand: finding the caller's file and line, which no line shows, would cost as much as all the rest.
+    record = logging.LogRecord(_log.name, level, "", 0, str(fields["event"]), None, None)
+    record.__dict__[_FIELDS] = fields
+    _log.handle(record)

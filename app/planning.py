@@ -1,0 +1,96 @@
+"""Publishing ahead of the calls, a rolling window at a time.
+
+A lane is planned page by page until its window is full. The page is in the ledger before its messages are sent, and
+of two planners the ledger lets one win, so planning may be asked for at any time and by anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from app import datasets
+from app.domain.job import Item, ItemSource
+from app.domain.plan import Lane, window
+from app.ledger.keys import PageRef
+from app.ledger.ledger import JobRecord, Ledger, Token
+
+
+class DatasetChanged(RuntimeError):
+    """The file of a job's items is not what it was when the job was submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageMessages:
+    """A page that is in the ledger and whose messages are to be published, as one chord."""
+
+    ref: PageRef
+    lane: Lane
+    tokens: list[Token]
+
+
+Publish = Callable[[JobRecord, PageMessages], Awaitable[None]]
+
+
+class Planner:
+    """Plans lanes on one event loop; `publish` sends one page's chord."""
+
+    def __init__(self, ledger: Ledger, publish: Publish, *, window_s: float, page_max: int) -> None:
+        self._ledger, self._publish = ledger, publish
+        self._window_s, self._page_max = window_s, page_max
+
+    async def plan(self, job: JobRecord, lane_number: int) -> None:
+        """Fill a lane's window. Returns when it is full, at its end, or when another planner is at it."""
+        lane = job.lanes[lane_number]
+        while True:
+            state = await self._ledger.lane(job.id, lane_number)
+            if state.state != "running" or state.cursor == "":
+                return
+            rate_per_s, jobs = await self._ledger.pool_rate(lane.pool)
+            size = window(
+                rate_per_s=rate_per_s * lane.stride, limit=job.limit, seconds=self._window_s,
+                page_max=self._page_max, stride=lane.stride, jobs=jobs,
+            )  # fmt: skip
+            if state.open_units > size.low_water:
+                # Ask to be called again before the last look, or the unit that empties the window is missed.
+                await self._ledger.planned(job.id, lane_number)
+                if (await self._ledger.lane(job.id, lane_number)).open_units > size.low_water:
+                    return
+                continue
+            if not await self._page(job, lane_number, lane, state, size.page, size.low_water):
+                return
+
+    async def _page(self, job: JobRecord, number: int, lane: Lane, state: Any, units: int, low_water: int) -> bool:
+        cursor = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
+        total = job.units // (len(job.spec.agents) * lane.dimensions * job.spec.replicates) * lane.units_per_item
+        first = cursor["position"]
+        units = min(units, total - first)
+        wanted = lane.items_of(first, units)
+        if isinstance(job.spec.items, ItemSource):
+            items, source = await asyncio.to_thread(_read, job, wanted, cursor["source"], first + units, lane)
+        else:
+            items = dict(zip(wanted, await self._ledger.items(job.id, wanted), strict=True))
+            source = None
+        rest = "" if first + units >= total else orjson.dumps({"position": first + units, "source": source}).decode()
+        ref = PageRef(job.id, number, state.page)
+        if await self._ledger.open_page(ref, units, rest, low_water, items) < 0:
+            return False
+        tokens = [Token(p, batch=lane.batched) for p in range(first, first + units, lane.stride)]
+        await self._publish(job, PageMessages(ref, lane, tokens))
+        return True
+
+
+def _read(job: JobRecord, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
+    """The page's items from the job's file, and where the next page has to begin to read."""
+    assert isinstance(job.spec.items, ItemSource)
+    if job.fingerprint is not None and datasets.fingerprint(job.spec.items) != job.fingerprint:
+        raise DatasetChanged(f"{job.spec.items.path} has changed since job {job.id} was submitted")
+    head, before_last = datasets.read_page(job.spec.items, source, len(wanted) - 1) if len(wanted) > 1 else ([], source)
+    tail, after_last = datasets.read_page(job.spec.items, before_last, 1)
+    items = dict(zip(wanted, [*head, *tail], strict=True))
+    whole = end % lane.units_per_item == 0
+    return items, (after_last if whole else before_last)

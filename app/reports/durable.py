@@ -1,0 +1,37 @@
+"""Files that appear whole or not at all, and stay after a loss of power."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` at the end of the block, synced, or leaves no trace when the block fails.
+
+    A killed writer leaves `<name>.<hex>.tmp` beside it. Several writers may race: one of their files stands there whole.
+    """
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

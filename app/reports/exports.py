@@ -1,0 +1,52 @@
+"""A finished job's opinions in the format that somebody wants."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Literal, get_args
+
+import orjson
+
+from app.domain.opinion import JudicialOpinion
+from app.reports.durable import replacing
+from app.reports.files import COLUMNS, read_opinions, read_report
+from app.reports.text import cell
+
+Format = Literal["csv", "jsonl", "parquet"]
+
+
+def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path) -> Path:
+    """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path.
+
+    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` is a JSON list, no score is an empty cell,
+    and a text that a spreadsheet would run as a formula gets a leading apostrophe; take JSONL or Parquet where texts
+    must stay exact. Raises `NoResults`, ValueError for another format, OSError.
+    """
+    if format not in get_args(Format):
+        raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
+    out, report = Path(out), read_report(results_dir, job_id)
+    with replacing(out) as file:
+        if format == "csv":
+            _write_csv(file, read_opinions(results_dir, job_id))
+        else:
+            source = Path(report.files.opinions_jsonl if format == "jsonl" else report.files.opinions_parquet)
+            with source.open("rb") as lines:
+                shutil.copyfileobj(lines, file, 1 << 20)
+    return out
+
+
+def _write_csv(file: IO[bytes], opinions: Iterable[JudicialOpinion]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    rows = csv.DictWriter(text, COLUMNS.names, quoting=csv.QUOTE_ALL)
+    rows.writeheader()
+    for opinion in opinions:
+        row = {**dict(opinion), **dict(opinion.usage)}
+        del row["usage"]
+        row["cited_evidence"] = orjson.dumps(opinion.cited_evidence).decode()
+        rows.writerow({k: cell(v) if isinstance(v, str) else v for k, v in row.items()})
+    text.flush()
+    text.detach()

@@ -1,0 +1,290 @@
+"""A job's results on disk: pages as they are gathered, then one set of files.
+
+    <results>/<job>/parts/<page>~<lane>.jsonl      one gathered page: a line of counts, its opinions, its errors
+    <results>/<job>/opinions.jsonl                 one `JudicialOpinion` a line
+    <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them
+    <results>/<job>/errors.jsonl                   one `EvaluationError` a line
+    <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
+
+Every file appears whole or not at all (written beside, synced, renamed). The order of opinions is that of pages, then
+lanes, and within a page the one in which `write_page` got them; a lane's opinions thus stand in the lane's order of
+units (item, replicate, agent, dimension), and those of different lanes are interleaved page by page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Self
+from urllib.parse import quote, unquote
+
+import orjson
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from app.domain.job import JobId
+from app.domain.opinion import EvaluationError, JudicialOpinion
+from app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
+from app.reports.durable import replacing, sync_folder
+
+_JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
+_PARTS = "parts"
+_REPORT = "report.json"
+_OPINIONS = "opinions.jsonl"
+_PARQUET = "opinions.parquet"
+_ERRORS = "errors.jsonl"
+
+_ROW_GROUP_ROWS = 65_536
+_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_LINES = pa.schema(
+    [
+        ("judge", pa.string()),
+        ("criterion_id", pa.string()),
+        ("item_id", pa.string()),
+        ("replicate", pa.int32()),
+        ("score", pa.int64()),
+        ("argument", pa.string()),
+        ("cited_evidence", pa.list_(pa.string())),
+        ("model", pa.string()),
+        ("usage", pa.struct([("input_tokens", pa.int64()), ("output_tokens", pa.int64())])),
+        ("latency_s", pa.float64()),
+        ("attempts", pa.int32()),
+    ]
+)
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    table = table.flatten()
+    return table.rename_columns([name.removeprefix("usage.") for name in table.column_names])
+
+
+COLUMNS: pa.Schema = _flat(_LINES.empty_table()).schema
+"""The columns of `opinions.parquet`: the fields of `JudicialOpinion`, `usage` as input_tokens and output_tokens."""
+
+
+class ResultsMismatch(RuntimeError):
+    """The parts hold another number of opinions than the job has units. Nothing was written, no part was removed."""
+
+
+class NoResults(LookupError):
+    """There is no finished job of that id in the results folder."""
+
+
+def job_folder(results_dir: str | Path, job_id: str) -> Path:
+    """The folder of one job, directly inside the results folder; raises ValueError for an id that is no `JobId`."""
+    try:
+        _JOB_ID.validate_python(job_id)
+    except ValidationError as error:
+        raise ValueError(f"job id {job_id!r} {error.errors()[0]['msg']}") from None
+    root = Path(results_dir).resolve()
+    folder = root / job_id
+    if folder.resolve().parent != root:
+        raise ValueError(f"results of job {job_id} would leave {root}")
+    return folder
+
+
+def write_page(
+    results_dir: str | Path,
+    job_id: str,
+    lane: str,
+    page: int,
+    opinions: Iterable[JudicialOpinion],
+    errors: Iterable[EvaluationError],
+) -> None:
+    """Put one page on disk; when this returns it survives a loss of power. The same page again is the same file.
+
+    Give the opinions in the order of their units: it is kept. Raises OSError when the disk refuses.
+    """
+    opinion_lines = [_line(o) for o in opinions]
+    error_lines = [_line(e) for e in errors]
+    counts = orjson.dumps({"opinions": len(opinion_lines), "errors": len(error_lines)})
+    parts = job_folder(results_dir, job_id) / _PARTS
+    name = _part_name(lane, page)
+    if not parts.is_dir():
+        parts.mkdir(parents=True, exist_ok=True)
+        sync_folder(parts.parent)
+        sync_folder(parts.parent.parent)
+    with replacing(parts / name) as file:
+        file.writelines([counts, b"\n", *opinion_lines, *error_lines])
+
+
+def finish(results_dir: str | Path, job_id: str, summary: ReportHeader) -> Report:
+    """Join the parts into the job's files and return its report.
+
+    May be killed at any point and called again, or be called by two processes at once: the files are the same.
+    Once a report with the same start stands there, it is returned as it is. Memory stays flat. Raises
+    `ResultsMismatch` when a completed job's opinions are not as many as its units, or any job's are more.
+    """
+    if summary.job_id != job_id:
+        raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
+    folder = job_folder(results_dir, job_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = _parts(folder)
+    # Looked for after the listing: parts go away only once the report is there.
+    report = _finished(folder, summary)
+    if report is None:
+        try:
+            report = _join(folder, parts, summary)
+        except FileNotFoundError:
+            report = _finished(folder, summary)
+            if report is None:
+                raise
+    _clean(folder)
+    return report
+
+
+def read_report(results_dir: str | Path, job_id: str) -> Report:
+    """The report of a finished job; raises `NoResults`."""
+    report = _read_report(job_folder(results_dir, job_id))
+    if report is None:
+        raise NoResults(f"job {job_id} has no report in {results_dir}")
+    return report
+
+
+def read_opinions(results_dir: str | Path, job_id: str) -> Iterator[JudicialOpinion]:
+    """The opinions of a finished job, one at a time; raises `NoResults`."""
+    read_report(results_dir, job_id)
+    with (job_folder(results_dir, job_id) / _OPINIONS).open("rb") as file:
+        for line in file:
+            yield JudicialOpinion.model_validate_json(line)
+
+
+class _Part(NamedTuple):
+    """Sorts by page, then by lane: shorter names first, so that lanes that are numbers keep their order."""
+
+    page: int
+    lane_length: int
+    lane: str
+    path: Path
+
+
+def _part_name(lane: str, page: int) -> str:
+    name = f"{page:010d}~{quote(lane, safe='')}.jsonl"
+    if page < 0 or len(name) > 200:
+        raise ValueError(f"no page can be named by lane {lane[:100]!r} and number {page}")
+    return name
+
+
+def _parts(folder: Path) -> list[_Part]:
+    found = []
+    for path in (folder / _PARTS).glob("*.jsonl"):
+        page, _, lane = path.stem.partition("~")
+        lane = unquote(lane)
+        found.append(_Part(int(page), len(lane), lane, path))
+    return sorted(found)
+
+
+def _line(record: JudicialOpinion | EvaluationError) -> bytes:
+    try:
+        return to_json(record) + b"\n"
+    except PydanticSerializationError:
+        # Half a surrogate pair, which a model can write as \ud800, has no UTF-8.
+        return to_json(_encodable(record.model_dump())) + b"\n"
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {k: _encodable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_encodable(v) for v in value]
+    return value
+
+
+def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
+    builder = ReportBuilder(summary)
+    files = ResultFiles(
+        directory=str(folder),
+        opinions_jsonl=str(folder / _OPINIONS),
+        opinions_parquet=str(folder / _PARQUET),
+        errors_jsonl=str(folder / _ERRORS),
+        report=str(folder / _REPORT),
+    )
+    with (
+        replacing(folder / _OPINIONS) as opinions,
+        replacing(folder / _ERRORS) as errors,
+        replacing(folder / _PARQUET) as parquet,
+        _Columns(parquet) as columns,
+    ):
+        for part in parts:
+            with part.path.open("rb") as file:
+                counts = orjson.loads(file.readline())
+                for _ in range(counts["opinions"]):
+                    line = file.readline()
+                    builder.add_opinion(JudicialOpinion.model_validate_json(line))
+                    opinions.write(line)
+                    columns.add(line)
+                for _ in range(counts["errors"]):
+                    line = file.readline()
+                    builder.add_error(EvaluationError.model_validate_json(line))
+                    errors.write(line)
+        report = builder.build(files)
+        if report.missing < 0 or (report.missing and summary.status == "completed"):
+            raise ResultsMismatch(
+                f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
+                f"in {len(parts)} parts"
+            )
+    with replacing(folder / _REPORT) as out:
+        out.write(to_json(report, indent=2) + b"\n")
+    return report
+
+
+class _Columns:
+    """Turns lines of JSON into row groups of a Parquet file; holds one row group at most."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._writer = pa.parquet.ParquetWriter(file, COLUMNS, compression="zstd")
+        self._lines: list[bytes] = []
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+    def add(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._bytes += len(line)
+        if len(self._lines) >= _ROW_GROUP_ROWS or self._bytes >= _ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        table = pa.json.read_json(
+            pa.BufferReader(b"".join(self._lines)),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=self._bytes + 1),
+            parse_options=pa.json.ParseOptions(explicit_schema=_LINES, unexpected_field_behavior="error"),
+        )
+        self._writer.write_table(_flat(table))
+        self._lines, self._bytes = [], 0
+
+
+def _read_report(folder: Path) -> Report | None:
+    try:
+        return Report.model_validate_json((folder / _REPORT).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _finished(folder: Path, summary: ReportHeader) -> Report | None:
+    """The report of this very run; one of an earlier job with the same id has another start and is replaced."""
+    report = _read_report(folder)
+    return report if report is not None and report.started == summary.started else None
+
+
+def _clean(folder: Path) -> None:
+    """Remove the parts, and what killed writers left."""
+    leftovers = [*folder.glob("*.tmp"), *(folder / _PARTS).glob("*")]
+    for path in leftovers:
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        (folder / _PARTS).rmdir()

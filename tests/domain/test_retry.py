@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
+from app.domain.opinion import ErrorKind
+from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, failure_argument
+
+POLICY = RetryPolicy()
+
+
+def after(
+    failure: FailureKind,
+    *,
+    policy: RetryPolicy = POLICY,
+    attempts: int = 0,
+    requeues: int = 0,
+    retry_after_s: float | None = None,
+    jitter: float = 0.0,
+) -> Retry | GiveUp:
+    return decide(
+        policy, failure, attempts=attempts, requeues=requeues, retry_after_s=retry_after_s, jitter=jitter
+    )
+
+
+ORDINARY = sorted(set(FailureKind) - RATE_LIMITS - TERMINAL)
+
+
+@pytest.mark.parametrize("failure", ORDINARY)
+@pytest.mark.parametrize(
+    "attempts, jitter, want",
+    [(0, 0.0, 1.0), (0, 0.5, 1.5), (1, 0.25, 2.25), (2, 0.0, None), (7, 0.0, None)],
+)
+def test_ordinary_failures_spend_attempts(
+    failure: FailureKind, attempts: int, jitter: float, want: float | None
+) -> None:
+    got = after(failure, attempts=attempts, requeues=4, jitter=jitter)
+    if want is None:
+        assert got == GiveUp(error_kind(failure), "Evaluation failed after 3 retries", attempts + 1)
+    else:
+        assert got == Retry(want, "attempt")
+
+
+@pytest.mark.parametrize("failure", sorted(RATE_LIMITS))
+@pytest.mark.parametrize(
+    "requeues, retry_after_s, jitter, want_s",
+    [
+        (0, None, 0.0, 1.0),
+        (4, None, 0.5, 16.5),
+        (0, 7.0, 0.25, 7.25),
+        (3, 7.0, 0.25, 8.25),  # the backoff is the longer
+        (0, 1e9, 0.5, 300.5),
+        (0, math.inf, 0.0, 300.0),
+        (0, -5.0, 0.0, 1.0),
+        (0, math.nan, 0.0, 1.0),
+    ],
+)
+def test_rate_limits_spend_the_requeue_budget(
+    failure: FailureKind, requeues: int, retry_after_s: float | None, jitter: float, want_s: float
+) -> None:
+    got = after(failure, attempts=2, requeues=requeues, retry_after_s=retry_after_s, jitter=jitter)
+    assert got == Retry(want_s, "requeue")
+
+
+def test_a_spent_requeue_budget_ends_the_unit_and_spends_no_attempt() -> None:
+    ended = after(FailureKind.RATE_LIMITED, attempts=1, requeues=5, retry_after_s=1.0, jitter=0.1)
+    assert ended == GiveUp(ErrorKind.RATE_LIMITED, "Evaluation failed after 3 retries", 1)
+
+
+@pytest.mark.parametrize("failure", sorted(TERMINAL))
+def test_terminal_failures_are_not_retried(failure: FailureKind) -> None:
+    ended = after(failure, retry_after_s=5.0, jitter=0.1)
+    assert isinstance(ended, GiveUp)
+    assert ended.attempts == 1
+    assert "retries" not in ended.argument
+
+
+def test_server_failures_respect_retry_after_too() -> None:
+    assert after(FailureKind.SERVER, retry_after_s=20.0, jitter=0.5) == Retry(20.5, "attempt")
+
+
+def test_the_argument_names_the_configured_number() -> None:
+    policy = RetryPolicy(max_attempts=7)
+    ended = after(FailureKind.TIMEOUT, policy=policy, attempts=6)
+    assert isinstance(ended, GiveUp) and ended.argument == "Evaluation failed after 7 retries"
+
+
+def test_every_error_has_an_argument() -> None:
+    for kind in ErrorKind:
+        assert failure_argument(kind, 3).startswith("Evaluation ")
+
+
+@pytest.mark.parametrize("jitter", [-0.01, 0.51, math.nan])
+def test_jitter_outside_its_range_is_refused(jitter: float) -> None:
+    with pytest.raises(ValueError, match="jitter"):
+        after(FailureKind.SERVER, jitter=jitter)
+
+
+@given(
+    initial=st.floats(0, 3600),
+    maximum=st.floats(0, 86_400),
+    failure=st.sampled_from(FailureKind),
+    attempts=st.integers(0, 99),
+    requeues=st.integers(0, 1000),
+    retry_after=st.none() | st.floats(),
+    jitter=st.floats(0, JITTER_MAX_S),
+)
+def test_waits_are_bounded_and_follow_the_formula(
+    initial: float,
+    maximum: float,
+    failure: FailureKind,
+    attempts: int,
+    requeues: int,
+    retry_after: float | None,
+    jitter: float,
+) -> None:
+    policy = RetryPolicy(initial, maximum, 100, 1000, 300.0)
+    match after(
+        failure, policy=policy, attempts=attempts, requeues=requeues, retry_after_s=retry_after, jitter=jitter
+    ):
+        case Retry(delay_s, spends):
+            assert spends == ("requeue" if failure in RATE_LIMITS else "attempt")
+            n = requeues if failure in RATE_LIMITS else attempts
+            backoff = min(initial * 2.0**n + jitter, maximum)
+            assert delay_s >= backoff or math.isclose(delay_s, backoff)
+            assert delay_s <= max(maximum, policy.retry_after_max_s + jitter)
+            if retry_after is not None and 0 <= retry_after <= policy.retry_after_max_s:
+                assert delay_s >= retry_after
+        case GiveUp(kind, _, spent):
+            assert kind is error_kind(failure)
+            assert spent in (attempts, attempts + 1)
+
+
+@given(st.sampled_from(FailureKind), st.lists(st.sampled_from(FailureKind), max_size=40))
+def test_every_unit_ends(first: FailureKind, later: list[FailureKind]) -> None:
+    """No history of failures is longer than attempts plus requeues."""
+    attempts = requeues = calls = 0
+    for failure in [first, *later, *[FailureKind.RATE_LIMITED] * 6, *[FailureKind.SERVER] * 3]:
+        calls += 1
+        decision = after(failure, attempts=attempts, requeues=requeues)
+        if isinstance(decision, GiveUp):
+            break
+        attempts += decision.spends == "attempt"
+        requeues += decision.spends == "requeue"
+    else:
+        pytest.fail("the unit never ended")
+    assert calls <= POLICY.max_attempts + POLICY.requeue_budget

@@ -1,0 +1,333 @@
+"""The gate: a unit enters the execution pool only with a lease from the store.
+
+A waiting unit holds no slot. Every provider queue has a broker channel of its own, which is read only while the gate
+has room, so that the backlog stays in the broker and a throttled pool never stands in front of another. A gate asks
+for leases in batches, one round trip for all that were given back and all that are wanted meanwhile; it wakes when a
+lease is given back here, when the store tells that one was freed elsewhere, when the wait that the store named is
+over, and each second in any case.
+
+Threads: the hub's thread receives messages and acknowledges them; all else happens on the execution pool's loop.
+If the store does not answer, nothing new is granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import redis.asyncio
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request
+from celery.worker.state import task_reserved
+from redis.exceptions import RedisError
+
+from workers.execution_pool import TaskPool
+from workers.store.connection import connect_async
+from workers.store.keys import Keys
+from workers.store.leases import LeaseStore, Verdict, Want
+
+logger = logging.getLogger(__name__)
+
+QUEUE_PREFIX = "provider."
+HEADER = "dicast"
+HELD_MAX = 32
+"""Messages one gate takes from the broker ahead of their leases; few, so that other workers find work too."""
+CONTROL_SLOTS = 2
+"""Slots that gates leave free, so that control work runs even when every call is slow."""
+FALLBACK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer."""
+
+    job: str
+    project: str
+    labels: Mapping[str, Any]
+
+    @classmethod
+    def from_header(cls, header: Any) -> Admitted:
+        """Read a message's header; a foreign or broken one belongs to no job and is passed to its task unleased."""
+        if not isinstance(header, dict):
+            header = {}
+        return cls(str(header.get("job", "")), str(header.get("project", "")), header)
+
+
+class Observer(Protocol):
+    """Told of every event of the gate, on the loop's thread."""
+
+    def queueing(self, unit: Admitted, pool: str, depth: int) -> None: ...
+    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
+    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GateConfig:
+    """What the composition root tells the gate, as `app.gate`. `call_deadline_s` bounds a call and its lease."""
+
+    store_url: str
+    keys: Keys
+    node: str
+    call_deadline_s: float
+    observer: Observer
+
+
+class Lease:
+    """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once."""
+
+    __slots__ = ("_gate", "expires_at", "id", "open_calls", "unit")
+
+    def __init__(self, gate: Gate, lease_id: str, unit: Admitted, expires_at: float) -> None:
+        self._gate: Gate | None = gate
+        self.id, self.unit, self.expires_at = lease_id, unit, expires_at
+
+    def release(self) -> None:
+        """Give the lease back; more than once is once. Only on the loop's thread."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.give_back(self)
+
+
+class AdmittedRequest(Request):
+    """A request of a gated task. Gated tasks acknowledge late, so every final state ends in `acknowledge` or `reject`."""
+
+    lease: Lease | None = None
+    dropped = False
+    announced = False
+
+    @property
+    def unit(self) -> Admitted:
+        return Admitted.from_header(self._request_dict.get(HEADER))
+
+    def acknowledge(self) -> None:
+        super().acknowledge()
+        self._end()
+
+    def reject(self, requeue: bool = False) -> None:
+        super().reject(requeue)
+        self._end()
+
+    def _end(self) -> None:
+        if self.lease is not None:
+            lease, self.lease = self.lease, None
+            lease._gate and lease._gate.host.on_loop(lease.release)
+
+
+class Gate:
+    """Admission of one pool's units into this process."""
+
+    def __init__(self, host: AdmissionConsumer, pool: str) -> None:
+        self.host, self.pool = host, pool
+        self.held: deque[AdmittedRequest] = deque()
+        self.backlog = 0
+        self._give_back: list[str] = []
+        self._wake = asyncio.Event()
+        self._open_calls = 0
+
+    # ------------------------------------------------------------------ any thread
+    def has_room(self) -> bool:
+        """Whether another message may be taken from the broker."""
+        return len(self.held) < max(1, min(HELD_MAX, self.host.free_slots()))
+
+    def hold(self, request: AdmittedRequest) -> None:
+        self.held.append(request)
+        self.host.on_loop(self.kick)
+
+    def drop_held(self) -> list[AdmittedRequest]:
+        """Forget the waiting messages: their connection is gone, or they go back to the queue."""
+        dropped = list(self.held)
+        self.held.clear()
+        for request in dropped:
+            request.dropped = True
+        return dropped
+
+    # ------------------------------------------------------------------ the loop
+    def kick(self) -> None:
+        self._wake.set()
+
+    def give_back(self, lease: Lease) -> None:
+        self._give_back.append(lease.id)
+        self._open_calls = max(0, self._open_calls - 1)
+        self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
+        self.kick()
+
+    async def run(self) -> None:
+        """Serve until cancelled; then give back what is left to give."""
+        wait = FALLBACK_S
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
+                self._wake.clear()
+                try:
+                    wait = await self._step()
+                except RedisError as error:
+                    logger.warning("gate %s is closed, the store does not answer: %s", self.pool, error)
+                    wait = FALLBACK_S
+        finally:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Give back all leases that calls have ended with, without asking for new ones."""
+        if self._give_back:
+            with contextlib.suppress(RedisError):
+                await self._admit([], ())
+
+    async def _step(self) -> float:
+        """Give back and ask once; returns the longest sensible wait until the next time, s."""
+        room = max(0, self.host.free_slots() - self.host.asking)
+        asked = list(itertools.islice(self.held, min(room, HELD_MAX)))
+        if not asked and not self._give_back:
+            return FALLBACK_S
+        wants = [Want(self.host.new_lease_id(), r.unit.job, r.unit.project) for r in asked]
+        self.host.asking += len(asked)
+        try:
+            verdicts, wait_ms = await self._admit(wants, asked)
+        finally:
+            self.host.asking -= len(asked)
+        if wait_ms >= 0:
+            return min(FALLBACK_S, wait_ms / 1000)
+        # More may wait than one batch asks for, or than there were slots for.
+        return 0.0 if asked and all(verdicts) and self.held and self.host.free_slots() > 0 else FALLBACK_S
+
+    async def _admit(self, wants: list[Want], asked: Any) -> tuple[list[Verdict], int]:
+        config = self.host.config
+        given, self._give_back = self._give_back, []
+        started = asyncio.get_running_loop().time()
+        try:
+            answer = await self.host.store.admit(
+                pool=self.pool,
+                node=config.node,
+                ttl_ms=int(config.call_deadline_s * 1000),
+                give_back=given,
+                wanted=wants,
+            )
+        except RedisError:
+            # The step may have been taken all the same: the leases asked for are given back as well.
+            self._give_back = given + [w.lease for w in wants] + self._give_back
+            raise
+        self._open_calls = answer.open_in_all
+        expires_at = started + config.call_deadline_s
+        for request, want, verdict in zip(asked, wants, answer.verdicts, strict=True):
+            if verdict is Verdict.REFUSED:
+                if not request.announced:
+                    request.announced = True
+                    config.observer.queueing(request.unit, self.pool, len(self.held) + self.backlog)
+                continue
+            try:
+                self.held.remove(request)
+            except ValueError:  # dropped meanwhile: its message comes again
+                if verdict is Verdict.GRANTED:
+                    self._give_back.append(want.lease)
+                continue
+            if verdict is Verdict.GRANTED:
+                request.lease = Lease(self, want.lease, request.unit, expires_at)
+                config.observer.acquired(request.unit, self.pool, want.lease, answer.open_in_all)
+            request._request_dict["lease"] = request.lease
+            self.host.start_request(request)
+        return list(answer.verdicts), answer.retry_after_ms
+
+
+class _GatedBucket:
+    """Stands where Celery expects a task's rate-limit bucket; requests find their gate by queue."""
+
+    def __init__(self, host: AdmissionConsumer) -> None:
+        self._host = host
+
+    def clear_pending(self) -> None:
+        for gate in self._host.gates.values():
+            gate.drop_held()
+
+
+class AdmissionConsumer(Consumer):
+    """Celery's consumer with gates in place of its rate limits (`app.conf.worker_consumer`).
+
+    Tasks with a true attribute `gated` pass a gate; all others run as Celery runs them.
+    """
+
+    pool: TaskPool
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.gates: dict[str, Gate] = {}
+        self.asking = 0
+        self._lease_ids = itertools.count(1)
+        self._channels: list[Any] = []
+        self._services: list[Any] = []
+        super().__init__(*args, **kwargs)
+        self.config: GateConfig = self.app.gate
+
+    # ------------------------------------------------------------------ hooks of Celery, hub thread
+    def bucket_for_task(self, type: Any) -> Any:
+        return _GatedBucket(self) if getattr(type, "gated", False) else super().bucket_for_task(type)
+
+    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
+        if not isinstance(bucket, _GatedBucket):
+            return super()._limit_task(request, bucket, tokens)
+        task_reserved(request)
+        gate = self.gates.get(request.delivery_info["routing_key"])
+        if gate is None:  # a gated task on a queue that is no provider's: there is no limit to hold it by
+            request.reject(requeue=False)
+            logger.error("message %s of %s came by a queue without a gate", request.id, request.name)
+        else:
+            gate.hold(request)
+        return None
+
+    def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> Any:
+        self.qos.decrement_eventually()
+        return self._limit_task(request, bucket, tokens)
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        """Once per connection: every provider queue moves from the common channel to one that its gate opens."""
+        super().register_with_event_loop(hub)
+        handler, self._channels = self.create_task_handler(), []
+        for name in [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]:
+            self.task_consumer._queues.pop(name)
+            gate = self.gates.get(name)
+            if gate is None:
+                gate = self.gates[name] = Gate(self, name.removeprefix(QUEUE_PREFIX))
+                self._services.append(self.pool.submit(gate.run()))
+            channel = self.connection.channel()
+            channel.qos.can_consume = gate.has_room
+            consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
+            consumer.consume()
+            self._channels.append(consumer)
+        if len(self._services) == len(self.gates):
+            self._services.append(self.pool.submit(self._listen()))
+
+    def on_close(self) -> None:
+        super().on_close()
+        for gate in self.gates.values():
+            gate.drop_held()
+
+    def stop(self) -> None:
+        """Warm stop: what waits at the gates goes back to its queue at once, open calls finish."""
+        for gate in self.gates.values():
+            for request in gate.drop_held():
+                request.reject(requeue=True)
+        super().stop()
+
+    # ------------------------------------------------------------------ for the gates
+    @property
+    def store(self) -> LeaseStore:
+        return self._lease_store
+
+    def free_slots(self) -> int:
+        return max(0, self.pool.free_slots() - CONTROL_SLOTS)
+
+    def new_lease_id(self) -> str:
+        return f"{self.config.node}/{next(self._lease_ids)}"
+
+    def on_loop(self, callback: Callable[[], None]) -> None:
+        self.pool.loop.call_soon_threadsafe(callback)
+
+    def start_request(self, request: AdmittedRequest) -> None:
+        self.on_task_request(request)
+        if self.hub is not None:
+            self.hub.call_soon(_nothing)  # the poller asks `has_room` again

@@ -1,0 +1,139 @@
+"""Nodes: worker processes with a name, a beacon and, when they die, an heir.
+
+A beacon is a key that its node renews each second from a thread of its own, so that neither a busy loop nor a slow
+task silences it. Silence for `BEACON_S` lets others take the node's *work* over. Its *leases* are freed only on proof
+of death, for a frozen or cut-off node may have calls open: the proof is that its process is gone from this host;
+otherwise they end at their deadlines.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+from redis.exceptions import RedisError
+
+from workers.store.connection import StoreClient, connect
+from workers.store.keys import Keys
+from workers.store.scripts import script_text
+
+logger = logging.getLogger(__name__)
+
+BEACON_S = 15.0
+BEACON_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One worker process. `id` is unique over restarts, `name` is Celery's; `boot` and `started` name the process."""
+
+    id: str
+    name: str
+    host: str
+    boot: str
+    pid: int
+    started: float
+    limit: int
+    slots: int
+
+    @classmethod
+    def here(cls, name: str, *, limit: int, slots: int) -> Node:
+        """This process under Celery's node name. Two workers of one name still get two ids."""
+        return cls(
+            id=f"{name}#{secrets.token_hex(4)}",
+            name=name,
+            host=socket.gethostname(),
+            boot=_boot_id(),
+            pid=os.getpid(),
+            started=psutil.Process().create_time(),
+            limit=limit,
+            slots=slots,
+        )
+
+    def proven_dead(self) -> bool:
+        """True only if the process ran on this very host since its boot and is gone."""
+        if self.host != socket.gethostname() or self.boot != _boot_id():
+            return False
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.Error:
+            return False
+
+
+def _boot_id() -> str:
+    """Tells boots and containers apart: a pid means something only within one pid namespace of one boot."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+class Registry:
+    """The store's list of nodes."""
+
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._tick = client.register_script("--@include clock.lua\nreturn lease_clock(KEYS[1], '')".replace(
+            "--@include clock.lua", script_text(Path(__file__).parent / "store" / "clock.lua")))  # fmt: skip
+
+    def announce(self, node: Node) -> None:
+        """Renew a node's beacon, and keep the lease clock going while nobody calls."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.sadd(self._keys.nodes, node.id)
+        pipe.set(self._keys.node(node.id), orjson.dumps(asdict(node)), px=int(BEACON_S * 1000))
+        pipe.execute()
+        self._tick(keys=[self._keys.clock])
+
+    def alive(self) -> list[Node]:
+        """Nodes whose beacon has not fallen silent."""
+        ids = sorted(self._redis.smembers(self._keys.nodes))
+        facts = self._redis.mget([self._keys.node(i) for i in ids]) if ids else []
+        return [Node(**orjson.loads(text)) for text in facts if text]
+
+    def retire(self, node: Node) -> None:
+        """A node that ends in peace leaves at once; its leases have been given back by then."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.delete(self._keys.node(node.id))
+        pipe.execute()
+
+
+class Beacon:
+    """Renews a node's beacon from a thread until it is stopped."""
+
+    def __init__(self, store_url: str, keys: Keys, node: Node) -> None:
+        self._url, self._keys, self._node = store_url, keys, node
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        registry: Any = Registry(connect(self._url), self._keys)
+        while True:
+            try:
+                registry.announce(self._node)
+            except (RedisError, OSError) as error:
+                logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
+            if self._stop.wait(BEACON_EVERY_S):
+                break
+        try:
+            registry.retire(self._node)
+        except (RedisError, OSError) as error:
+            logger.warning("node %s leaves without a word: %s", self._node.id, error)

@@ -1,0 +1,97 @@
+"""What the enforcer tells the governor: one `Sent` when a call leaves, one `Done` when its outcome is recorded.
+
+Instants are seconds on the lease clock. Both are appended by the store's scripts, so that their order is the order
+in which things happened. A lost `Done` leaves its call open until it is too old to matter; a lost `Sent` is made up
+from the `Done`, which repeats what was known at the send.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workers.policy.headers import Reading
+
+REFUSALS = frozenset({429, 529})
+"""The provider's limits said no: the call was not served and says nothing about the unit."""
+OVERLOADED = 529
+"""The provider is short of capacity for everybody; it says nothing about this account's limits."""
+FAILED_BELOW_100 = 0
+"""Status of a call that got no answer: timeout, connection lost."""
+
+
+class Cost(NamedTuple):
+    """What a call takes from the budgets. Tokens are estimates before the answer and the provider's count after."""
+
+    requests: float = 1.0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A lease was granted; the call leaves now.
+
+    `open_before` are the leases open just before, `limit` the limit in force, `held_by` what the pool's last denial
+    since the grant before was for ('' if none): it tells which bound the traffic runs against.
+    """
+
+    call: str
+    at: float
+    open_before: int
+    limit: int
+    held_by: str = ""
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A lease was given back with its outcome.
+
+    `status` is the HTTP status; 0 when no answer came. A 429 that means "no money left" is terminal and must be
+    told as 402, for waiting cannot help it. `spent` are the model's counters just after this call was reserved:
+    they date the header readings. `reporter` tells distinct observers apart (the job or unit).
+    """
+
+    call: str
+    at: float
+    sent_at: float
+    open_before: int
+    status: int
+    model: str = ""
+    spent: Cost = Cost(0.0)
+    reserved: Cost = Cost()
+    used: Cost = Cost()
+    readings: tuple[Reading, ...] = ()
+    reporter: str = ""
+    probe: bool = False
+
+    @property
+    def latency_s(self) -> float:
+        return self.at - self.sent_at
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def refused(self) -> bool:
+        return self.status in REFUSALS
+
+    @property
+    def failed(self) -> bool:
+        """The provider did not do its work: 5xx, 408, or no answer at all."""
+        return not self.refused and (self.status == 408 or self.status >= 500 or self.status < 100)
+
+
+Event = Sent | Done
+
+
+def is_sane(event: Event) -> bool:
+    """Whether the event can be believed: finite instants, nothing before its cause, no negative counts."""
+    if isinstance(event, Sent):
+        return math.isfinite(event.at) and event.open_before >= 0
+    instants = math.isfinite(event.at) and math.isfinite(event.sent_at) and event.at >= event.sent_at
+    amounts = all(math.isfinite(x) and x >= 0 for x in (*event.spent, *event.reserved, *event.used))
+    return instants and amounts and event.open_before >= 0 and 0 <= event.status <= 999

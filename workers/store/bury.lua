@@ -1,0 +1,17 @@
+-- bury.lua: give back every lease of a node that is proven dead.
+-- KEYS  1 leases  2 holders  3 open  4 nodes  5 the node's beacon      ARGV  1 node  2 freed channel
+-- Reply leases given back. Holds: the caller has proof of death; silence is none, for a frozen node's calls are open.
+--@include release.lua
+local mine, cursor = {}, '0'
+repeat
+  local page = redis.call('HSCAN', KEYS[2], cursor, 'COUNT', 1000)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    if string.match(page[2][i + 1], '|([^|]*)$') == ARGV[1] then mine[#mine + 1] = page[2][i] end
+  end
+until cursor == '0'
+local freed = release(KEYS[1], KEYS[2], KEYS[3], mine)
+redis.call('SREM', KEYS[4], ARGV[1])
+redis.call('DEL', KEYS[5])
+if freed > 0 then redis.call('PUBLISH', ARGV[2], '*') end
+return freed

@@ -1,0 +1,52 @@
+"""Clients of the store with a deadline on every wait: no thread and no task waits for a silent server for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import BusyLoadingError
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import TimeoutError as StoreTimeoutError
+from redis.retry import Retry
+
+# redis-py types every answer as bytes or str or more. These clients decode: their answers are text and numbers.
+StoreClient = Any
+AsyncStoreClient = Any
+
+CONNECT_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 5.0
+ASYNC_CONNECTIONS = 64
+
+_RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError]
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "decode_responses": True,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": ANSWER_TIMEOUT_S,
+        "health_check_interval": 15,
+    }
+
+
+def connect(url: str) -> StoreClient:
+    """A client for synchronous callers (submission, CLI, tests)."""
+    retry = Retry(ExponentialBackoff(cap=0.5, base=0.02), 3)
+    return redis.Redis.from_url(url, retry=retry, retry_on_error=_RETRIED, **_options())
+
+
+def connect_async(url: str) -> AsyncStoreClient:
+    """A client for one event loop. Callers beyond `ASYNC_CONNECTIONS` wait for a connection, at most a few seconds."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=ASYNC_CONNECTIONS,
+        timeout=ANSWER_TIMEOUT_S,
+        retry=AsyncRetry(ExponentialBackoff(cap=0.5, base=0.02), 3),
+        retry_on_error=_RETRIED,
+        **_options(),
+    )
+    return redis.asyncio.Redis.from_pool(pool)

@@ -1,0 +1,80 @@
+"""Names of everything in the store, encoded injectively and under one hash tag, so that Redis Cluster can hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+def encode(part: str) -> str:
+    """One path element: two different texts never give the same element, and it never holds ':' '{' '}' or '%' raw."""
+    return quote(part, safe="-._~")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """All keys of one Dicast installation; `namespace` is the operator's."""
+
+    namespace: str
+
+    def at(self, *parts: str) -> str:
+        return ":".join(["{" + encode(self.namespace) + "}", *map(encode, parts)])
+
+    @property
+    def clock(self) -> str:
+        """hash wall, now: the lease clock"""
+        return self.at("clock")
+
+    @property
+    def leases(self) -> str:
+        """zset lease id -> expiry, lease-clock ms"""
+        return self.at("leases")
+
+    @property
+    def holders(self) -> str:
+        """hash lease id -> 'pool|job|project|node'"""
+        return self.at("holders")
+
+    @property
+    def open(self) -> str:
+        """hash of counts: 'all', 'p:<pool>', 'j:<job>'"""
+        return self.at("open")
+
+    @property
+    def pool_limits(self) -> str:
+        """hash pool -> most leases; absent: unlimited"""
+        return self.at("pool_limits")
+
+    @property
+    def job_limits(self) -> str:
+        """hash job -> its frozen limit; a job that is not here makes no call"""
+        return self.at("job_limits")
+
+    @property
+    def rates(self) -> str:
+        """hash pool -> 'calls per second|ms of the last one', an exponential average"""
+        return self.at("rates")
+
+    @property
+    def waiting(self) -> str:
+        """zset 'pool|node' -> ms when that node was last refused"""
+        return self.at("waiting")
+
+    @property
+    def freed(self) -> str:
+        """channel: the pool whose lease was given back, '*' for any"""
+        return self.at("freed")
+
+    @property
+    def nodes(self) -> str:
+        """set of node ids that have not been buried"""
+        return self.at("nodes")
+
+    def node(self, node: str) -> str:
+        """string with a node's facts, expires when its beacon falls silent"""
+        return self.at("node", node)
+
+    @property
+    def beat(self) -> str:
+        """string, exists while some beat or worker leads the housekeeping"""
+        return self.at("beat")
