@@ -113,7 +113,7 @@ class Gatherer:
         """Tell whoever waits for the job; the outbox forgets it afterwards."""
         record = await self._ledger.progress(job_id)
         if "report" in record:
-            self._announce(job_id, orjson.loads(record["report"]))
+            await asyncio.to_thread(self._announce, job_id, orjson.loads(record["report"]))
             await self._ledger.announced(job_id)
 
 

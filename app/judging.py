@@ -35,6 +35,8 @@ from workers.gate import Lease
 
 T = TypeVar("T")
 
+ALL_DIMENSIONS = "*"
+"""What the log names as the dimension of a batched call."""
 JOBS_KEPT = 64
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
@@ -69,7 +71,7 @@ class _Call:
 
     @property
     def label(self) -> str:
-        return self.dimensions[0].id if not self.token.batch else logs.ALL_DIMENSIONS
+        return self.dimensions[0].id if not self.token.batch else ALL_DIMENSIONS
 
 
 class Judge:
@@ -102,7 +104,7 @@ class Judge:
                 lease.release()
 
     async def _judge(self, ref: PageRef, token: Token, lease: Lease | None) -> Outcome:
-        job = await self._job(ref.job)
+        job = await self.job(ref.job)
         if job is None:
             return Outcome(counts=True)
         lane = job.lanes[ref.lane]
@@ -135,7 +137,10 @@ class Judge:
         left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
         if left_s < 0.5 * self._call_timeout_s:  # no right to a whole call: give up the claim, come again for one
             return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
-        provider = await self._provider(call.agent.pool)
+        try:
+            provider = await self._provider(call.agent.pool)
+        except ProviderFailure as failure:
+            return await self._failed(call, failure, 0.0, {"calls": 0})
         if call.token.batch and not provider.structured_output:
             return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None)
         nonce = safe_nonce(call.item, lambda: secrets.token_hex(8))
@@ -187,11 +192,14 @@ class Judge:
         """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
         reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
         for corrupt in reading.corrupt:
-            self._log(logs.corrupt, call, dimension=corrupt.dimension_id or logs.ALL_DIMENSIONS, reason=corrupt.reason,
+            self._log(logs.corrupt, call, dimension=corrupt.dimension_id or ALL_DIMENSIONS, reason=corrupt.reason,
                       payload=corrupt.raw)  # fmt: skip
         by_id = {d.id: c for d, c in zip(call.dimensions, call.claims, strict=True)}
         accepted = {by_id[name]: verdict for name, verdict in reading.accepted.items()}
         counters = {"calls": 1, **_tokens(reply.usage)}
+        if reading.missing:
+            self._log(logs.corrupt, call, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
+                      payload="")  # fmt: skip
         recorded = await self._record(call, accepted, counters) if accepted else None
         rest = [c for c in call.claims if c not in accepted]
         if not rest:
@@ -330,8 +338,8 @@ class Judge:
             unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
         )  # fmt: skip
 
-    async def _job(self, job_id: str) -> JobRecord | None:
-        """The job's unchanging part, read once by each process."""
+    async def job(self, job_id: str) -> JobRecord | None:
+        """The job's unchanging part, read once by each process; None if the ledger does not hold it."""
         job = self._jobs.get(job_id)
         if job is None:
             job = await _patiently(lambda: self._ledger.job(job_id))

@@ -1,11 +1,12 @@
 """Structured logs: one event a line, each a JSON object in plain ASCII.
 
 Every line holds `event`, `ts` (ISO, UTC, milliseconds), `level` and `logger`. The typed events below begin with their
-own keys, in the order in which they are written here; context (job, unit, pool, node, lease, item, ...) follows. All
+own keys, in the order in which they are written here; context (job, unit, pool, node, lease, item, ...) follows. The
+dimension of a batched call is `ALL_DIMENSIONS`. All
 other log records, Celery's too, are the event "log" with `message`, their extras, and `exception` as one string.
 
 ASCII, because then no value can end a line, move a terminal's cursor, reorder what is read or depend on an encoding.
-Secrets are masked wherever they stand. Judged texts do not belong into logs; `discarded` alone carries a piece of a
+Secrets are masked wherever they stand. Judged texts do not belong into logs; `corrupt` alone carries a piece of a
 model's answer.
 """
 
@@ -21,6 +22,7 @@ from urllib.parse import quote
 
 import orjson
 
+ALL_DIMENSIONS = "*"
 MIN_SECRET_LENGTH = 8
 """Shorter values are placeholders ("ollama", "none") of servers without keys; masking them would garble plain words."""
 MASK = "***"
@@ -44,8 +46,12 @@ _NOT_ASCII = re.compile(r"[^ -~]+")
 _log = logging.getLogger("dicast")
 
 
-def configure(level: int | str, secrets: Iterable[str], stream: TextIO | None = None, **constants: object) -> JsonFormatter:
-    """Make JSON lines on `stream` (standard error) the only output of logging, warnings included; again replaces the former set-up.
+def configure(
+    level: int | str, secrets: Iterable[str], stream: TextIO | None = None, **constants: object
+) -> JsonFormatter:
+    """Make JSON lines on `stream` (None: standard error) the only output of logging, warnings included.
+
+    Calling it again replaces the former set-up.
 
     `constants` (say, node="w1") are added to every line; more can be added later by the returned formatter's `bind`.
     In a worker, call it from a receiver of Celery's `setup_logging` signal, so that Celery sets up none of its own.
@@ -55,8 +61,7 @@ def configure(level: int | str, secrets: Iterable[str], stream: TextIO | None = 
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _HELD_AT_WARNING:
-        logger = logging.getLogger(name)
-        logger.setLevel(max(logging.WARNING, logging.getLogger().level))
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(True)
     return formatter
 
@@ -168,15 +173,15 @@ def acquired(*, agent: str, dimension: str, active_slots: int, **context: object
 
 
 def released(*, agent: str, dimension: str, active_slots: int, **context: object) -> None:
-    """A lease goes back: written before the store hears of it, so that in the log, too, it ends before the next begins."""
+    """A lease goes back: written before the store hears of it, so that the log, too, ends it before the next begins."""
     if _log.isEnabledFor(logging.INFO):
         _emit(logging.INFO, event="released", agent=agent, dimension=dimension, active_slots=active_slots, **context)
 
 
-def retry(
+def retrying(
     *, agent: str, dimension: str, attempt: int, status_code: int | None, delay_s: float, **context: object
 ) -> None:
-    """A unit will be tried again in `delay_s`; `attempt` calls failed, the last with `status_code` (None: no answer)."""
+    """Call number `attempt` of a unit failed with `status_code` (None: no answer); the next comes after `delay_s`."""
     if _log.isEnabledFor(logging.INFO):
         _emit(
             logging.INFO,
@@ -190,21 +195,35 @@ def retry(
         )
 
 
-def timeout(*, agent: str, dimension: str, timeout_s: float, **context: object) -> None:
+def timed_out(*, agent: str, dimension: str, timeout_s: float, **context: object) -> None:
     """A call was cut at its deadline."""
     if _log.isEnabledFor(logging.WARNING):
         _emit(logging.WARNING, event="timeout", agent=agent, dimension=dimension, timeout_s=timeout_s, **context)
 
 
-def judged(*, agent: str, dimension: str, job: str, unit: str, score: int | None, **context: object) -> None:
-    """A call brought an answer that counts. Of a batched call one line tells: dimension "*", no score."""
+def judged(*, agent: str, dimension: str, job: str, unit: str, score: int, **context: object) -> None:
+    """A call brought a score that counts; a batched call tells it of each dimension."""
     if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="judged", agent=agent, dimension=dimension, job=job, unit=unit, score=score, **context)
+        _emit(
+            logging.INFO, event="judged", agent=agent, dimension=dimension, job=job, unit=unit, score=score, **context
+        )
 
 
-def failed(
-    *, dimension: str, agent: str, status_code: int | None, elapsed_s: float, job: str, unit: str, **context: object
-) -> None:
+def corrupt(*, agent: str, dimension: str, reason: str, payload: str, **context: object) -> None:
+    """An answer, or a part of it, was no opinion; `payload` is what came, cut to `MAX_PAYLOAD` characters."""
+    if _log.isEnabledFor(logging.WARNING):
+        _emit(
+            logging.WARNING,
+            event="corrupt",
+            agent=agent,
+            dimension=dimension,
+            reason=reason,
+            payload=payload[:MAX_PAYLOAD],
+            **context,
+        )
+
+
+def failed(*, dimension: str, agent: str, status_code: int | None, elapsed_s: float, **context: object) -> None:
     """A unit has its last error: no attempt is left, or none would help."""
     if _log.isEnabledFor(logging.ERROR):
         _emit(
@@ -214,22 +233,6 @@ def failed(
             agent=agent,
             status_code=status_code,
             elapsed_s=elapsed_s,
-            job=job,
-            unit=unit,
-            **context,
-        )
-
-
-def discarded(*, agent: str, dimension: str, reason: str, payload: str, **context: object) -> None:
-    """An answer, or a part of it, was no opinion; `payload` is what came, cut to `MAX_PAYLOAD` characters."""
-    if _log.isEnabledFor(logging.WARNING):
-        _emit(
-            logging.WARNING,
-            event="discarded",
-            agent=agent,
-            dimension=dimension,
-            reason=reason,
-            payload=payload[:MAX_PAYLOAD],
             **context,
         )
 
@@ -240,16 +243,16 @@ def limit_frozen(*, job: str, limit: int, **context: object) -> None:
         _emit(logging.INFO, event="limit_frozen", job=job, limit=limit, **context)
 
 
-def job_finished(*, job: str, status: str, units: int, failed: int, **context: object) -> None:
-    """A job completed or was cancelled (`status`)."""
+def job_completed(*, job: str, status: str, scored: int, failed: int, **context: object) -> None:
+    """A job ended; `status` tells whether it was completed or cancelled."""
     if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="job_finished", job=job, status=status, units=units, failed=failed, **context)
+        _emit(logging.INFO, event="job_completed", job=job, status=status, scored=scored, failed=failed, **context)
 
 
-def node_lost(*, node: str, leases: int, **context: object) -> None:
-    """A node is proven dead, and its leases were given back in its place."""
+def store_away(error: BaseException, **context: object) -> None:
+    """The store does not answer; whoever asked waits and asks again."""
     if _log.isEnabledFor(logging.WARNING):
-        _emit(logging.WARNING, event="node_lost", node=node, leases=leases, **context)
+        _emit(logging.WARNING, event="store_away", error=f"{type(error).__name__}: {error}", **context)
 
 
 def _emit(level: int, **fields: object) -> None:

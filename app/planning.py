@@ -77,7 +77,7 @@ class Planner:
             source = None
         rest = "" if first + units >= total else orjson.dumps({"position": first + units, "source": source}).decode()
         ref = PageRef(job.id, number, state.page)
-        if await self._ledger.open_page(ref, units, rest, low_water, items) < 0:
+        if await self._ledger.open_page(ref, first, units, rest, low_water, items) < 0:
             return False
         tokens = [Token(p, batch=lane.batched) for p in range(first, first + units, lane.stride)]
         await self._publish(job, PageMessages(ref, lane, tokens))

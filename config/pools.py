@@ -91,7 +91,7 @@ class Pools:
     def findings(self) -> list[Finding]:
         """What an operator should know though nothing is wrong with it."""
         return [
-            Finding(spec.name, f"base_url {spec.base_url} is not encrypted: keys and judged texts cross the network in clear")
+            Finding(spec.name, f"base_url {spec.base_url} is not encrypted: keys and texts cross the network in clear")
             for spec in self.pools.values()
             if spec.base_url is not None and _in_clear(spec.base_url)
         ]
@@ -171,7 +171,7 @@ def _dialect_options(name: str, values: dict[str, Any]) -> None:
         if azure and (provider != "openai" or base_url is None):
             raise PoolsError(f"pool {name!r}: api_version is for Azure: it needs provider 'openai' and a base_url")
         if values.get("structured_channel") == "tool":
-            raise PoolsError(f"pool {name!r}: structured_channel must be 'json_schema' with dialect 'openai', got 'tool'")
+            raise PoolsError(f"pool {name!r}: structured_channel must be json_schema with dialect openai, got 'tool'")
         values.setdefault("max_tokens_field", "max_completion_tokens" if genuine or azure else "max_tokens")
         return
     for key in ("api_version", "max_tokens_field"):
@@ -185,7 +185,7 @@ def _dialect_options(name: str, values: dict[str, Any]) -> None:
 def _no_strangers(name: str, table: Mapping[str, Any]) -> None:
     for key in table:
         if key == "api_key":
-            raise PoolsError(f"pool {name!r}: keys do not belong in this file; api_key_env names the variable that holds it")
+            raise PoolsError(f"pool {name!r}: no keys in this file; api_key_env names the variable that holds it")
         if key not in _READERS:
             raise PoolsError(f"pool {name!r}: unknown key {_shown(key)}{_nearest(key, _READERS)}")
 
@@ -261,7 +261,9 @@ def _texts(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError(wanted)
     for name, text in value.items():
-        if not _HEADER_NAME.fullmatch(name) or not isinstance(text, str) or not text.isprintable() or not text.isascii():
+        if not _HEADER_NAME.fullmatch(name) or not isinstance(text, str):
+            raise ValueError(wanted)
+        if not (text.isprintable() and text.isascii()):
             raise ValueError(wanted)
     return dict(value)
 

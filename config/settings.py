@@ -149,10 +149,8 @@ class Settings:
         return settings
 
     @classmethod
-    def load(cls, dotenv: str | Path = ".env") -> Settings:
-        """The process's settings: `.env` in the working directory, overridden by the environment."""
-        file = {k: v for k, v in dotenv_values(dotenv).items() if v is not None}
-        return cls.from_env({**file, **os.environ})
+    def pools_file_default(cls) -> str:
+        return next(str(spec.default) for spec in fields(cls) if spec.name == "pools_file")
 
     @property
     def slots(self) -> int:
@@ -166,6 +164,11 @@ class Settings:
             for spec in fields(self)
             if spec.metadata["secret"] and spec.name != "redis_url" and (value := getattr(self, spec.name))
         ]
+
+
+def environment(dotenv: str | Path = ".env") -> dict[str, str]:
+    """The process's environment over the lines of `.env` in the working directory."""
+    return {**{k: v for k, v in dotenv_values(dotenv).items() if v is not None}, **os.environ}
 
 
 def describe() -> list[tuple[str, str, str]]:

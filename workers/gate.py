@@ -21,14 +21,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import redis.asyncio
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.state import task_reserved
 from redis.exceptions import RedisError
 
-from workers.execution_pool import TaskPool
-from workers.store.connection import connect_async
+from workers.execution_pool import TaskPool, on_loop_close
+from workers.store.connection import AsyncStoreClient, connect_async
 from workers.store.keys import Keys
 from workers.store.leases import LeaseStore, Verdict, Want
 
@@ -76,12 +75,13 @@ class GateConfig:
     node: str
     call_deadline_s: float
     observer: Observer
+    broker_is_store: bool = True
 
 
 class Lease:
     """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once."""
 
-    __slots__ = ("_gate", "expires_at", "id", "open_calls", "unit")
+    __slots__ = ("_gate", "expires_at", "id", "unit")
 
     def __init__(self, gate: Gate, lease_id: str, unit: Admitted, expires_at: float) -> None:
         self._gate: Gate | None = gate
@@ -93,9 +93,14 @@ class Lease:
         if gate is not None:
             gate.give_back(self)
 
+    def release_from_any_thread(self) -> None:
+        """Give the lease back soon."""
+        if self._gate is not None:
+            self._gate.host.on_loop(self.release)
 
-class AdmittedRequest(Request):
-    """A request of a gated task. Gated tasks acknowledge late, so every final state ends in `acknowledge` or `reject`."""
+
+class AdmittedRequest(Request):  # type: ignore[misc]
+    """A request of a gated task. Such tasks acknowledge late: every final state ends in `acknowledge` or `reject`."""
 
     lease: Lease | None = None
     dropped = False
@@ -116,7 +121,7 @@ class AdmittedRequest(Request):
     def _end(self) -> None:
         if self.lease is not None:
             lease, self.lease = self.lease, None
-            lease._gate and lease._gate.host.on_loop(lease.release)
+            lease.release_from_any_thread()
 
 
 class Gate:
@@ -246,20 +251,21 @@ class _GatedBucket:
             gate.drop_held()
 
 
-class AdmissionConsumer(Consumer):
+class AdmissionConsumer(Consumer):  # type: ignore[misc]
     """Celery's consumer with gates in place of its rate limits (`app.conf.worker_consumer`).
 
     Tasks with a true attribute `gated` pass a gate; all others run as Celery runs them.
     """
 
     pool: TaskPool
+    store: LeaseStore
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.gates: dict[str, Gate] = {}
         self.asking = 0
         self._lease_ids = itertools.count(1)
         self._channels: list[Any] = []
-        self._services: list[Any] = []
+        self._serving = False
         super().__init__(*args, **kwargs)
         self.config: GateConfig = self.app.gate
 
@@ -292,14 +298,14 @@ class AdmissionConsumer(Consumer):
             gate = self.gates.get(name)
             if gate is None:
                 gate = self.gates[name] = Gate(self, name.removeprefix(QUEUE_PREFIX))
-                self._services.append(self.pool.submit(gate.run()))
             channel = self.connection.channel()
             channel.qos.can_consume = gate.has_room
             consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
             consumer.consume()
             self._channels.append(consumer)
-        if len(self._services) == len(self.gates):
-            self._services.append(self.pool.submit(self._listen()))
+        if not self._serving:
+            self._serving = True
+            self.pool.submit(self._serve())
 
     def on_close(self) -> None:
         super().on_close()
@@ -313,10 +319,51 @@ class AdmissionConsumer(Consumer):
                 request.reject(requeue=True)
         super().stop()
 
+    # ------------------------------------------------------------------ the loop
+    async def _serve(self) -> None:
+        """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
+        client = connect_async(self.config.store_url)
+        self.store = LeaseStore(client, self.config.keys)
+        services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
+        services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
+
+        async def close() -> None:
+            for service in services:
+                service.cancel()
+            await asyncio.gather(*services, return_exceptions=True)
+            await client.aclose()
+
+        on_loop_close(close)
+
+    async def _listen(self, client: AsyncStoreClient) -> None:
+        """Wake the gates when a lease is freed elsewhere. Whoever misses a message asks again within a second."""
+        while True:
+            try:
+                async with client.pubsub(ignore_subscribe_messages=True) as ear:
+                    await ear.subscribe(self.config.keys.freed)
+                    while True:
+                        message = await ear.get_message(timeout=5.0)
+                        if message is not None:
+                            self._freed(message["data"])
+            except (RedisError, OSError) as error:
+                logger.warning("no news of freed leases: %s", error)
+                await asyncio.sleep(FALLBACK_S)
+
+    def _freed(self, pool: str) -> None:
+        for gate in self.gates.values():
+            if gate.held and pool in (gate.pool, "*"):
+                gate.kick()
+
+    async def _watch_queues(self, client: AsyncStoreClient) -> None:
+        """Keep `backlog`, the units that wait in the broker, about a second old where the broker is the store."""
+        while self.config.broker_is_store:
+            await asyncio.sleep(FALLBACK_S)
+            for name, gate in list(self.gates.items()):
+                if gate.held:
+                    with contextlib.suppress(RedisError, OSError):
+                        gate.backlog = await client.llen(name)
+
     # ------------------------------------------------------------------ for the gates
-    @property
-    def store(self) -> LeaseStore:
-        return self._lease_store
 
     def free_slots(self) -> int:
         return max(0, self.pool.free_slots() - CONTROL_SLOTS)
@@ -325,9 +372,14 @@ class AdmissionConsumer(Consumer):
         return f"{self.config.node}/{next(self._lease_ids)}"
 
     def on_loop(self, callback: Callable[[], None]) -> None:
-        self.pool.loop.call_soon_threadsafe(callback)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has given every lease back
+            self.pool.loop.call_soon_threadsafe(callback)
 
     def start_request(self, request: AdmittedRequest) -> None:
         self.on_task_request(request)
         if self.hub is not None:
-            self.hub.call_soon(_nothing)  # the poller asks `has_room` again
+            self.hub.call_soon(_nothing)  # the hub's poller asks `has_room` again
+
+
+def _nothing() -> None:
+    """Wakes the hub."""

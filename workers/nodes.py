@@ -15,7 +15,7 @@ import socket
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from urllib.parse import quote
 
 import orjson
 import psutil
@@ -26,6 +26,9 @@ from workers.store.keys import Keys
 from workers.store.scripts import script_text
 
 logger = logging.getLogger(__name__)
+
+_TICK = Path(__file__).parent / "store" / "tick.lua"
+_BURY = Path(__file__).parent / "store" / "bury.lua"
 
 BEACON_S = 15.0
 BEACON_EVERY_S = 1.0
@@ -48,7 +51,7 @@ class Node:
     def here(cls, name: str, *, limit: int, slots: int) -> Node:
         """This process under Celery's node name. Two workers of one name still get two ids."""
         return cls(
-            id=f"{name}#{secrets.token_hex(4)}",
+            id=f"{quote(name, safe='@')}#{secrets.token_hex(4)}",
             name=name,
             host=socket.gethostname(),
             boot=_boot_id(),
@@ -81,32 +84,42 @@ def _boot_id() -> str:
 
 
 class Registry:
-    """The store's list of nodes."""
+    """The store's list of nodes: the facts of each, kept until its heirs have taken over, and its beacon."""
 
     def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        self._tick = client.register_script("--@include clock.lua\nreturn lease_clock(KEYS[1], '')".replace(
-            "--@include clock.lua", script_text(Path(__file__).parent / "store" / "clock.lua")))  # fmt: skip
+        self._tick = client.register_script(script_text(_TICK))
+        self._bury = client.register_script(script_text(_BURY))
 
     def announce(self, node: Node) -> None:
         """Renew a node's beacon, and keep the lease clock going while nobody calls."""
         pipe = self._redis.pipeline(transaction=False)
-        pipe.sadd(self._keys.nodes, node.id)
-        pipe.set(self._keys.node(node.id), orjson.dumps(asdict(node)), px=int(BEACON_S * 1000))
+        pipe.hset(self._keys.nodes, node.id, orjson.dumps(asdict(node)))
+        pipe.set(self._keys.node(node.id), "alive", px=int(BEACON_S * 1000))
         pipe.execute()
-        self._tick(keys=[self._keys.clock])
+        self._tick(keys=[self._keys.clock], args=[""])
+
+    def known(self) -> list[tuple[Node, bool]]:
+        """Every node that is not buried yet, and whether its beacon can be heard."""
+        nodes = [Node(**orjson.loads(facts)) for facts in self._redis.hvals(self._keys.nodes)]
+        if not nodes:
+            return []
+        heard = self._redis.mget([self._keys.node(n.id) for n in nodes])
+        return sorted(((n, beacon is not None) for n, beacon in zip(nodes, heard, strict=True)), key=lambda x: x[0].id)
 
     def alive(self) -> list[Node]:
-        """Nodes whose beacon has not fallen silent."""
-        ids = sorted(self._redis.smembers(self._keys.nodes))
-        facts = self._redis.mget([self._keys.node(i) for i in ids]) if ids else []
-        return [Node(**orjson.loads(text)) for text in facts if text]
+        return [node for node, heard in self.known() if heard]
 
-    def retire(self, node: Node) -> None:
-        """A node that ends in peace leaves at once; its leases have been given back by then."""
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.delete(self._keys.node(node.id))
-        pipe.execute()
+    def bury(self, node: Node) -> int:
+        """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
+        k = self._keys
+        return int(
+            self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(node.id)], args=[node.id, k.freed])
+        )
+
+    def forget(self, node: Node) -> None:
+        """Forget a silent node whose work is taken over; its leases run until their deadlines."""
+        self._redis.hdel(self._keys.nodes, node.id)
 
 
 class Beacon:
@@ -125,7 +138,7 @@ class Beacon:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        registry: Any = Registry(connect(self._url), self._keys)
+        registry = Registry(connect(self._url), self._keys)
         while True:
             try:
                 registry.announce(self._node)
@@ -134,6 +147,6 @@ class Beacon:
             if self._stop.wait(BEACON_EVERY_S):
                 break
         try:
-            registry.retire(self._node)
+            registry.bury(self._node)
         except (RedisError, OSError) as error:
             logger.warning("node %s leaves without a word: %s", self._node.id, error)

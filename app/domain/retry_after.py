@@ -18,9 +18,9 @@ _LONGEST_VALUE = 200
 def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
     """Seconds to wait from `now_s` (Unix time), 0 <= result <= LONGEST_S; None if absent or unusable.
 
-    Numbers (also with fraction or exponent) are delays, negative ones mean now. Dates are HTTP dates in any of the three
-    forms; without a zone they are UTC, in the past they mean now. A usable `retry-after-ms` is preferred because it is
-    finer. Of several values the longest counts: earlier retries are known to fail.
+    Numbers (also with fraction or exponent) are delays, negative ones mean now. Dates are HTTP dates in any of the
+    three forms; without a zone they are UTC, in the past they mean now. A usable `retry-after-ms` is preferred because
+    it is finer. Of several values the longest counts: earlier retries are known to fail.
     """
     seconds: list[float] = []
     milliseconds: list[float] = []

@@ -141,7 +141,8 @@ class Ledger:
     def __init__(self, client: AsyncStoreClient, keys: Keys, node: str) -> None:
         self._redis, self._node = client, node
         self.keys = LedgerKeys(keys)
-        names = ("start", "open_page", "claim", "record", "defer", "take_due", "close_page", "claim_finish", "complete")
+        names = ("start", "open_page", "claim", "record", "defer", "take_due", "close_page", "claim_finish", "complete",
+                 "find_lost")  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
 
     # ------------------------------------------------------------------ jobs
@@ -220,14 +221,14 @@ class Ledger:
         texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
         return [Item.model_validate_json(text) for text in texts]
 
-    async def open_page(self, ref: PageRef, units: int, cursor: str, low_water: int, items: Mapping[int, Item]) -> int:
+    async def open_page(self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item]) -> int:
         """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did."""
         k = self.keys
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
         return int(
             await self._scripts["open_page"](
                 keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock],
-                args=["", ref.lane, ref.page, units, cursor, str(ref), PAGE_STILL_MS, low_water, *fields],
+                args=["", ref.lane, ref.page, units, cursor, str(ref), PAGE_STILL_MS, low_water, "first", first, *fields],
             )
         )
 
@@ -318,6 +319,36 @@ class Ledger:
             args=[ref.lane, ref.page, str(ref), lanes],
         )
         return bool(finish), bool(plan)
+
+    async def find_lost(self, ref: PageRef, stride: int, *, queue_empty: bool) -> int | None:
+        """Of a page that stands still: None if it is whole, else how many lost messages were made due now.
+
+        A unit that was never claimed is lost only if its message is not waiting: `queue_empty` tells.
+        """
+        k = self.keys
+        lost = await self._scripts["find_lost"](
+            keys=[k.page(ref), k.due, k.base.clock], args=["", f"{ref}|", k.base.node(""), stride, int(queue_empty)]
+        )
+        return None if lost < 0 else int(lost)
+
+    async def unannounced(self) -> list[str]:
+        """Jobs that are complete and whose waiters have not been told."""
+        return sorted(await self._redis.smembers(self.keys.outbox))
+
+    async def ripe(self, job: str) -> bool:
+        """Whether nothing of a cancelling job is open any more; it is finishing then."""
+        if await self._redis.scard(self.keys.pages(job)):
+            return False
+        await self._redis.hset(self.keys.job(job), "state", JobState.FINISHING)
+        return True
+
+    async def lead(self, for_ms: int) -> bool:
+        """Whether no beat has ticked for `for_ms`; then this node leads until as much later."""
+        return bool(await self._redis.set(self.keys.base.beat, self._node, nx=True, px=for_ms))
+
+    async def led(self, for_ms: int) -> None:
+        """A tick was taken: nobody else needs to lead."""
+        await self._redis.set(self.keys.base.beat, self._node, px=for_ms)
 
     async def overdue(self, zset: str, again_ms: int, most: int = 100) -> AsyncIterator[str]:
         """Members of `watch` or `unfinished` whose time is over; each is looked after again `again_ms` later."""

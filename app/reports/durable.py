@@ -14,7 +14,7 @@ from typing import IO
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` at the end of the block, synced, or leaves no trace when the block fails.
 
-    A killed writer leaves `<name>.<hex>.tmp` beside it. Several writers may race: one of their files stands there whole.
+    A killed writer leaves `<name>.<hex>.tmp` beside it. Of writers that race, one's file stands there whole.
     """
     beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:

@@ -87,7 +87,7 @@ def job_folder(results_dir: str | Path, job_id: str) -> Path:
     return folder
 
 
-def write_page(
+def write_page(  # noqa: PLR0917  the first four name the page
     results_dir: str | Path,
     job_id: str,
     lane: str,
@@ -179,11 +179,12 @@ def _parts(folder: Path) -> list[_Part]:
 
 
 def _line(record: JudicialOpinion | EvaluationError) -> bytes:
+    # Without warnings: what comes from the ledger may have been constructed without validation.
     try:
-        return to_json(record) + b"\n"
+        return record.model_dump_json(warnings=False).encode() + b"\n"
     except PydanticSerializationError:
         # Half a surrogate pair, which a model can write as \ud800, has no UTF-8.
-        return to_json(_encodable(record.model_dump())) + b"\n"
+        return orjson.dumps(_encodable(record.model_dump(warnings=False))) + b"\n"
 
 
 def _encodable(value: Any) -> Any:

@@ -10,15 +10,17 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _FORMULA = re.compile(r"[\s\x00-\x1f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 
-def printable(text: str, limit: int | None = None) -> str:
-    """One line that neither moves the cursor nor reorders what is read: control, format and surrogate characters and
-    line separators are shown as `\\xNN` or `\\uNNNN`. `limit` is the most characters shown; what is cut ends in an ellipsis.
+def printable(text: str, limit: int | None = None, ellipsis: str = "…") -> str:
+    """One line that neither moves the cursor nor reorders what is read.
+
+    Control, format and surrogate characters and line separators are shown as `\\xNN` or `\\uNNNN`. `limit` is the
+    most characters shown; what is cut ends in `ellipsis`.
     """
     if limit is not None and len(text) > 4 * limit:
         text = text[: 4 * limit]  # what follows cannot be shown, so it need not be looked at
     if not (text.isascii() and text.isprintable()):
         text = "".join(_escaped(c) if unicodedata.category(c) in _UNSEEN else c for c in text)
-    return text if limit is None or len(text) <= limit else text[: max(0, limit - 1)] + "…"
+    return text if limit is None or len(text) <= limit else text[: max(0, limit - len(ellipsis))] + ellipsis
 
 
 def _escaped(char: str) -> str:

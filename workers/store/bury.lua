@@ -1,4 +1,4 @@
--- bury.lua: give back every lease of a node that is proven dead.
+-- bury.lua: give back every lease of a node that has left or is proven dead, and forget it.
 -- KEYS  1 leases  2 holders  3 open  4 nodes  5 the node's beacon      ARGV  1 node  2 freed channel
 -- Reply leases given back. Holds: the caller has proof of death; silence is none, for a frozen node's calls are open.
 --@include release.lua
@@ -11,7 +11,7 @@ repeat
   end
 until cursor == '0'
 local freed = release(KEYS[1], KEYS[2], KEYS[3], mine)
-redis.call('SREM', KEYS[4], ARGV[1])
+redis.call('HDEL', KEYS[4], ARGV[1])
 redis.call('DEL', KEYS[5])
 if freed > 0 then redis.call('PUBLISH', ARGV[2], '*') end
 return freed

@@ -67,12 +67,16 @@ class Keys:
 
     @property
     def nodes(self) -> str:
-        """set of node ids that have not been buried"""
+        """hash node id -> its facts, until it is buried"""
         return self.at("nodes")
 
     def node(self, node: str) -> str:
-        """string with a node's facts, expires when its beacon falls silent"""
-        return self.at("node", node)
+        """a node's beacon: exists while it can be heard. The id stands as it is, since scripts append it to `node("")`"""
+        return f"{self.at('node')}:{node}"
+
+    def unacked(self, node: str) -> str:
+        """prefix of the broker's keys for messages that a node has taken and not acknowledged"""
+        return self.at("unacked", node)
 
     @property
     def beat(self) -> str:

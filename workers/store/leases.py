@@ -50,7 +50,6 @@ class LeaseStore:
         self._keys = keys
         self._client = client
         self._admit = client.register_script(script_text(_HERE / "admit.lua"))
-        self._bury = client.register_script(script_text(_HERE / "bury.lua"))
 
     async def admit(
         self,
@@ -76,16 +75,11 @@ class LeaseStore:
         open_in_pool, open_in_all, retry_after_ms, reason, *verdicts = reply
         return Admission([Verdict(v) for v in verdicts], open_in_pool, open_in_all, retry_after_ms, reason)
 
-    async def bury(self, node: str) -> int:
-        """Free the leases of a node that is proven dead, and forget the node; returns how many were open."""
-        k = self._keys
-        return int(await self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(node)], args=[node, k.freed]))
-
     async def open_counts(self) -> dict[str, int]:
         """Open leases: 'all', 'p:<pool>', 'j:<job>'."""
         return {field: int(n) for field, n in (await self._client.hgetall(self._keys.open)).items()}
 
 
 def _json(value: Sequence[object]) -> bytes:
-    """An empty list must stay a list for Lua; tuples become lists."""
-    return orjson.dumps(list(value))
+    """Named tuples become lists."""
+    return orjson.dumps(list(value), default=list)

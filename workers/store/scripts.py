@@ -1,4 +1,4 @@
-"""Lua scripts: one verb a file, beside its caller. `--@include name.lua` pastes a file of this folder."""
+"""Lua scripts: one verb a file, beside its caller. `--@include name.lua` pastes one that lies beside it, or here."""
 
 from __future__ import annotations
 
@@ -13,4 +13,9 @@ _INCLUDE = re.compile(r"^--@include ([a-z_]+\.lua)$", re.MULTILINE)
 @cache
 def script_text(path: Path) -> str:
     """The source of a script with its includes."""
-    return _INCLUDE.sub(lambda match: (_HERE / match[1]).read_text(), path.read_text())
+
+    def included(match: re.Match[str]) -> str:
+        beside = path.parent / match[1]
+        return (beside if beside.exists() else _HERE / match[1]).read_text()
+
+    return _INCLUDE.sub(included, path.read_text())

@@ -1,0 +1,174 @@
+"""The composition root: `celery -A app worker` finds the application here.
+
+Settings are read once, when this module is imported, so that a wrong one stops the process before anything listens
+or runs. The store is connected to, or the embedded one started, when it is first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals
+from kombu import Exchange, Queue
+
+import config
+from app import logs
+from app.domain.job import EvaluationJob
+from app.ledger.client import LedgerClient
+from app.messages import BEAT_QUEUE, CONTROL_QUEUE, HOUSEKEEPING
+from app.submission import submit
+from config.pools import Pools
+from config.settings import Settings, environment
+from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
+from workers.nodes import Node, Registry
+from workers.reaper import own_unacked
+from workers.store.connection import StoreClient, connect
+from workers.store.embedded import backend_url, broker_url, ensure_running
+from workers.store.keys import Keys
+
+BEAT_EVERY_S = 1.0
+CALL_GRACE_S = 10.0
+"""How much longer a lease lives than the call it is for."""
+
+
+class GateLog:
+    """Writes the gate's events into the log, under the names that a unit's message carries."""
+
+    def queueing(self, unit: Admitted, pool: str, depth: int) -> None:
+        logs.queueing(queue_depth=depth, pool=pool, **_named(unit))
+
+    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
+        logs.acquired(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+
+    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
+        logs.released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+
+
+def _named(unit: Admitted) -> dict[str, Any]:
+    labels = {name: str(unit.labels.get(name, "")) for name in ("agent", "dimension", "unit")}
+    return {**labels, "job": unit.job}
+
+
+class Dicast(Celery):  # type: ignore[misc]
+    """Celery with what Dicast's tasks need; every part is made once, when it is first asked for."""
+
+    environ: Mapping[str, str]
+    settings: Settings
+    node: Node | None = None
+
+    @cached_property
+    def pools(self) -> Pools:
+        path = Path(self.settings.pools_file)
+        if not path.exists() and self.settings.pools_file == Settings.pools_file_default():
+            path = Path(config.__file__).parent / "pools.toml"
+        return Pools.load(path)
+
+    @cached_property
+    def keys(self) -> Keys:
+        return Keys(self.settings.namespace)
+
+    @cached_property
+    def store_url(self) -> str:
+        """The operator's store; without one, the embedded one, started now unless it runs."""
+        return self.settings.redis_url or ensure_running(Path(self.settings.state_dir)).url
+
+    @cached_property
+    def store(self) -> StoreClient:
+        """A client for synchronous callers."""
+        return connect(self.store_url)
+
+    @cached_property
+    def registry(self) -> Registry:
+        return Registry(self.store, self.keys)
+
+    @cached_property
+    def ledger(self) -> LedgerClient:
+        return LedgerClient(self.store, self.keys)
+
+    def submit(self, job: EvaluationJob | Mapping[str, Any]) -> str:
+        """Store a job in the ledger and return its id; see `app.submission.submit`."""
+        return submit(job, ledger=self.ledger, pools=self.pools, settings=self.settings)
+
+    @cached_property
+    def gate(self) -> GateConfig:
+        assert self.node is not None, "only workers have gates"
+        return GateConfig(
+            store_url=self.store_url,
+            keys=self.keys,
+            node=self.node.id,
+            call_deadline_s=self.settings.llm_call_timeout + CALL_GRACE_S,
+            observer=GateLog(),
+        )
+
+    def configuration(self) -> dict[str, Any]:
+        """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""
+        exchange = Exchange("dicast", type="direct")
+        names = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
+        return {
+            "broker_url": broker_url(self.store_url),
+            "result_backend": "workers.result_backend:RedisBackend+" + backend_url(self.store_url),
+            "broker_connection_retry_on_startup": True,
+            "broker_transport_options": {"max_connections": 1000, "socket_timeout": 10, "socket_connect_timeout": 5,
+                                         "socket_keepalive": True},
+            "redis_max_connections": 1000,
+            "redis_socket_timeout": 10.0,
+            "redis_socket_connect_timeout": 5.0,
+            "result_backend_always_retry": True,
+            "result_expires": 7 * 86_400,
+            "worker_pool": "workers.execution_pool:TaskPool",
+            "worker_consumer": "workers.gate:AdmissionConsumer",
+            "worker_concurrency": self.settings.slots,
+            "worker_prefetch_multiplier": 1,
+            "worker_cancel_long_running_tasks_on_connection_loss": False,
+            "worker_enable_prefetch_count_reduction": False,
+            "worker_redirect_stdouts": False,
+            "worker_send_task_events": True,
+            "task_send_sent_event": False,
+            "task_acks_late": True,
+            "task_reject_on_worker_lost": True,
+            "task_serializer": "json",
+            "result_serializer": "json",
+            "accept_content": ["json"],
+            "task_queues": [Queue(name, exchange, routing_key=name) for name in names],
+            "task_default_queue": CONTROL_QUEUE,
+            "task_default_exchange": exchange.name,
+            "task_default_routing_key": CONTROL_QUEUE,
+            "task_create_missing_queues": False,
+            "beat_schedule": {
+                "housekeeping": {
+                    "task": HOUSEKEEPING,
+                    "schedule": BEAT_EVERY_S,
+                    "options": {"queue": BEAT_QUEUE, "expires": 10 * BEAT_EVERY_S},
+                }
+            },
+            "beat_schedule_filename": str(Path(self.settings.state_dir) / "celerybeat-schedule"),
+            "beat_max_loop_interval": BEAT_EVERY_S,
+        }
+
+
+def create_app(environ: Mapping[str, str]) -> Dicast:
+    """The application for this environment; raises `SettingsError`. Nothing is started or connected to yet."""
+    dicast = Dicast("dicast", include=["app.tasks"], amqp="workers.publishing:AMQP", set_as_current=True)
+    dicast.environ = environ
+    dicast.settings = Settings.from_env(environ)
+    dicast.add_defaults(dicast.configuration)
+    dicast.steps["worker"].add("workers.bootsteps:NodeStep")
+    return dicast
+
+
+app = create_app(environment())
+
+
+@signals.setup_logging.connect
+def _json_logs(loglevel: Any = None, **_: Any) -> None:
+    logs.configure(app.settings.log_level, app.settings.secrets())
+
+
+@signals.celeryd_init.connect
+def _become_a_node(sender: str, conf: Any, **_: Any) -> None:
+    """Before the worker connects: it gets an identity, and unacknowledged messages of its own."""
+    app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=app.settings.slots)
+    conf.broker_transport_options = {**conf.broker_transport_options, **own_unacked(app.keys, app.node.id)}

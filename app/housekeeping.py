@@ -1,0 +1,107 @@
+"""What must happen though no message asks for it: due messages, dead nodes, stuck pages and jobs.
+
+Every worker publishes due messages, several times a second. The rest is the beat's tick; where no beat ticks, the
+workers do it themselves, one at a time. Every step is safe to take twice and by several at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from redis.exceptions import RedisError
+
+from app.gathering import Gatherer
+from app.ledger.client import UNATTENDED_MS, JobState
+from app.ledger.keys import PageRef
+from app.ledger.ledger import PAGE_STILL_MS, JobRecord, Ledger
+from app.messages import Messages
+
+logger = logging.getLogger(__name__)
+
+DUE_EVERY_S = 0.2
+BEAT_SILENT_MS = 5000
+"""After so long without a tick, a worker takes the beat's place."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+JobOf = Callable[[str], Awaitable[JobRecord | None]]
+
+
+class Housekeeper:
+    """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper)."""
+
+    def __init__(
+        self, ledger: Ledger, messages: Messages, gatherer: Gatherer, *, job: JobOf, plan: Callable[[str, int], Awaitable[None]], reap: Callable[[], int]
+    ) -> None:
+        self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
+        self._job, self._plan, self._reap = job, plan, reap
+
+    async def run(self) -> None:
+        """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
+        rounds_per_check = round(1 / DUE_EVERY_S)
+        while True:
+            for _ in range(rounds_per_check):
+                await asyncio.sleep(DUE_EVERY_S)
+                await _surviving(self.publish_due)
+            if await _surviving(self._ledger.lead, BEAT_SILENT_MS):
+                await _surviving(self.tick)
+
+    async def publish_due(self) -> None:
+        """Publish every message whose time has come."""
+        for ref, token in await self._ledger.take_due():
+            job = await self._job(ref.job)
+            if job is not None:
+                await self._messages.again(job, ref, token)
+
+    async def tick(self) -> None:
+        """The beat's work."""
+        await self._ledger.led(BEAT_SILENT_MS)
+        await asyncio.to_thread(self._reap)
+        for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
+            await self._look_after_page(ref)
+        jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
+        for job_id in jobs:
+            await self._look_after_job(job_id)
+        for job_id in await self._ledger.unannounced():
+            await self._gatherer.announce(job_id)
+
+    async def _look_after_page(self, ref: PageRef) -> None:
+        """A page that did not move: gather it if it is whole, or send again what nobody living works on."""
+        job = await self._job(ref.job)
+        if job is None:
+            return
+        lane = job.lanes[ref.lane]
+        empty = await self._messages.queue_empty(lane.pool)
+        lost = await self._ledger.find_lost(ref, lane.stride, queue_empty=empty)
+        if lost is None:
+            await self._messages.gather(ref)
+        elif lost:
+            logger.warning("page %s: %d messages were lost and are sent again", ref, lost)
+
+    async def _look_after_job(self, job_id: str) -> None:
+        """A job that nobody attends: start it, plan its lanes, or finish it."""
+        job = await self._job(job_id)
+        if job is None:
+            return
+        state = (await self._ledger.progress(job_id)).get("state")
+        if state == JobState.SUBMITTED:
+            await self._messages.start(job_id)
+        elif state == JobState.FINISHING:
+            await self._messages.finish(job_id)
+        elif state == JobState.RUNNING:
+            for lane in range(len(job.lanes)):
+                await self._plan(job_id, lane)
+        elif state == JobState.CANCELLING and await self._ledger.ripe(job_id):
+            await self._messages.finish(job_id)
+
+
+async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """A store that is away stops no housekeeper: it tries again with the next round."""
+    try:
+        return await step(*args, **kwargs)
+    except (RedisError, OSError) as error:
+        logger.warning("housekeeping waits for the store: %s", error)
+        return None

@@ -1,0 +1,76 @@
+"""Reading the JSON around a model's answer: strict, typed, and never raising anything but `Malformed`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from app.domain.opinion import Usage
+
+_MOST_TOKENS = 10**9
+_MAX_MODEL_CHARS = 200
+
+
+class Malformed(Exception):
+    """A 200 that is no answer. The message tells why in our own words; nothing of the body is in it."""
+
+
+def decode(content: bytes) -> dict[str, Any]:
+    """The body as a JSON object: no NaN, no invalid UTF-8, no lone surrogates, at most 1,024 levels deep."""
+    try:
+        envelope = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"the body is no JSON ({error.msg[:60]})") from None
+    if not isinstance(envelope, dict):
+        raise Malformed("the body is no JSON object")
+    return envelope
+
+
+def refuse_duplicate_keys(content: bytes) -> None:
+    """For answers that come as JSON values inside the envelope, where a later key would silently win."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise Malformed("a JSON object has the same key twice")
+
+    try:
+        json.loads(content, object_pairs_hook=unique)
+    except (ValueError, RecursionError):
+        raise Malformed("the body is no JSON") from None
+
+
+def text(value: Any, what: str) -> str:
+    """A non-empty text; chat servers that send a list of text parts are understood."""
+    if isinstance(value, list):
+        parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
+        value = "".join(part for part in parts if isinstance(part, str))
+    if not isinstance(value, str):
+        raise Malformed(f"{what} is no text")
+    if not value:
+        raise Malformed(f"{what} is empty")
+    return value
+
+
+def mapping(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} is no object")
+    return value
+
+
+def model(value: Any, asked: str) -> str:
+    """The model that answered, as it names itself; the one asked for if that is unusable."""
+    return value if isinstance(value, str) and 0 < len(value) <= _MAX_MODEL_CHARS and value.isprintable() else asked
+
+
+def usage(value: Any, input_keys: tuple[str, ...], output_key: str) -> Usage:
+    """Tokens as reported; what is missing, negative or absurd counts as 0."""
+    report = value if isinstance(value, dict) else {}
+    return Usage(
+        input_tokens=sum(_tokens(report.get(key)) for key in input_keys), output_tokens=_tokens(report.get(output_key))
+    )
+
+
+def _tokens(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else 0

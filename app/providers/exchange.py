@@ -1,0 +1,173 @@
+"""One HTTP call through an SDK, and what its failure means.
+
+Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429 -> RATE_LIMITED;
+529 -> OVERLOADED; 408 and 5xx -> SERVER; everything else, redirects included -> REJECTED.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple
+
+import aiohttp
+import httpx2
+import orjson
+
+from app.domain.retry_after import retry_after_s
+from app.providers import envelope
+from app.providers.base import ChatRequest, FailureKind, ProviderFailure
+from app.providers.http import ResponseTooLarge, rate_limit_headers
+from app.providers.redaction import Redactor
+
+_EXHAUSTED = {
+    # OpenAI: error.type or error.code
+    "insufficient_quota",
+    "credit_balance_exhausted",
+    "organization_usage_limit_exceeded",
+    "organization_spend_limit_exceeded",
+    "project_spend_limit_exceeded",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    # Anthropic: error.type or error.details.error_code
+    "billing_error",
+    "enforced_spend_limit_reached",
+    "contract_spend_limit_reached",
+    "linked_organization_spend_limit_reached",
+    "linked_organization_billing_unavailable",
+}
+# Anthropic tells of a limit that the customer set, and of an empty account, only in words (a 400).
+_EXHAUSTED_WORDS = ("you have reached your specified", "credit balance is too low")
+
+# Beside its own errors, an SDK lets through what its transport does not translate: aiohttp's errors, and a
+# UnicodeError where the server's reason phrase is no UTF-8.
+_TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError, UnicodeError)
+
+
+class Exchange:
+    """Turns an SDK's call into a JSON envelope or a `ProviderFailure`; shared by all calls of one provider."""
+
+    def __init__(
+        self,
+        *,
+        status_error: type[Exception],
+        sdk_error: type[Exception],
+        redactor: Redactor,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._status_error = status_error
+        self._transport_errors = (sdk_error, *_TRANSPORT_ERRORS)
+        self._redactor = redactor
+        self._now_s = now_s
+
+    async def call(self, sending: Awaitable[httpx2.Response], request: ChatRequest) -> httpx2.Response:
+        """The response to a call that succeeded; raises `ProviderFailure` for all others.
+
+        The SDK's exception is dropped from the chain: its text repeats what the provider said.
+        """
+        try:
+            return await sending
+        except self._status_error as error:
+            response: httpx2.Response = error.response  # type: ignore[attr-defined]
+            failure = self._of_status(response, request.user)
+        except self._transport_errors as error:
+            failure = self._of_transport(error, request)
+        raise failure from None
+
+    def malformed(self, reason: envelope.Malformed, response: httpx2.Response) -> ProviderFailure:
+        kind = self._redactor.clean(response.extensions.get("content_type", "").partition(";")[0][:60])
+        return ProviderFailure(
+            FailureKind.MALFORMED,
+            f"{reason}; status {response.status_code}, {kind or 'no content type'}, {len(response.content)} bytes",
+            status_code=response.status_code,
+            headers=rate_limit_headers(response.headers),
+        )
+
+    def _of_status(self, response: httpx2.Response, judged_text: str) -> ProviderFailure:
+        status = response.status_code
+        error = _error_of(response.content)
+        words = " ".join([*error.identifiers, error.message]).strip()
+        return ProviderFailure(
+            _kind(status, error),
+            self._redactor.clean(f"status {status}: {words or 'no reason given'}", judged_text),
+            status_code=status,
+            retry_after_s=retry_after_s(response.headers.multi_items(), self._now_s()),
+            headers=rate_limit_headers(response.headers),
+        )
+
+    def _of_transport(self, error: BaseException, request: ChatRequest) -> ProviderFailure:
+        """What went wrong lies at the end of the chain: SDK error <- httpx error <- aiohttp or operating system error.
+
+        The middle link lies: the transport reports a server that hung up as a timeout of the connection.
+        """
+        chain = list(_causes(error))
+        root = chain[-1]
+        name = type(root).__name__
+        for link in chain:
+            if isinstance(link, ResponseTooLarge | httpx2.DecodingError):
+                too_large = isinstance(link, ResponseTooLarge)
+                return ProviderFailure(
+                    FailureKind.MALFORMED, str(link) if too_large else "the body cannot be unpacked"
+                )
+        if isinstance(root, TimeoutError | httpx2.TimeoutException):
+            return ProviderFailure(FailureKind.TIMEOUT, f"no answer in time ({name})")
+        if isinstance(root, httpx2.InvalidURL | httpx2.UnsupportedProtocol | aiohttp.InvalidURL):
+            return ProviderFailure(FailureKind.REJECTED, f"the pool's base_url cannot be called ({name})")
+        if isinstance(root, UnicodeEncodeError) and not _encodable(request):
+            return ProviderFailure(FailureKind.REJECTED, "the texts hold lone surrogates and cannot be sent")
+        detail = self._redactor.clean(str(root), request.user)
+        return ProviderFailure(FailureKind.CONNECTION, f"connection failed ({name}): {detail}")
+
+
+class _Error(NamedTuple):
+    """What an error body says, in OpenAI's, Anthropic's or nobody's form."""
+
+    identifiers: list[str]
+    message: str
+
+
+def _encodable(request: ChatRequest) -> bool:
+    try:
+        (request.system + request.user + request.model).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _error_of(content: bytes) -> _Error:
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return _Error([], "")
+    error: Any = body.get("error", body) if isinstance(body, dict) else {}
+    if isinstance(error, str):
+        return _Error([], error)
+    if not isinstance(error, dict):
+        return _Error([], "")
+    details = error.get("details")
+    found = [error.get("type"), error.get("code"), details.get("error_code") if isinstance(details, dict) else None]
+    message = error.get("message")
+    identifiers = dict.fromkeys(name[:60] for name in found if isinstance(name, str) and name)
+    return _Error(list(identifiers), message if isinstance(message, str) else "")
+
+
+def _kind(status: int, error: _Error) -> FailureKind:
+    said = error.message.lower()
+    in_words = status == 400 and any(phrase in said for phrase in _EXHAUSTED_WORDS)
+    if status == 402 or in_words or not _EXHAUSTED.isdisjoint(error.identifiers):
+        return FailureKind.QUOTA_EXHAUSTED
+    if status == 429:
+        return FailureKind.RATE_LIMITED
+    if status == 529:
+        return FailureKind.OVERLOADED
+    return FailureKind.SERVER if status == 408 or status >= 500 else FailureKind.REJECTED
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it was raised from, outermost first; at most a handful."""
+    link: BaseException | None = error
+    for _ in range(10):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__

@@ -1,0 +1,47 @@
+"""From a pool's specification to the provider that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.providers.anthropic import AnthropicProvider
+from app.providers.base import FailureKind, Provider, ProviderFailure
+from app.providers.openai import OpenAIProvider
+from config.pools import PoolSpec
+from config.settings import Settings
+
+
+def build_provider(
+    spec: PoolSpec, settings: Settings, environ: Mapping[str, str], *, base_url: str | None = None
+) -> Provider:
+    """A provider for one pool, to be used on one event loop and closed by the caller; opens no connection yet.
+
+    `environ` is the environment merged with `.env`; the pool's key is looked up there. `base_url` is where a `local` or
+    `simulated` server was found, and wins over the pool's. Raises `ProviderFailure` (REJECTED) naming pool and variable
+    if the key is missing or cannot be a key, or naming the pool if there is no address.
+    """
+    if base_url is None and spec.base_url is None and spec.provider in ("local", "simulated"):
+        raise ProviderFailure(FailureKind.REJECTED, f"pool {spec.name!r}: its {spec.provider} server is not running")
+    build = AnthropicProvider if spec.dialect == "anthropic" else OpenAIProvider
+    return build(
+        spec,
+        api_key=_api_key(spec, settings, environ),
+        base_url=base_url,
+        timeout_s=spec.timeout_s or settings.llm_call_timeout,
+        max_response_bytes=settings.max_response_bytes,
+    )
+
+
+def _api_key(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> str | None:
+    variable = spec.api_key_env
+    if variable is None:
+        return None
+    known = {"OPENAI_API_KEY": settings.openai_api_key, "ANTHROPIC_API_KEY": settings.anthropic_api_key}
+    key = known.get(variable) or environ.get(variable)
+    if not key:
+        raise ProviderFailure(FailureKind.REJECTED, f"pool {spec.name!r} needs {variable}, which is not set")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ProviderFailure(
+            FailureKind.REJECTED, f"pool {spec.name!r}: {variable} holds white space or characters that no key has"
+        )
+    return key

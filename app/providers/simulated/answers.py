@@ -1,0 +1,234 @@
+"""A judge's answer to whatever is asked: an instance of the given JSON schema, or the object that the prompt describes.
+
+Scores and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_NONCE = re.compile(r"\bNONCE: ([0-9A-Za-z_-]{4,64})")
+_SCALE = re.compile(r"\bSCALE: (-?\d{1,9})\.\.(-?\d{1,9})")
+# Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
+_DESCRIBED = re.compile(r"\{[^{}]*\}\s*$")
+_SENTENCE = (
+    "the text answers the question directly and its central claim is supported by what it cites although one step of "
+    "the reasoning stays implicit while the tone fits the reader and the order of the points makes it easy to follow"
+)
+_WORDS = _SENTENCE.split()
+_MAX_DEPTH = 30
+
+
+def nonce_of(prompt: str) -> str | None:
+    """The call's nonce, as the prompt tells it."""
+    found = _NONCE.search(prompt)
+    return found[1] if found else None
+
+
+class Judge:
+    """Answers one call. `argument_chars` is the length of free texts where the schema sets none."""
+
+    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int) -> None:
+        self._prompt = prompt
+        self._nonce = nonce_of(prompt) or ""
+        digest = hashlib.blake2b(digest_size=16, key=str(seed).encode())
+        digest.update(model.encode(errors="replace") + b"\0")
+        bare = prompt.replace(self._nonce, "") if self._nonce else prompt
+        digest.update(bare.encode(errors="replace"))
+        self._state = int.from_bytes(digest.digest(), "big")
+        self._argument_chars = argument_chars
+
+    def plain(self) -> dict[str, Any]:
+        """The object that the prompt asks for."""
+        scale = _SCALE.search(self._prompt)
+        low, high = (int(scale[1]), int(scale[2])) if scale else (1, 10)
+        return {
+            "nonce": self._nonce,
+            "score": self._between(low, high),
+            "argument": self._words(self._argument_chars),
+            "cited_evidence": [self._words(40)],
+        }
+
+    def instance(self, schema: Mapping[str, Any]) -> Any:
+        """A value that satisfies the schema."""
+        return self._value(schema, schema, "", 0)
+
+    def _value(self, schema: Any, root: Mapping[str, Any], name: str, depth: int) -> Any:
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+            return None
+        schema = _resolved(schema, root)
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return schema["enum"][self._below(len(schema["enum"]))]
+        alternatives = schema.get("anyOf") or schema.get("oneOf")
+        if alternatives:
+            return self._value(alternatives[0], root, name, depth + 1)
+        return self._of_kind(schema, root, name, depth)
+
+    def _of_kind(self, schema: Mapping[str, Any], root: Mapping[str, Any], name: str, depth: int) -> Any:
+        value: Any = None
+        match _kind(schema):
+            case "object":
+                properties = schema.get("properties", {})
+                value = {key: self._value(part, root, key, depth + 1) for key, part in properties.items()}
+            case "array":
+                value = self._array(schema, root, name, depth)
+            case "integer":
+                value = self._number(schema, whole=True)
+            case "number":
+                value = self._number(schema, whole=False)
+            case "boolean":
+                value = bool(self._below(2))
+            case "string":
+                value = self._text(schema, name)
+        return value
+
+    def _array(self, schema: Mapping[str, Any], root: Mapping[str, Any], name: str, depth: int) -> list[Any]:
+        """One element for each identifier that the elements may carry; else as few as allowed, but at least one."""
+        items = schema.get("items", {})
+        variants = _variants(items, root)
+        fewest, most = int(_bound(schema, "minItems", 0)), int(_bound(schema, "maxItems", 1_000_000))
+        length = min(most, max(fewest, len(variants) or 1))
+        one_each = [variants[i % len(variants)] for i in range(length)] if variants else [items] * length
+        return [self._value(variant, root, name, depth + 1) for variant in one_each]
+
+    def _number(self, schema: Mapping[str, Any], *, whole: bool) -> int | float:
+        low = _bound(schema, "minimum", _bound(schema, "exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
+        high = _bound(schema, "maximum", _bound(schema, "exclusiveMaximum", low + 10) - ("exclusiveMaximum" in schema))
+        step = schema.get("multipleOf", 1)
+        first = -(-low // step)
+        number = self._between(int(first), max(int(first), int(high // step))) * step
+        return int(number) if whole else number
+
+    def _text(self, schema: Mapping[str, Any], name: str) -> str:
+        if name == "nonce" and self._nonce:
+            return self._nonce
+        shortest, longest = int(_bound(schema, "minLength", 0)), int(_bound(schema, "maxLength", 10**6))
+        return self._words(min(longest, max(shortest, self._argument_chars)))
+
+    def _words(self, chars: int) -> str:
+        start = self._below(len(_WORDS))
+        words = " ".join(_WORDS[start:] + _WORDS[:start])
+        return (words * (chars // len(words) + 1))[:chars]
+
+    def _between(self, low: int, high: int) -> int:
+        return low + self._below(high - low + 1)
+
+    def _below(self, count: int) -> int:
+        """The next number below `count`, by a 128-bit linear congruential generator (PCG64's multiplier)."""
+        self._state = (self._state * 47026247687942121848144207491837523525 + 1) % 2**128
+        return (self._state >> 64) % count
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`schema` with `$ref` followed and `allOf` merged."""
+    for _ in range(_MAX_DEPTH):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            break
+        target: Any = root
+        for step in reference.removeprefix("#").strip("/").split("/"):
+            target = target.get(step, {}) if isinstance(target, Mapping) else {}
+        schema = target if isinstance(target, Mapping) else {}
+    for part in schema.get("allOf") or ():
+        schema = {**schema, **_resolved(part, root)}
+    return schema
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """The schema's type; of several, the first that is not null."""
+    kind = schema.get("type", "object" if "properties" in schema else "null")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    return str(kind)
+
+
+def _variants(items: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The element schemas of a batch: one for each alternative, or for each value of an enumerated identifier."""
+    if not isinstance(items, Mapping):
+        return []
+    items = _resolved(items, root)
+    alternatives = items.get("anyOf") or items.get("oneOf")
+    if alternatives:
+        return list(alternatives)
+    properties = items.get("properties", {})
+    for key, part in properties.items():
+        choices = part.get("enum") if isinstance(part, Mapping) else None
+        if choices and key.endswith("id"):
+            return [{**items, "properties": {**properties, key: {"const": choice}}} for choice in choices]
+    return []
+
+
+def _bound(schema: Mapping[str, Any], key: str, default: float) -> float:
+    value = schema.get(key)
+    if isinstance(value, int | float):
+        return value
+    described = _DESCRIBED.search(schema.get("description") or "")
+    found = re.search(rf"\b{key}: (-?\d+)", described[0]) if described else None
+    return int(found[1]) if found else default
+
+
+def spoil(fault: str, answer: Any) -> str:
+    """The answer's JSON with one thing wrong; `fault` is one of ANSWER_FAULTS. Works on single and batched answers."""
+    if fault == "chatter":
+        return f"Here is my verdict:\n```json\n{json.dumps(answer)}\n```\nI hope it helps!"
+    if fault == "null":
+        return "null"
+    entries = _entries(answer)
+    entry = entries[0] if entries else {}
+    match fault:
+        case "out_of_range":
+            entry["score"] = 1_000_000
+        case "wrong_type":
+            entry["score"] = str(entry.get("score", 7))
+        case "wrong_nonce":
+            answer["nonce"] = "0" * 16
+        case "missing":
+            _remove_one(answer)
+        case "duplicate":
+            _contradict(answer)
+        case "unknown":
+            _rename(entry, answer)
+    return json.dumps(answer)
+
+
+def _entries(answer: Any) -> list[dict[str, Any]]:
+    """Every object with a score, wherever it lies."""
+    if isinstance(answer, dict):
+        own = [answer] if "score" in answer else []
+        return own + [entry for value in answer.values() for entry in _entries(value)]
+    return [entry for value in answer for entry in _entries(value)] if isinstance(answer, list) else []
+
+
+def _batch(answer: Any) -> list[Any] | None:
+    """The list that holds a batch's entries, if the answer is one."""
+    values = answer.values() if isinstance(answer, dict) else ()
+    lists = (value for value in values if isinstance(value, list) and _entries(value))
+    return next(lists, None)
+
+
+def _remove_one(answer: Any) -> None:
+    batch = _batch(answer)
+    if batch is not None:
+        batch.pop()
+    else:
+        _entries(answer)[0].pop("score", None)
+
+
+def _contradict(answer: Any) -> None:
+    batch = _batch(answer)
+    if batch is not None:
+        batch.append({**batch[0], "score": batch[0]["score"] + 1})
+
+
+def _rename(entry: dict[str, Any], answer: Any) -> None:
+    ids = [key for key in entry if key.endswith("id")]
+    if ids:
+        entry[ids[0]] = "no-such-criterion"
+    else:
+        answer["no_such_key"] = 1

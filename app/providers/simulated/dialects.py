@@ -1,0 +1,225 @@
+"""The two APIs on the wire: reading requests, writing answers and errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from app.providers.simulated import headers
+from app.providers.simulated.limits import Limits
+
+_CHARS_PER_TOKEN = 4
+
+
+class BadRequest(Exception):
+    """The request is none that the API understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked, whichever API it came through. Tokens are estimates, four characters each."""
+
+    model: str
+    prompt: str
+    max_tokens: int
+    schema: Mapping[str, Any] | None
+    tool: str | None
+
+    @property
+    def input_tokens(self) -> int:
+        return tokens_of(self.prompt)
+
+
+class Dialect(Protocol):
+    """One API."""
+
+    name: str
+
+    def read(self, body: Any) -> Call: ...
+
+    def charge(self, call: Call) -> int:
+        """Tokens taken from the bucket when the call arrives."""
+        ...
+
+    def answer(self, call: Call, text: str, number: int) -> bytes: ...
+
+    def error(self, status: int, reason: str) -> bytes: ...
+
+    def headers(self, limits: Limits, now: float, unix_s: float) -> dict[str, str]: ...
+
+
+def tokens_of(text: str) -> int:
+    return math.ceil(len(text) / _CHARS_PER_TOKEN)
+
+
+class OpenAI:
+    name = "openai"
+
+    def read(self, body: Any) -> Call:
+        messages = _messages(body)
+        prompt = "\n".join(_words(_object(message).get("content")) for message in messages)
+        response_format = body.get("response_format") or {}
+        schema = None
+        if response_format.get("type") == "json_schema":
+            schema = _object(_object(response_format.get("json_schema")).get("schema"))
+        most = body.get("max_completion_tokens", body.get("max_tokens", 4096))
+        return Call(_model(body), prompt, _whole(most, "max_tokens"), schema, None)
+
+    def charge(self, call: Call) -> int:
+        return max(call.max_tokens, call.input_tokens)
+
+    def answer(self, call: Call, text: str, number: int) -> bytes:
+        used = tokens_of(text)
+        return orjson.dumps(
+            {
+                "id": f"chatcmpl-{number}",
+                "object": "chat.completion",
+                "created": 1_700_000_000,
+                "model": call.model,
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": text, "refusal": None},
+                        "logprobs": None,
+                        "finish_reason": "length" if used > call.max_tokens else "stop",
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": call.input_tokens,
+                    "completion_tokens": used,
+                    "total_tokens": call.input_tokens + used,
+                },
+            }
+        )
+
+    def error(self, status: int, reason: str) -> bytes:
+        kinds = {400: "invalid_request_error", 401: "invalid_request_error", 404: "invalid_request_error"}
+        codes = {401: "invalid_api_key", 429: "rate_limit_exceeded", 404: "model_not_found"}
+        exhausted = reason == "exhausted"
+        error = {
+            "message": _MESSAGES.get(reason, reason),
+            "type": "insufficient_quota" if exhausted else kinds.get(status, _of_reason(reason, "server_error")),
+            "param": None,
+            "code": "insufficient_quota" if exhausted else codes.get(status),
+        }
+        return orjson.dumps({"error": error})
+
+    def headers(self, limits: Limits, now: float, unix_s: float) -> dict[str, str]:
+        return headers.openai(limits, now)
+
+
+class Anthropic:
+    name = "anthropic"
+
+    def read(self, body: Any) -> Call:
+        messages = _messages(body)
+        system = _words(body.get("system") or "")
+        prompt = "\n".join([system, *(_words(_object(message).get("content")) for message in messages)])
+        schema, tool = None, None
+        output = _object(body.get("output_config") or {}).get("format") or {}
+        if output.get("type") == "json_schema":
+            schema = _object(output.get("schema"))
+        choice = body.get("tool_choice") or {}
+        if choice.get("type") in ("tool", "any"):
+            tools = [_object(one) for one in body.get("tools") or []]
+            chosen = next((one for one in tools if choice.get("name") in (None, one.get("name"))), None)
+            if chosen is None:
+                raise BadRequest("tool_choice names no tool")
+            schema, tool = _object(chosen.get("input_schema")), str(chosen.get("name"))
+        return Call(_model(body), prompt, _whole(body.get("max_tokens"), "max_tokens"), schema, tool)
+
+    def charge(self, call: Call) -> int:
+        return call.input_tokens
+
+    def answer(self, call: Call, text: str, number: int) -> bytes:
+        used = tokens_of(text)
+        block: dict[str, Any] = {"type": "text", "text": text}
+        if call.tool is not None:
+            block = {"type": "tool_use", "id": f"toolu_{number}", "name": call.tool, "input": orjson.Fragment(text)}
+        stopped = "tool_use" if call.tool is not None else "end_turn"
+        return orjson.dumps(
+            {
+                "id": f"msg_{number}",
+                "type": "message",
+                "role": "assistant",
+                "model": call.model,
+                "content": [block],
+                "stop_reason": "max_tokens" if used > call.max_tokens else stopped,
+                "stop_sequence": None,
+                "usage": {"input_tokens": call.input_tokens, "output_tokens": used},
+            }
+        )
+
+    def error(self, status: int, reason: str) -> bytes:
+        kinds = {
+            400: "invalid_request_error",
+            401: "authentication_error",
+            404: "not_found_error",
+            429: "rate_limit_error",
+            529: "overloaded_error",
+        }
+        error: dict[str, Any] = {"type": kinds.get(status, "api_error"), "message": _MESSAGES.get(reason, reason)}
+        code = {"exhausted": "enforced_spend_limit_reached", "ramp": "ramp_limit_exceeded"}.get(reason)
+        if code:
+            error["details"] = {"error_code": code}
+        return orjson.dumps({"type": "error", "error": error, "request_id": "req_simulated"})
+
+    def headers(self, limits: Limits, now: float, unix_s: float) -> dict[str, str]:
+        return headers.anthropic(limits, now, unix_s)
+
+
+_MESSAGES = {
+    "cap": "Number of concurrent requests has exceeded your limit.",
+    "rpm": "Rate limit reached for requests per minute.",
+    "tpm": "Rate limit reached for tokens per minute.",
+    "output_tpm": "Rate limit reached for output tokens per minute.",
+    "ramp": "Your request rate grew too quickly; slow down.",
+    "noise": "Rate limit reached.",
+    "overload": "Overloaded.",
+    "failure": "The server had an error while processing your request.",
+    "exhausted": "You have used up what your account may spend; see your plan and billing details.",
+    "key": "Incorrect API key provided.",
+}
+
+
+def _of_reason(reason: str, otherwise: str) -> str:
+    by_reason = {"rpm": "requests", "tpm": "tokens", "cap": "requests", "noise": "requests", "ramp": "requests"}
+    return by_reason.get(reason, otherwise)
+
+
+def _messages(body: Any) -> list[Any]:
+    messages = _object(body).get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages must be a list and not empty")
+    return messages
+
+
+def _words(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    raise BadRequest("content must be a text or a list of parts")
+
+
+def _model(body: Any) -> str:
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("model must be a text")
+    return model
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadRequest("an object was expected")
+    return value
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadRequest(f"{name} must be a whole number >= 1")
+    return value

@@ -1,0 +1,327 @@
+"""A real HTTP server that speaks both APIs, keeps real limits, misbehaves on demand, and counts what it sees.
+
+    POST .../chat/completions, POST .../messages     the APIs, under any prefix
+    POST /control   {"cap": 3, "faults": {"cut": 0.1}, "model": "m", "reset": true}: change behaviour, forget counts
+    GET  /control   the behaviour in force
+    GET  /stats     counts so far      GET /log?after=N   every request, oldest first
+
+A call is open from the moment its body is read until its answer is out or the caller has hung up. Refused calls are
+open too, but not served: the cap counts those being served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Self
+
+import orjson
+from aiohttp import web
+
+from app.providers.simulated import faults
+from app.providers.simulated.answers import Judge, nonce_of, spoil
+from app.providers.simulated.config import (
+    ANSWER_FAULTS,
+    Behaviour,
+    ConfigError,
+    SimulatedConfig,
+    Step,
+)
+from app.providers.simulated.dialects import Anthropic, BadRequest, Call, Dialect, OpenAI, tokens_of
+from app.providers.simulated.limits import Limits, Refusal
+from app.providers.simulated.record import Meter, Record
+
+_JSON = "application/json"
+_BACKLOG = 8192
+_FAILURES = (500, 502, 503, 504)
+_LONGEST_FAILURE_S = 2.0
+_OPENAI, _ANTHROPIC = OpenAI(), Anthropic()
+
+
+class _Lane:
+    """One model's limits, or those of all models without limits of their own."""
+
+    def __init__(self, behaviour: Behaviour, now: float) -> None:
+        self.meter = Meter()
+        self.behaviour = behaviour
+        self.limits = Limits(behaviour, now)
+
+    def change(self, changes: Mapping[str, Any], now: float) -> None:
+        """New behaviour from now on; buckets are filled anew only if their sizes changed."""
+        before, self.behaviour = self.behaviour, self.behaviour.changed(changes)
+        self.meter.advance(now, self.behaviour.cap)
+        sizes = ("rpm", "tpm", "output_tpm", "quantum", "burst", "ramp")
+        if any(getattr(before, name) != getattr(self.behaviour, name) for name in sizes):
+            self.limits = Limits(self.behaviour, now)
+
+
+class SimulatedProvider:
+    """The server, in this process: `async with SimulatedProvider(config) as sim: ... sim.base_url`."""
+
+    def __init__(self, config: SimulatedConfig | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.config = config or SimulatedConfig()
+        self._host = host
+        self._port = port
+        self._random = random.Random(self.config.seed)  # noqa: S311  reproducible, not secret
+        self._record = Record(self.config.log_size, self.config.log_file)
+        self._good_answers = 0
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._default = _Lane(self.config.behaviour, self._started)
+        self._lanes = {model: _Lane(behaviour, self._started) for model, behaviour in self.config.models.items()}
+        self._steps = sorted((step for step in self.config.steps if step.answers is not None), key=_at_answers)
+        self._timers = [
+            self._loop.call_later(step.seconds, self._default.change, step.changes, self._started + step.seconds)
+            for step in self.config.steps
+            if step.seconds is not None
+        ]
+        server = web.Server(self._handle, handler_cancellation=True, access_log=None)  # type: ignore[arg-type]
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.5)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port, backlog=_BACKLOG)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        await self._runner.cleanup()
+        self._record.close()
+
+    @property
+    def base_url(self) -> str:
+        """Works for both SDKs: the APIs answer under any prefix."""
+        return f"http://{self._host}:{self._port}"
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start or the last reset. `capacity_used` is the share of capped capacity that served."""
+        now = self._loop.time()
+        lanes = {"": self._default, **self._lanes}
+        for lane in lanes.values():
+            if lane.meter.open:
+                lane.meter.advance(now, lane.behaviour.cap)
+        meters = {model: lane.meter for model, lane in lanes.items()}
+        offered_s = sum(meter.offered_s for meter in meters.values())
+        used_s = sum(meter.used_s for meter in meters.values())
+        return {
+            **self._record.counts(),
+            "open": sum(meter.open for meter in meters.values()),
+            "max_open": self._default.meter.most_open,
+            "serving": sum(meter.serving for meter in meters.values()),
+            "max_serving": self._default.meter.most_serving,
+            "capacity_used": used_s / offered_s if offered_s else None,
+            "uptime_s": now - self._started,
+            "models": {
+                model: {"open": meter.open, "max_open": meter.most_open, "max_serving": meter.most_serving}
+                for model, meter in meters.items()
+                if model
+            },
+        }
+
+    def log(self, after: int = 0) -> list[dict[str, Any]]:
+        """Requests with a number above `after`; times are seconds since the start, `end` None while open."""
+        return [entry for entry in self._record.entries if entry["number"] > after]
+
+    def control(self, changes: Mapping[str, Any], *, model: str = "", reset: bool = False) -> None:
+        """Change the behaviour of `model`, '' being all without their own; raises `ConfigError`."""
+        now = self._loop.time()
+        if model and model not in self._lanes:
+            self._lanes[model] = _Lane(self._default.behaviour.changed(changes), now)
+        else:
+            (self._lanes[model] if model else self._default).change(changes, now)
+        if reset:
+            self._record.reset()
+            for lane in (self._default, *self._lanes.values()):
+                lane.meter.reset()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        if path.endswith("/chat/completions"):
+            return await self._api(request, _OPENAI)
+        if path.endswith("/messages"):
+            return await self._api(request, _ANTHROPIC)
+        return await self._operator(request, path)
+
+    async def _operator(self, request: web.BaseRequest, path: str) -> web.Response:
+        body: Any
+        match request.method, path:
+            case "GET", "/stats":
+                body = self.stats()
+            case "GET", "/log":
+                body = self.log(int(request.query.get("after", "0")))
+            case "GET", "/control":
+                lanes = {"": self._default, **self._lanes}
+                body = {model: asdict(lane.behaviour) for model, lane in lanes.items()}
+            case "POST", "/control":
+                try:
+                    wish = orjson.loads(await request.content.read())
+                    model, reset = wish.pop("model", ""), wish.pop("reset", False)
+                    self.control(wish, model=model, reset=reset)
+                except (ConfigError, ValueError, AttributeError) as error:
+                    return web.Response(status=400, text=str(error))
+                body = {"ok": True}
+            case _:
+                return web.Response(status=404, text="there is no such page")
+        return web.Response(body=orjson.dumps(body), content_type=_JSON)
+
+    async def _api(self, request: web.BaseRequest, dialect: Dialect) -> web.StreamResponse:
+        raw = await request.content.read()
+        try:
+            call = dialect.read(orjson.loads(raw))
+        except (BadRequest, AttributeError, ValueError) as error:
+            return web.Response(status=400, body=dialect.error(400, str(error)), content_type=_JSON)
+        lane = self._lanes.get(call.model, self._default)
+        arrival = self._loop.time()
+        lane.meter.arrive(arrival, lane.behaviour.cap)
+        entry: dict[str, Any] = {
+            "arrival": arrival - self._started,
+            "end": None,
+            "status": 0,
+            "dialect": dialect.name,
+            "model": call.model,
+            "nonce": nonce_of(call.prompt),
+            "request_id": request.headers.get("x-client-request-id"),
+            "open": lane.meter.open,
+            "accepted": False,
+            "reason": None,
+            "input_tokens": call.input_tokens,
+            "output_tokens": 0,
+        }
+        self._record.begin(entry)
+        try:
+            response = await self._answer(request, dialect, call, lane, entry)
+            entry["status"] = response.status
+            return response
+        finally:
+            end = self._loop.time()
+            entry["end"] = end - self._started
+            lane.meter.leave(end, lane.behaviour.cap, served=entry["accepted"])
+            self._record.end(entry)
+            if entry["status"] == 200:
+                self._good_answer(end)
+
+    async def _answer(
+        self, request: web.BaseRequest, dialect: Dialect, call: Call, lane: _Lane, entry: dict[str, Any]
+    ) -> web.StreamResponse:
+        behaviour = lane.behaviour
+        refusal = self._refusal(request, dialect, call, lane)
+        if refusal is not None:
+            status, why = refusal
+            entry["reason"] = why.reason
+            self._record.refusals[why.reason] += 1
+            return await self._refuse(dialect, lane, status, why)
+        entry["accepted"] = True
+        self._record.accepted += 1
+        self._record.tokens["input"] += call.input_tokens
+        self._record.tokens["charged"] += dialect.charge(call)
+        lane.meter.serve()
+        latency_s = self._latency_s(behaviour)
+        if behaviour.fail_5xx and self._random.random() < behaviour.fail_5xx:
+            await asyncio.sleep(min(latency_s, _LONGEST_FAILURE_S))
+            entry["reason"] = "failure"
+            status = self._random.choice(_FAILURES)
+            return web.Response(status=status, body=dialect.error(status, "failure"), content_type=_JSON)
+        fault = self._draw_fault(behaviour)
+        if latency_s:
+            await asyncio.sleep(latency_s)
+        text = self._text(call, behaviour, fault)
+        used = tokens_of(text)
+        entry["output_tokens"] = used
+        self._record.tokens["output"] += used
+        if lane.limits.output:
+            lane.limits.output.take(used, self._loop.time())
+        if call.tool is not None and fault == "chatter":
+            call = Call(call.model, call.prompt, call.max_tokens, call.schema, None)
+        body = dialect.answer(call, text, entry["number"])
+        if fault is not None:
+            entry["reason"] = fault
+            self._record.faults[fault] += 1
+            if fault not in ANSWER_FAULTS:
+                return await faults.respond(
+                    fault, request, body, interval_s=behaviour.drip_interval, size=behaviour.huge_bytes
+                )
+        return web.Response(body=body, headers=self._headers(dialect, lane), content_type=_JSON)
+
+    def _refusal(
+        self, request: web.BaseRequest, dialect: Dialect, call: Call, lane: _Lane
+    ) -> tuple[int, Refusal] | None:
+        """Rules, first match wins: key, money, overload, noise, cap, ramp and rates."""
+        behaviour, now = lane.behaviour, self._loop.time()
+        if self.config.api_key is not None and self.config.api_key not in _keys(request):
+            return 401, Refusal("key", 0)
+        if behaviour.exhausted:
+            return 429, Refusal("exhausted", 0)
+        if behaviour.overload_529 and self._random.random() < behaviour.overload_529:
+            return 529, Refusal("overload", 1)
+        if behaviour.noise_429 and self._random.random() < behaviour.noise_429:
+            return 429, Refusal("noise", 1)
+        if behaviour.cap is not None and lane.meter.serving >= behaviour.cap:
+            return 429, Refusal("cap", 1)
+        limited = lane.limits.admit(dialect.charge(call), now)
+        if limited is None:
+            return None
+        if dialect is _OPENAI and lane.limits.requests:
+            lane.limits.requests.burn(1, now)
+        return 429, limited
+
+    async def _refuse(self, dialect: Dialect, lane: _Lane, status: int, why: Refusal) -> web.Response:
+        behaviour = lane.behaviour
+        if behaviour.refusal_latency:
+            await asyncio.sleep(behaviour.refusal_latency)
+        headers = self._headers(dialect, lane)
+        if status == 429 and why.reason != "exhausted":
+            if behaviour.retry_after_value is not None:
+                headers["retry-after"] = behaviour.retry_after_value
+            elif behaviour.retry_after:
+                headers["retry-after"] = str(max(1, math.ceil(why.wait_s)))
+                if dialect is _OPENAI:
+                    headers["retry-after-ms"] = str(math.ceil(why.wait_s * 1000))
+        return web.Response(status=status, body=dialect.error(status, why.reason), headers=headers, content_type=_JSON)
+
+    def _headers(self, dialect: Dialect, lane: _Lane) -> dict[str, str]:
+        if not lane.behaviour.headers:
+            return {}
+        return dialect.headers(lane.limits, self._loop.time(), time.time())
+
+    def _text(self, call: Call, behaviour: Behaviour, fault: str | None) -> str:
+        judge = Judge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
+        answer = judge.plain() if call.schema is None else judge.instance(call.schema)
+        return spoil(fault, answer) if fault in ANSWER_FAULTS else orjson.dumps(answer).decode()
+
+    def _latency_s(self, behaviour: Behaviour) -> float:
+        """Exact, or lognormal with the given arithmetic mean."""
+        if not behaviour.latency or not behaviour.sigma:
+            return behaviour.latency
+        return self._random.lognormvariate(math.log(behaviour.latency) - behaviour.sigma**2 / 2, behaviour.sigma)
+
+    def _draw_fault(self, behaviour: Behaviour) -> str | None:
+        if not behaviour.faults:
+            return None
+        draw = self._random.random()
+        for fault, share in behaviour.faults.items():
+            if draw < share:
+                return fault
+            draw -= share
+        return None
+
+    def _good_answer(self, now: float) -> None:
+        self._good_answers += 1
+        while self._steps and self._good_answers >= _at_answers(self._steps[0]):
+            self._default.change(self._steps.pop(0).changes, now)
+
+
+def _at_answers(step: Step) -> int:
+    return step.answers or 0
+
+
+def _keys(request: web.BaseRequest) -> tuple[str, ...]:
+    """The key, wherever OpenAI, Anthropic and Azure have it."""
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return bearer, request.headers.get("x-api-key", ""), request.headers.get("api-key", "")

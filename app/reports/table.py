@@ -1,0 +1,265 @@
+"""A report as a person reads it in a terminal: 80 columns suffice, more show more, and without a terminal it is plain.
+
+All text from models and callers is shown by `printable` and given to rich as `Text`, so that neither markup nor
+escapes in it mean anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from app.domain.report import AgentReport, DimensionReport, ErrorGroup, Report
+from app.reports.text import printable
+
+MAX_ROWS = 60
+MAX_JUDGE_COLUMNS = 6
+EXAMPLES_SHOWN = 2
+MAX_BARS = 10
+
+_BARS = "▁▂▃▄▅▆▇█"
+_BARS_ASCII = ".:-=+*#@"
+_GAP = 2
+_NAME_MAX = 24
+_JUDGE_MAX = 10
+_MODEL_MIN = 12
+
+# A rule under the head and over the foot, and nothing else.
+_RULED = box.Box("    \n    \n ── \n    \n    \n ── \n    \n    \n")
+_RULED_ASCII = box.Box("    \n    \n -- \n    \n    \n -- \n    \n    \n", ascii=True)
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the report to `console`, as wide as it is."""
+    console.print(ReportView(report))
+
+
+def bars(histogram: Mapping[int, int], low: int, high: int, ramp: str = _BARS, none: str = "·") -> str:
+    """A histogram over the scale from `low` to `high`, one character a score, or a tenth of the scale if it is long.
+
+    The most frequent score is as high as the ramp goes; a score that occurs at all is at least its lowest step.
+    """
+    width = high - low + 1
+    bins = min(width, MAX_BARS)
+    counts = [0] * bins
+    for score, count in histogram.items():
+        counts[(score - low) * bins // width] += count
+    top = max(counts)
+    return "".join(ramp[-(-count * len(ramp) // top) - 1] if count else none for count in counts)
+
+
+class _Column:
+    """One column of the table of dimensions: a cell a row, and the last row's."""
+
+    def __init__(self, title: str, cells: list[Text], total: Text | None = None) -> None:
+        self.title, self.cells, self.total = Text(title), cells, total or Text()
+        self.width = max(cell.cell_len for cell in (self.title, self.total, *cells))
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How things are shown on this console."""
+
+    ascii_only: bool
+
+    def show(self, text: str, limit: int = 200) -> Text:
+        """Any text on one line, at most `limit` characters wide on the screen."""
+        ellipsis = "..." if self.ascii_only else "…"
+        shown = printable(text, limit, ellipsis)
+        if self.ascii_only:
+            shown = shown.encode("ascii", "backslashreplace").decode()
+        whole = Text(shown)
+        if whole.cell_len > limit:
+            whole.truncate(max(0, limit - len(ellipsis)), overflow="crop")
+            whole.append(ellipsis)
+        return whole
+
+    def bars(self, histogram: Mapping[int, int], low: int, high: int) -> Text:
+        ramp, none = (_BARS_ASCII, " ") if self.ascii_only else (_BARS, "·")
+        return Text(bars(histogram, low, high, ramp, none), style="cyan")
+
+    def table(self, *, footer: bool = False) -> Table:
+        ruled = _RULED_ASCII if self.ascii_only else _RULED
+        # The box's own divider is the other half of the gap.
+        return Table(box=ruled, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_footer=footer)
+
+
+class ReportView:
+    """A rich renderable of one report."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        report, style = self._report, _Style(options.ascii_only)
+        yield from _head(report, style)
+        yield Text()
+        dimensions = _dimensions(report, style, options.max_width)
+        yield dimensions
+        yield _more(len(report.dimensions), "dimensions")
+        yield _judges(report, style, options.max_width)
+        yield _more(len(report.agents), "judges")
+        if report.errors:
+            yield _errors(report.errors, style, options.max_width)
+            yield Text()
+        yield _legend(report, style, differ=any(str(column.header) == "differ" for column in dimensions.columns))
+
+
+def _more(count: int, what: str) -> Text:
+    return Text(f"and {count - MAX_ROWS:,} more {what}, see report.json\n" if count > MAX_ROWS else "", style="dim")
+
+
+def _head(report: Report, style: _Style) -> Iterator[Text]:
+    mark = {"completed": "bold green", "cancelled": "bold yellow"}[report.status]
+    job, project = style.show(report.job_id), style.show(report.project)
+    yield Text.assemble(("Job ", "bold"), (job.plain, "bold"), "  project ", project, "  ", (report.status, mark))
+    parts = [f"{report.scored:,} of {report.units:,} units scored"]
+    if report.failed:
+        parts.append(f"{report.failed:,} failed")
+    if report.missing:
+        parts.append(f"{report.missing:,} never judged")
+    yield Text(", ".join(parts) + f", in {_duration(report.wall_s)}", style="red" if report.failed else "")
+    counts = [
+        _counted(report.calls, "call"),
+        _counted(report.retries, "retry", "retries"),
+        _counted(report.requeues, "requeue"),
+        _counted(report.timeouts, "timeout"),
+        f"{report.input_tokens:,} tokens in",
+        f"{report.output_tokens:,} out",
+    ]
+    if report.possible_double_charges:
+        counts.append(_counted(report.possible_double_charges, "possible double charge"))
+    yield Text(", ".join(counts), style="dim")
+
+
+def _dimensions(report: Report, style: _Style, width: int) -> Table:
+    rows = report.by_dimension[:MAX_ROWS]
+    names = [style.show(r.dimension.name or r.dimension.id, _NAME_MAX) for r in rows]
+    name_width = max(len("Dimension"), *(name.cell_len for name in names))
+    columns = _fitting(report, rows, style, width - name_width)
+    table = style.table(footer=True)
+    table.add_column("Dimension", Text("overall"), no_wrap=True, min_width=name_width)
+    for column in columns:
+        table.add_column(column.title, column.total, justify="right", no_wrap=True, min_width=column.width)
+    for i, name in enumerate(names):
+        table.add_row(name, *(column.cells[i] for column in columns))
+    return table
+
+
+def _fitting(report: Report, rows: list[DimensionReport], style: _Style, room: int) -> list[_Column]:
+    """The columns that `room` characters hold; those that matter least are left out first."""
+    mean = _Column("mean", [Text(_number(r.scores.mean)) for r in rows], Text(_percent(report.overall)))
+    failures = _Column("failed", [_failures(r.scores.failures) for r in rows], _failures(report.failed))
+    scale = _Column("scale", [Text(f"{r.dimension.scale_min}..{r.dimension.scale_max}") for r in rows])
+    spread = _Column(
+        "spread",
+        [style.bars(r.scores.histogram, r.dimension.scale_min, r.dimension.scale_max) for r in rows],
+    )
+    sd = _Column("sd", [Text(_number(r.scores.sd)) for r in rows])
+    differ = _Column("differ", [Text(_number(r.mean_difference)) for r in rows])
+    judges: list[_Column] = []
+    if 1 < len(report.agents) <= MAX_JUDGE_COLUMNS and all(r.by_judge for r in rows):
+        for i, agent in enumerate(report.by_agent):
+            title = style.show(agent.agent.name, _JUDGE_MAX).plain
+            means = [Text(_number(r.by_judge[i].mean)) for r in rows]
+            judges.append(_Column(title, means, Text(_percent(agent.overall))))
+    shown = {mean, failures}
+    room -= mean.width + failures.width + 2 * _GAP
+    for group in ([spread], judges, [sd], [differ] if len(report.agents) > 1 else [], [scale]):
+        needed = sum(column.width + _GAP for column in group)
+        if needed <= room:
+            room -= needed
+            shown.update(group)
+    return [column for column in (scale, mean, sd, spread, differ, *judges, failures) if column in shown]
+
+
+def _judges(report: Report, style: _Style, width: int) -> Table:
+    rows = [_judge_row(report, row, style) for row in report.by_agent[:MAX_ROWS]]
+    titles = ("Judge", "overall", "mean", "sd", "spread", "failed")
+    widths = [max(len(title), *(row[i].cell_len for row in rows)) for i, title in enumerate(titles)]
+    room = width - sum(widths) - _GAP * len(widths)
+    table = style.table()
+    for title, least in zip(titles, widths, strict=True):
+        table.add_column(title, justify="left" if title == "Judge" else "right", no_wrap=True, min_width=least)
+    if room >= _MODEL_MIN:
+        table.add_column("model", no_wrap=True)
+        for row, agent in zip(rows, report.agents, strict=False):
+            row.append(style.show(agent.model or "", room))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _judge_row(report: Report, row: AgentReport, style: _Style) -> list[Text]:
+    scores, scale = row.scores, report.dimensions[0]
+    return [
+        style.show(row.agent.name, _NAME_MAX),
+        Text(_percent(row.overall)),
+        Text(_number(scores.mean if scores else None)),
+        Text(_number(scores.sd if scores else None)),
+        style.bars(scores.histogram, scale.scale_min, scale.scale_max) if scores else Text("-"),
+        _failures(row.failures),
+    ]
+
+
+def _errors(errors: list[ErrorGroup], style: _Style, width: int) -> Table:
+    kinds = max(6, *(len(group.kind) for group in errors))
+    counts = max(5, *(len(f"{group.count:,}") for group in errors))
+    room = max(_MODEL_MIN, width - kinds - counts - 2 * _GAP)
+    table = style.table()
+    table.add_column("Errors", no_wrap=True, style="red", min_width=kinds)
+    table.add_column("count", justify="right", no_wrap=True, min_width=counts)
+    table.add_column("for example", no_wrap=True)
+    for group in errors:
+        for i, example in enumerate(group.examples[:EXAMPLES_SHOWN]):
+            status = f"{example.status_code} " if example.status_code else ""
+            where = ", ".join((example.judge, example.criterion_id, example.item_id))
+            table.add_row(
+                group.kind.value if i == 0 else "",
+                f"{group.count:,}" if i == 0 else "",
+                style.show(f"{status}{example.message} ({where})", room),
+            )
+    return table
+
+
+def _legend(report: Report, style: _Style, *, differ: bool) -> Table:
+    table = Table.grid(padding=(0, _GAP, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("Results", style.show(report.files.directory, 4096))
+    table.add_row("", Text("opinions.parquet, opinions.jsonl, errors.jsonl, report.json", style="dim"))
+    table.add_row("overall", Text("weighted place between the ends of the scales, 0 % to 100 %", style="dim"))
+    if differ:
+        sampled = f" (from {report.agreement_share:.1%} of the texts)" if report.agreement_share < 1 else ""
+        note = f"how far two judges of the same text lie apart on average{sampled}"
+        table.add_row("differ", Text(note, style="dim"))
+    return table
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _failures(count: int) -> Text:
+    return Text(f"{count:,}", style="red" if count else "dim")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -1,0 +1,149 @@
+"""The pipeline's parts on one worker's event loop, made when the first task needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from app import logs
+from app.celery import Dicast, app
+from app.domain.job import Agent
+from app.domain.retry import RetryPolicy
+from app.gathering import Gatherer
+from app.housekeeping import Housekeeper
+from app.judging import Judge
+from app.ledger.client import JobState
+from app.ledger.ledger import JobRecord, Ledger
+from app.messages import Messages
+from app.planning import DatasetChanged, Planner
+from app.providers.base import Provider
+from app.providers.registry import build_provider
+from config.pools import PoolSpec
+from workers.execution_pool import loop_resource
+from workers.reaper import reap
+from workers.store.connection import connect_async
+
+logger = logging.getLogger(__name__)
+
+RETENTION_S = 7 * 86_400
+
+
+class Services:
+    """One of each, for one event loop."""
+
+    def __init__(self, app: Dicast) -> None:
+        settings = app.settings
+        assert app.node is not None
+        self._app, self._settings = app, settings
+        self._client = connect_async(app.store_url)
+        self._providers: dict[str, asyncio.Future[Provider]] = {}
+        self.ledger = Ledger(self._client, app.keys, app.node.id)
+        self.messages = Messages(app)
+        self.judge = Judge(
+            self.ledger,
+            provider=self._provider,
+            model=self.model,
+            policy=RetryPolicy(
+                initial_s=settings.retry_initial_delay,
+                max_s=settings.retry_max_delay,
+                max_attempts=settings.retry_max_attempts,
+                requeue_budget=settings.requeue_budget,
+                retry_after_max_s=settings.retry_after_max,
+            ),
+            call_timeout_s=settings.llm_call_timeout,
+        )
+        self._planner = Planner(
+            self.ledger, self.messages.page, window_s=settings.window_seconds, page_max=settings.page_units
+        )
+        self.gatherer = Gatherer(
+            self.ledger,
+            results_dir=settings.results_dir,
+            retention_s=RETENTION_S,
+            model=self.model,
+            announce=self._announce,
+        )
+        self.housekeeper = Housekeeper(
+            self.ledger, self.messages, self.gatherer, job=self.judge.job, plan=self.plan, reap=self._reap
+        )
+
+        self._housekeeping = asyncio.ensure_future(self.housekeeper.run())
+
+    async def start(self, job_id: str) -> None:
+        """Start a submitted job, with its limit frozen; of one that has ended, announce the report again."""
+        job = await self.ledger.job(job_id)
+        if job is None:
+            raise LookupError(f"no job {job_id!r}")
+        limit = await asyncio.to_thread(self._limit)
+        state, started = await self.ledger.start(job_id, limit)
+        if started:
+            logs.limit_frozen(job=job_id, limit=limit, units=job.units)
+            await self.ledger.attended(job_id)
+            job = await self.ledger.job(job_id)
+            assert job is not None
+            for lane in range(len(job.lanes)):
+                await self.plan(job_id, lane)
+        elif state is not None and state.ended:
+            await self.gatherer.announce(job_id)
+        elif state is JobState.FINISHING:
+            await self.gatherer.finish(job_id)
+
+    async def plan(self, job_id: str, lane: int) -> None:
+        """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job."""
+        job = await self.ledger.job(job_id)
+        if job is None:
+            return
+        try:
+            await self._planner.plan(job, lane)
+        except DatasetChanged as error:
+            logger.error("%s; the job is cancelled", error)  # noqa: TRY400  the message says it all
+            await asyncio.to_thread(self._app.ledger.cancel, job_id)
+        await self.ledger.attended(job_id)
+
+    def model(self, agent: Agent) -> str:
+        return agent.model or self._app.pools.get(agent.pool).model
+
+    def _limit(self) -> int:
+        """The smallest limit of all living workers binds."""
+        limits = {node.limit for node in self._app.registry.alive()} | {self._settings.max_concurrent_llm_calls}
+        if len(limits) > 1:
+            logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
+        return min(limits)
+
+    def _reap(self) -> int:
+        return reap(self._app, self._app.registry, self._app.keys)
+
+    async def _provider(self, pool: str) -> Provider:
+        """The pool's provider, built once even if many units ask for it at the same time."""
+        spec = self._app.pools.get(pool)
+        future = self._providers.get(spec.name)
+        if future is None:
+            future = self._providers[spec.name] = asyncio.ensure_future(self._build(spec))
+        try:
+            return await asyncio.shield(future)
+        except Exception:
+            self._providers.pop(spec.name, None)
+            raise
+
+    async def _build(self, spec: PoolSpec) -> Provider:
+        base_url = None
+        if spec.provider == "local":
+            base_url = await asyncio.to_thread(ensure_local_model, self._settings.state_dir)
+        return build_provider(spec, self._settings, self._app.environ, base_url=base_url)
+
+    def _announce(self, job_id: str, report: dict[str, Any]) -> None:
+        self._app.backend.mark_as_done(job_id, report)
+        with self._app.events.default_dispatcher() as events:
+            events.send("task-succeeded", uuid=job_id, result=f"<report of {job_id}>", runtime=report["wall_s"])
+
+    async def close(self) -> None:
+        self._housekeeping.cancel()
+        await asyncio.gather(self._housekeeping, return_exceptions=True)
+        for future in self._providers.values():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                await future.result().close()
+        await self._client.aclose()
+
+
+services = loop_resource(lambda: Services(app), Services.close)
+"""The services of the running loop."""

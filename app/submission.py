@@ -1,0 +1,67 @@
+"""From a caller's job to the ledger: checked as a whole, stored as a whole, or refused with a reason."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from app import datasets
+from app.domain.job import EvaluationJob, Item, ItemSource
+from app.domain.plan import lanes
+from app.ledger.client import LedgerClient
+from config.pools import Pools
+from config.settings import Settings
+
+
+class JobRefused(ValueError):
+    """The job is well formed and still cannot be taken; the message names the field and the value."""
+
+
+def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
+    """The job, validated, with an id. Raises pydantic's `ValidationError` (a `ValueError`)."""
+    if not isinstance(job, EvaluationJob):
+        job = EvaluationJob.model_validate(dict(job))
+    return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
+
+
+def new_job_id() -> str:
+    """Sortable by the eye, unique by chance (64 bits)."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(8)}"
+
+
+def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pools: Pools, settings: Settings) -> str:
+    """Store a job in the ledger; returns its id. Nothing is sent yet.
+
+    Raises `ValidationError`, `UnknownPool`, `JobRefused`, `datasets.DatasetError` or `JobConflict`.
+    """
+    job = checked(job)
+    assert job.id is not None
+    specs = [pools.get(agent.pool) for agent in job.agents]
+    batching = settings.batching_enabled if job.batching is None else job.batching
+    plan = lanes(
+        [spec.name for spec in specs],
+        len(job.dimensions),
+        job.replicates,
+        [batching and spec.structured_output for spec in specs],
+    )
+    extra = {}
+    if isinstance(job.items, ItemSource):
+        count = datasets.count_items(job.items)
+        extra["fingerprint"] = datasets.fingerprint(job.items)
+    else:
+        count = len(job.items)
+        for item in job.items:
+            _check_size(item, settings.max_text_bytes)
+    if count == 0:
+        raise JobRefused("items: at least one is needed, got 0")
+    units = count * len(job.agents) * len(job.dimensions) * job.replicates
+    ledger.submit(job, plan, units, extra)
+    return job.id
+
+
+def _check_size(item: Item, most: int) -> None:
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in (item.text, item.prompt, item.reference) if text)
+    if size > most:
+        raise JobRefused(f"items: {item.id!r} holds {size} bytes of text, at most {most} (DICAST_MAX_TEXT_BYTES)")

@@ -1,0 +1,108 @@
+"""The Celery tasks: thin ends of the pipeline. Messages carry ids; what they mean is in the ledger.
+
+    evaluate            a job: its result is the job's report, its task id the job's id
+    judge_dimension     one unit, by a judge of a pool's queue
+    judge_batch         all dimensions of one agent and item in one call
+    gather_page         a page's chord body: its results leave the store for files
+    plan_lane           publishes the next pages of a lane
+    finish_job          the report
+    housekeeping        the beat's tick: due messages, dead nodes, stuck pages and jobs
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore
+
+from app import messages
+from app.celery import app
+from app.ledger.keys import PageRef
+from app.ledger.ledger import Token
+from app.messages import BEAT_QUEUE, CONTROL_QUEUE
+from app.services import services
+
+
+class Evaluate(Task):  # type: ignore[misc]
+    """`evaluate.delay(job)` stores the job in the ledger and sends its id alone."""
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Submit a job: an `EvaluationJob`, a dict of one, or the id of a job that is in the ledger already.
+
+        Raises pydantic's `ValidationError`, `UnknownPool`, `JobConflict` or a dataset's error before anything is
+        sent; the same job again is the same job. The task id is the job's id, whatever `task_id` says.
+        """
+        given = (list(args or ()) + list((kwargs or {}).values()))[:1]
+        if not given:
+            raise TypeError("evaluate takes a job")
+        job_id = given[0] if isinstance(given[0], str) else app.submit(given[0])
+        options["task_id"] = job_id
+        return super().apply_async((job_id,), argsrepr=f"({job_id!r},)", kwargs={}, **options)
+
+
+@app.task(base=Evaluate, bind=True, name=messages.EVALUATE, queue=CONTROL_QUEUE)  # type: ignore[misc]
+async def evaluate(self: Any, job_id: str) -> None:
+    """Start a job. The task's result is stored when the job completes: that is what `.get()` waits for."""
+    await services().start(job_id)
+    raise Ignore  # its result is stored when the job completes
+
+
+async def _judge(self: Any, job_id: str, lane: int, page: int, token: str) -> str:
+    ref = PageRef(job_id, lane, page)
+    service = services()
+    outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"))
+    if outcome.follow_ups:
+        job = await service.judge.job(job_id)
+        assert job is not None
+        await service.messages.join_chord(self, job, ref, outcome.follow_ups)
+    if outcome.plan:
+        await service.messages.plan(job_id, lane)
+    if outcome.gather:
+        await service.messages.gather(ref)
+    if not outcome.counts:
+        raise Ignore
+    return token
+
+
+class Gated(Task):  # type: ignore[misc]
+    """A task that enters the execution pool by its pool's gate."""
+
+    gated = True
+    Request = "workers.gate:AdmittedRequest"
+    acks_late = True
+    ignore_result = True
+
+
+@app.task(base=Gated, bind=True, name=messages.JUDGE_DIMENSION)  # type: ignore[misc]
+async def judge_dimension(self: Any, job_id: str, lane: int, page: int, token: str) -> str:
+    return await _judge(self, job_id, lane, page, token)
+
+
+@app.task(base=Gated, bind=True, name=messages.JUDGE_BATCH)  # type: ignore[misc]
+async def judge_batch(self: Any, job_id: str, lane: int, page: int, token: str) -> str:
+    return await _judge(self, job_id, lane, page, token)
+
+
+@app.task(name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)  # type: ignore[misc]
+async def gather_page(job_id: str, lane: int, page: int) -> None:
+    gathered = await services().gatherer.gather(PageRef(job_id, lane, page))
+    if gathered.plan:
+        await services().plan(job_id, lane)
+    if gathered.finish:
+        await services().messages.finish(job_id)
+
+
+@app.task(name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)  # type: ignore[misc]
+async def plan_lane(job_id: str, lane: int) -> None:
+    await services().plan(job_id, lane)
+
+
+@app.task(name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)  # type: ignore[misc]
+async def finish_job(job_id: str) -> None:
+    await services().gatherer.finish(job_id)
+
+
+@app.task(name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)  # type: ignore[misc]
+async def housekeeping() -> None:
+    await services().housekeeper.tick()

@@ -1,0 +1,311 @@
+"""The ledger on a real server: whole or absent, one result a unit, one completion a job."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app.domain.job import EvaluationJob
+from app.domain.plan import lanes
+from app.ledger.client import JobConflict, JobState, LedgerClient, UnknownJob
+from app.ledger.keys import PageRef
+from app.ledger.ledger import QUARANTINE_DEATHS, Deferral, Due, Ledger, Result, Token, Verdict, Written
+from workers.nodes import Node, Registry
+from workers.store.connection import connect, connect_async
+from workers.store.keys import Keys
+
+KEYS = Keys("test")
+
+
+def a_job(job_id="j", items=2, agents=1, dimensions=2, **more):
+    return EvaluationJob.model_validate(
+        {
+            "id": job_id,
+            "items": [{"id": f"i{n}", "text": f"text {n}"} for n in range(items)],
+            "agents": [{"name": f"a{n}"} for n in range(agents)],
+            "dimensions": [{"id": f"d{n}", "instructions": "how good?"} for n in range(dimensions)],
+            **more,
+        }
+    )
+
+
+class Bench:
+    """A ledger with two living nodes, and a job whose first page is open."""
+
+    def __init__(self, redis_url):
+        self.redis = connect(redis_url)
+        self.client = LedgerClient(self.redis, KEYS)
+        self.registry = Registry(self.redis, KEYS)
+        self.asyncs = connect_async(redis_url)
+        self.nodes = [Node.here(f"w{n}@h", limit=5, slots=5) for n in range(2)]
+        for node in self.nodes:
+            self.registry.announce(node)
+        self.one, self.two = (Ledger(self.asyncs, KEYS, node.id) for node in self.nodes)
+
+    def submit(self, job, batched=False):
+        plan = lanes(["p"] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
+        units = len(job.items) * len(job.agents) * len(job.dimensions) * job.replicates
+        return self.client.submit(job, plan, units, {})
+
+    async def started(self, job=None, batched=False, units=4, cursor=""):
+        job = job or a_job()
+        self.submit(job, batched)
+        await self.one.start(job.id, 5)
+        ref = PageRef(job.id, 0, 0)
+        items = dict(enumerate(await self.one.items(job.id, range(len(job.items)))))
+        assert await self.one.open_page(ref, 0, units, cursor, 1, items) == units
+        return ref
+
+    def kill(self, n):
+        self.registry.bury(self.nodes[n])
+
+
+@pytest.fixture
+async def bench(redis_url):
+    bench = Bench(redis_url)
+    yield bench
+    await bench.asyncs.aclose()
+
+
+async def claim(ledger, ref, position, token=None, item=0):
+    _, _, claims = await ledger.claim(ref, token or Token(position), [position], item)
+    return claims[0]
+
+
+async def record(ledger, ref, *claims, scored=True):
+    return await ledger.record(ref, {"calls": 1}, [Result(c.position, c.fence, b'{"opinion":{}}', scored) for c in claims])
+
+
+# ---------------------------------------------------------------------------------------------------- submission
+async def test_a_job_comes_back_as_it_was_submitted(bench):
+    job = a_job(replicates=2, metadata={"k": [1, None]})
+    assert bench.submit(job)
+    found = await bench.one.job("j")
+    assert found.spec.model_copy(update={"items": job.items}) == job
+    assert await bench.one.items("j", range(2)) == job.items
+    assert (found.units, found.lanes[0].replicates) == (8, 2)
+
+
+async def test_the_same_job_again_is_the_same_job_and_another_is_refused(bench):
+    assert bench.submit(a_job())
+    assert not bench.submit(a_job())
+    with pytest.raises(JobConflict, match="'j' was submitted before with other content"):
+        bench.submit(a_job(items=3))
+    assert [s.id for s in bench.client.jobs()] == ["j"]
+    assert not [k for k in bench.redis.keys("*staging*")]
+
+
+async def test_nothing_is_there_before_all_is(bench):
+    """A submitter that dies after any number of its commands leaves no job, and only keys that expire."""
+    job = a_job(items=500)
+    bench.client._submit = lambda **_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.submit(job)
+    with pytest.raises(UnknownJob):
+        bench.client.status("j")
+    left = [k for k in bench.redis.keys("*") if "node" not in k and "clock" not in k]
+    assert left
+    assert all(bench.redis.ttl(k) > 0 for k in left)
+
+
+async def test_a_job_starts_once_and_keeps_its_limit(bench):
+    bench.submit(a_job())
+    assert await bench.one.start("j", 5) == (JobState.RUNNING, True)
+    assert await bench.two.start("j", 9) == (JobState.RUNNING, False)
+    assert bench.client.status("j").limit == 5
+
+
+async def test_of_two_planners_one_opens_the_page(bench):
+    ref = await bench.started(cursor='{"position": 4}')
+    assert await bench.two.open_page(ref, 0, 4, "", 1, {}) == -1
+    assert bench.client.status("j").counters["published"] == 4
+
+
+# ---------------------------------------------------------------------------------------------------- claims
+async def test_a_unit_has_one_owner_while_that_lives(bench):
+    ref = await bench.started()
+    mine = await claim(bench.one, ref, 0)
+    assert (mine.verdict, mine.calls) == (Verdict.RUN, 1)
+    assert (await claim(bench.two, ref, 0)).verdict is Verdict.OWNED
+    bench.kill(0)
+    heir = await claim(bench.two, ref, 0)
+    assert (heir.verdict, heir.calls) == (Verdict.RUN, 2)
+    assert heir.fence > mine.fence
+    assert bench.client.status("j").counters["possible_double_charges"] == 1
+
+
+async def test_a_late_result_of_a_lost_claim_is_refused_and_counted(bench):
+    ref = await bench.started()
+    old = await claim(bench.one, ref, 0)
+    bench.kill(0)
+    new = await claim(bench.two, ref, 0)
+    assert (await record(bench.one, ref, old)).written == [Written.STALE]
+    assert (await record(bench.two, ref, new)).written == [Written.NEW]
+    assert (await record(bench.one, ref, old)).written == [Written.AGAIN]
+    counters = bench.client.status("j").counters
+    assert (counters["done"], counters["stale"]) == (1, 1)
+
+
+async def test_a_unit_that_kills_its_workers_is_quarantined(bench):
+    ref = await bench.started()
+    for _ in range(QUARANTINE_DEATHS):
+        doomed = Node.here("x@h", limit=1, slots=1)
+        bench.registry.announce(doomed)
+        assert (await claim(Ledger(bench.asyncs, KEYS, doomed.id), ref, 0)).verdict is Verdict.RUN
+        bench.registry.bury(doomed)
+    last = await claim(bench.one, ref, 0)
+    assert (last.verdict, last.calls) == (Verdict.POISON, QUARANTINE_DEATHS)
+    assert (await record(bench.one, ref, last, scored=False)).written == [Written.NEW]
+
+
+async def test_done_units_are_not_called_again(bench):
+    ref = await bench.started()
+    await record(bench.one, ref, await claim(bench.one, ref, 0))
+    assert (await claim(bench.two, ref, 0)).verdict is Verdict.DONE
+
+
+# ---------------------------------------------------------------------------------------------------- waiting
+async def test_a_deferred_unit_waits_and_then_comes_once(bench):
+    ref = await bench.started()
+    first = await claim(bench.one, ref, 0)
+    deferral = Deferral(0, first.fence, attempts=1, requeues=2)
+    assert await bench.one.defer(ref, {"retries": 1}, [deferral], [Due(Token(0), 60_000)]) == [Written.DEFERRED]
+    assert (await claim(bench.two, ref, 0)).verdict is Verdict.WAITING  # an early copy of its message
+    assert await bench.one.take_due() == []
+    bench.redis.zadd(bench.one.keys.due, {f"{ref}|0": 0})
+    assert await bench.one.take_due() == [(ref, Token(0))]
+    assert await bench.one.take_due() == []
+    again = await claim(bench.two, ref, 0)
+    assert (again.verdict, again.attempts, again.requeues) == (Verdict.RUN, 1, 2)
+    assert bench.redis.zcard(bench.one.keys.due) == 0
+
+
+async def test_a_due_unit_whose_publisher_died_comes_again(bench):
+    ref = await bench.started()
+    first = await claim(bench.one, ref, 0)
+    await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(Token(0), 0)])
+    assert len(await bench.one.take_due()) == 1
+    bench.redis.zadd(bench.one.keys.due, {f"{ref}|0": 0})  # the minute is over and nobody claimed it
+    assert len(await bench.two.take_due()) == 1
+
+
+async def test_a_stale_claim_cannot_defer(bench):
+    ref = await bench.started()
+    old = await claim(bench.one, ref, 0)
+    bench.kill(0)
+    await claim(bench.two, ref, 0)
+    written = await bench.one.defer(ref, {}, [Deferral(0, old.fence, 1, 0)], [Due(Token(0), 0)])
+    assert written == [Written.STALE]
+    assert await bench.one.take_due() == []
+
+
+# ---------------------------------------------------------------------------------------------------- the end
+async def test_the_last_result_ends_the_page_and_closing_it_ends_the_job(bench):
+    ref = await bench.started()
+    left = [(await record(bench.one, ref, await claim(bench.one, ref, p, item=p // 2))).left for p in range(4)]
+    assert left == [3, 2, 1, 0]
+    assert await bench.one.close_page(ref, 1) == (True, False)
+    assert bench.client.status("j").state is JobState.FINISHING
+    assert await bench.one.close_page(ref, 1) == (True, False)  # a copy of the message finds the same
+    assert await bench.one.claim_finish("j")
+    assert not await bench.two.claim_finish("j")
+    assert await bench.one.complete("j", b'{"ok": 1}', 60)
+    assert not await bench.two.complete("j", b'{"ok": 2}', 60)
+    status = bench.client.status("j")
+    assert (status.state, status.report) == (JobState.COMPLETED, {"ok": 1})
+    assert await bench.two.unannounced() == ["j"]
+    await bench.two.announced("j")
+    assert await bench.two.unannounced() == []
+
+
+async def test_a_page_with_another_to_come_asks_for_planning_once(bench):
+    ref = await bench.started(cursor='{"position": 4}')
+    claims = [await claim(bench.one, ref, p, item=p // 2) for p in range(4)]
+    plans = [(await record(bench.one, ref, c)).plan for c in claims]
+    assert plans == [False, False, True, False]  # low water is one open unit
+    await bench.one.planned("j", 0)
+    assert await bench.one.close_page(ref, 1) == (False, True)
+
+
+async def test_a_page_whose_chord_lost_a_member_is_gathered_by_its_last_result(bench):
+    ref = await bench.started()
+    claims = [await claim(bench.one, ref, p, item=p // 2) for p in range(4)]
+    await claim(bench.two, ref, 3, item=1)  # a copy finds it owned and ends uncounted
+    gathers = [(await record(bench.one, ref, c)).gather for c in claims]
+    assert gathers == [False, False, False, True]
+
+
+async def test_cancel_lets_no_unit_run_and_ends_when_all_are_closed(bench):
+    ref = await bench.started(cursor='{"position": 4}')
+    running = await claim(bench.one, ref, 0)
+    waiting = await claim(bench.one, ref, 1)
+    await bench.one.defer(ref, {}, [Deferral(1, waiting.fence, 1, 0)], [Due(Token(1), 60_000)])
+    assert bench.client.cancel("j") == (JobState.RUNNING, False)
+    assert bench.client.cancel("j") == (JobState.CANCELLING, False)
+    assert await bench.one.take_due() == [(ref, Token(1))]
+    rest = [await claim(bench.two, ref, p, item=p // 2) for p in (1, 2, 3)]
+    assert {c.verdict for c in rest} == {Verdict.CANCELLED}
+    assert {c.calls for c in rest} == {0, 1}
+    assert (await record(bench.one, ref, running)).written == [Written.NEW]  # an open call counts
+    await record(bench.two, ref, *rest, scored=False)
+    assert await bench.one.close_page(ref, 1) == (True, False)
+    assert bench.client.status("j").state is JobState.FINISHING
+
+
+async def test_a_job_cancelled_before_it_starts_only_needs_its_report(bench):
+    bench.submit(a_job())
+    assert bench.client.cancel("j") == (JobState.SUBMITTED, True)
+    assert await bench.one.complete("j", b"{}", 60)
+    assert bench.client.status("j").state is JobState.CANCELLED
+
+
+# ---------------------------------------------------------------------------------------------------- the sweeper
+async def test_lost_units_are_found_only_when_nothing_moves(bench):
+    ref = await bench.started()
+    await record(bench.one, ref, await claim(bench.one, ref, 0))
+    await claim(bench.two, ref, 1)
+    find = lambda empty: bench.one.find_lost(ref, 1, queue_empty=empty)  # noqa: E731
+    assert await find(True) == 0  # the first look only remembers
+    assert await find(False) == 0  # messages wait in the broker, and unit 1 is in living hands
+    assert await find(True) == 2  # units 2 and 3 were never claimed and nothing waits
+    bench.kill(1)
+    assert await find(True) == 1  # unit 1's owner died
+    assert {t.position for _, t in await bench.one.take_due()} == {1, 2, 3}
+    for p in (1, 2, 3):
+        await record(bench.one, ref, await claim(bench.one, ref, p, item=p // 2))
+    assert await find(True) is None
+
+
+async def test_an_untouched_batch_is_sent_again_whole(bench):
+    ref = await bench.started(batched=True)
+    await bench.one.claim(ref, Token(2, batch=True), [2, 3], 1)
+    bench.kill(0)
+    for _ in range(2):
+        found = await bench.two.find_lost(ref, 2, queue_empty=True)
+    assert found == 3
+    assert {str(t) for _, t in await bench.two.take_due()} == {"b0", "2", "3"}
+
+
+async def test_many_workers_on_one_page_give_each_unit_one_result(bench):
+    """20 claimants with copies of every message: 40 units, 40 results, one of them sees the page's end."""
+    ref = await bench.started(a_job(items=20), units=40)
+    ends = []
+
+    async def worker(n):
+        node = Node.here(f"x{n}@h", limit=1, slots=1)
+        bench.registry.announce(node)
+        ledger = Ledger(bench.asyncs, KEYS, node.id)
+        for position in range(40):
+            mine = await claim(ledger, ref, position, item=position // 2)
+            if mine.verdict is Verdict.RUN:
+                ends.append((await record(ledger, ref, mine)).left)
+
+    await asyncio.gather(*(worker(n) for n in range(20)))
+    assert sorted(ends) == list(range(40))
+    assert bench.client.status("j").done == 40
+
+
+async def test_only_one_living_node_leads(bench):
+    assert await bench.one.lead(60_000)
+    assert not await bench.two.lead(60_000)
+    assert replace(bench.nodes[0]).id in await bench.asyncs.get(KEYS.beat)

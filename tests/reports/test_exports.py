@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.reports.exports import export
+from app.reports.files import COLUMNS, NoResults, finish, write_page
+from tests.reports.building import header, opinion
+
+JOB = "job-1"
+
+
+def finished(root: Path, *opinions) -> Path:
+    write_page(root, JOB, "0", 0, opinions, [])
+    finish(root, JOB, header(len(opinions)))
+    return root
+
+
+@pytest.mark.parametrize("format, name", [("jsonl", "opinions.jsonl"), ("parquet", "opinions.parquet")])
+def test_exact_formats_are_copies(tmp_path: Path, format: str, name: str) -> None:
+    finished(tmp_path / "results", opinion(0), opinion(1, score=None))
+    out = export(tmp_path / "results", JOB, format, tmp_path / "out")
+    assert out.read_bytes() == (tmp_path / "results" / JOB / name).read_bytes()
+
+
+def test_csv_has_the_columns_of_the_parquet_file(tmp_path: Path) -> None:
+    finished(tmp_path, opinion(0, argument='say "no", and\nmore'), opinion(1, score=None))
+    out = export(tmp_path, JOB, "csv", tmp_path / "out.csv")
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == COLUMNS.names
+    assert rows[0]["argument"] == 'say "no", and\nmore'
+    assert rows[0]["cited_evidence"] == '["line 0","and more"]'
+    assert [row["score"] for row in rows] == ["5", ""]
+    assert (rows[1]["input_tokens"], rows[1]["latency_s"]) == ("101", "0.25")
+
+
+@settings(max_examples=60)
+@given(st.text() | st.sampled_from(["=cmd|' /C calc'!A0", "a;=1+1", "+1", "-5 of 10", "@x", "\t=1"]))
+def test_csv_texts_come_back_and_none_is_a_formula(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    root = finished(tmp_path_factory.mktemp("r"), opinion(0, argument=text, item_id=text, score=-3))
+    out = export(root, JOB, "csv", root / "out.csv")
+    with out.open(newline="", encoding="utf-8") as file:
+        row = list(csv.DictReader(file))[0]
+    assert row["argument"].removeprefix("'") == text.removeprefix("'")
+    assert row["item_id"][:1] not in {"=", "+", "-", "@", "\t", "\r", "\n"}
+    assert row["score"] == "-3"
+    # Quoted, so that a spreadsheet that parts cells at semicolons cannot find a formula behind one.
+    assert all(field.startswith('"') for field in out.read_text(encoding="utf-8").partition("\n")[0].split(","))
+
+
+def test_an_unfinished_job_is_not_exported(tmp_path: Path) -> None:
+    write_page(tmp_path, JOB, "0", 0, [opinion(0)], [])
+    with pytest.raises(NoResults):
+        export(tmp_path, JOB, "csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="format must be one of csv, jsonl, parquet, got 'xlsx'"):
+        export(tmp_path, JOB, "xlsx", tmp_path / "out")

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from app.domain.opinion import ErrorKind
+from app.domain.report import Report, ReportAgent, ReportDimension
+from app.reports.table import MAX_ROWS, bars, print_report
+from tests.reports.building import builder, error, files_in, opinion
+
+HOSTILE = "[bold red]x[/bold red] [link=http://evil]y[/link] :smile:\x1b[2J\x07\x9b31m\u202egnp\nJob forged"
+
+
+def rendered(report: Report, width: int = 80, *, terminal: bool = False, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, newline="")
+    print_report(report, Console(file=file, width=width, force_terminal=terminal, color_system="standard" if terminal else None))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def report_of(names: list[str], judges: list[str], *, status: str = "completed", **kwargs: object) -> Report:
+    dimensions = [ReportDimension(id=f"d{i}", name=name, scale_min=1, scale_max=10) for i, name in enumerate(names)]
+    agents = [ReportAgent(name=judge, model="smollm2-135m") for judge in judges]
+    built = builder(len(names) * len(judges), agents=agents, dimensions=dimensions, status=status, **kwargs)
+    for i, dimension in enumerate(dimensions):
+        for j, judge in enumerate(judges):
+            failed = i == j == 1
+            score = None if failed else 1 + (3 * i + j) % 10
+            built.add_opinion(opinion(0, judge, score, criterion_id=dimension.id))
+            if failed:
+                built.add_error(error(0, judge, criterion_id=dimension.id, kind=ErrorKind.TIMEOUT, message="no answer"))
+    return built.build(files_in("/results/job-1"))
+
+
+DIMENSIONS = ["Clarity", "Correctness", "Depth of the reasoning that is shown", "Tone", "Evidence"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("judges", [["strict"], ["strict", "kind", "plain"], [f"judge number {i}" for i in range(30)]])
+def test_no_line_is_wider_than_the_console(width: int, judges: list[str]) -> None:
+    lines = rendered(report_of(DIMENSIONS, judges), width).splitlines()
+    assert max(cell_len(line) for line in lines) <= width
+
+
+@pytest.mark.parametrize(
+    "width, titles",
+    [
+        (40, ["Dimension", "mean", "failed"]),
+        (80, ["Dimension", "mean", "sd", "spread", "strict", "kind", "plain", "failed"]),
+        (120, ["Dimension", "scale", "mean", "sd", "spread", "differ", "strict", "kind", "plain", "failed"]),
+    ],
+)
+def test_a_wider_console_shows_more(width: int, titles: list[str]) -> None:
+    text = rendered(report_of(DIMENSIONS, ["strict", "kind", "plain"]), width)
+    head = next(line for line in text.splitlines() if line.startswith("Dimension"))
+    assert head.split() == titles
+    assert ("differ   how far" in text) == ("differ" in titles)
+
+
+def test_the_figures_stand_in_their_rows() -> None:
+    lines = rendered(report_of(["Clarity", "Correctness"], ["strict", "kind"]), 120).splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    assert rows["Clarity"] == ["Clarity", "1..10", "1.50", "0.71", "██········", "1.00", "1.00", "2.00", "0"]
+    assert rows["Correctness"][-3:] == ["4.00", "-", "1"]
+    assert rows["timeout"][:4] == ["timeout", "1", "503", "no"]
+    assert any("3 of 4 units scored, 1 failed, in 1 min 23 s" in line for line in lines)
+    assert any("/results/job-1" in line for line in lines)
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    text = rendered(report_of([f"dimension {i}" for i in range(MAX_ROWS + 5)], ["strict"]))
+    assert "and 5 more dimensions, see report.json" in text
+    assert "more judges" not in text
+
+
+def test_without_a_terminal_it_is_plain_and_with_one_coloured() -> None:
+    report = report_of(DIMENSIONS, ["strict", "kind"])
+    assert "\x1b" not in rendered(report)
+    assert "\x1b[31m" in rendered(report, terminal=True)
+
+
+def test_an_ascii_console_gets_ascii() -> None:
+    text = rendered(report_of(["Über die Klarheit und alles, was noch dazu gehört"], ["strikt ü", "kind"]), encoding="ascii")
+    assert "strikt \\xfc" in text
+    assert "..." in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_text_of_models_and_callers_is_only_text(terminal: bool) -> None:
+    dimensions = [ReportDimension(id="d", name=HOSTILE, scale_min=1, scale_max=10)]
+    built = builder(1, agents=[ReportAgent(name=HOSTILE, model=HOSTILE)], dimensions=dimensions, project=HOSTILE)
+    built.add_opinion(opinion(0, HOSTILE, None, criterion_id="d"))
+    built.add_error(error(0, HOSTILE, criterion_id=HOSTILE, item_id=HOSTILE, message=HOSTILE))
+    text = rendered(built.build(files_in("/r/" + HOSTILE)), 200, terminal=terminal)
+    assert "[bold red]x[/bold red]" in text
+    assert ":smile:" in text
+    assert "\x1b[2J" not in text
+    assert not set(text) & {"\x07", "\x9b", "\u202e", "\r"}
+    assert not any(line.startswith("Job forged") for line in text.splitlines())
+    if not terminal:
+        assert "\x1b" not in text
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(min_size=1, max_size=40), st.integers(40, 130))
+def test_any_name_keeps_to_the_width(name: str, width: int) -> None:
+    text = rendered(report_of([name], [name, name + "2"]), width)
+    assert max(cell_len(line) for line in text.split("\n")) <= width
+
+
+@pytest.mark.parametrize(
+    "histogram, low, high, want",
+    [
+        ({}, 1, 5, "·····"),
+        ({1: 1}, 1, 5, "█····"),
+        ({1: 1, 2: 8, 5: 4}, 1, 5, "▁█··▄"),
+        ({1: 1, 2: 1_000_000}, 1, 2, "▁█"),
+        ({0: 1, 9: 1, 10: 1, 100: 1}, 0, 100, "█▄·······▄"),
+    ],
+)
+def test_bars(histogram: dict[int, int], low: int, high: int, want: str) -> None:
+    assert bars(histogram, low, high) == want
+
+
+@given(st.integers(-50, 50), st.integers(1, 1000), st.data())
+def test_bars_show_every_score_that_occurs(low: int, span: int, data: st.DataObject) -> None:
+    histogram = data.draw(st.dictionaries(st.integers(low, low + span), st.integers(1, 10**6), max_size=20))
+    shown = bars(histogram, low, low + span)
+    assert len(shown) == min(span + 1, 10)
+    assert (shown.strip("·") != "") == bool(histogram)
+    assert ("█" in shown) == bool(histogram)

@@ -1,0 +1,209 @@
+"""Leases on a real server: the cap holds, and counts equal leases, whatever happens."""
+
+import asyncio
+import random
+
+import pytest
+import redis.asyncio
+
+from workers.nodes import Node, Registry
+from workers.store.connection import connect, connect_async
+from workers.store.keys import Keys
+from workers.store.leases import LeaseStore, Verdict, Want
+
+KEYS = Keys("test")
+TTL_MS = 60_000
+G, R, P = Verdict.GRANTED, Verdict.REFUSED, Verdict.PASS
+
+
+@pytest.fixture
+async def client(redis_url):
+    client = connect_async(redis_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def store(client):
+    return LeaseStore(client, KEYS)
+
+
+class Asker:
+    """Asks one store for leases under short names; `now_ms` moves by hand."""
+
+    def __init__(self, store, pool="p", node="n"):
+        self.store, self.pool, self.node, self.now_ms = store, pool, node, 1_000_000
+
+    async def __call__(self, *wanted, give_back=(), job="j", ttl_ms=TTL_MS):
+        wants = [w if isinstance(w, Want) else Want(w, job, "proj") for w in wanted]
+        return await self.store.admit(
+            pool=self.pool, node=self.node, ttl_ms=ttl_ms, give_back=list(give_back), wanted=wants, now_ms=self.now_ms
+        )
+
+
+async def limit(client, **jobs):
+    await client.hset(KEYS.job_limits, mapping=jobs)
+
+
+async def check_books(client):
+    """The counts are those of the leases, and none is negative."""
+    holders = await client.hgetall(KEYS.holders)
+    want: dict[str, int] = {}
+    for holder in holders.values():
+        pool, job, *_ = holder.split("|")
+        for field in ("all", f"p:{pool}", f"j:{job}"):
+            want[field] = want.get(field, 0) + 1
+    have = {k: int(v) for k, v in (await client.hgetall(KEYS.open)).items() if int(v) != 0}
+    assert have == want
+    assert set(holders) == set(await client.zrange(KEYS.leases, 0, -1))
+
+
+async def test_grants_up_to_the_limit_in_order(client, store):
+    await limit(client, j=2)
+    admission = await Asker(store)("a", "b", "c")
+    assert admission.verdicts == [G, G, R]
+    assert (admission.reason, admission.open_in_pool, admission.open_in_all) == ("limit", 2, 2)
+    await check_books(client)
+
+
+async def test_giving_back_and_asking_is_one_step(client, store):
+    await limit(client, j=1)
+    ask = Asker(store)
+    await ask("a")
+    assert (await ask("b", give_back=["a"])).verdicts == [G]
+    assert (await ask("c", give_back=["a"])).verdicts == [R]  # given back twice is once
+    await check_books(client)
+
+
+async def test_a_jobs_frozen_limit_binds_it_and_the_largest_binds_all(client, store):
+    await limit(client, small=1, large=3)
+    ask = Asker(store)
+    wants = [Want(f"s{i}", "small", "p") for i in range(2)] + [Want(f"l{i}", "large", "p") for i in range(4)]
+    assert (await ask(*wants)).verdicts == [G, R, G, G, R, R]
+    await check_books(client)
+
+
+async def test_a_pools_limit_binds_only_that_pool(client, store):
+    await limit(client, j=10)
+    await client.hset(KEYS.pool_limits, "narrow", 1)
+    assert (await Asker(store, "narrow")("a", "b")).verdicts == [G, R]
+    assert (await Asker(store, "wide")("c", "d")).verdicts == [G, G]
+    await check_books(client)
+
+
+async def test_a_job_that_does_not_run_makes_no_call(client, store):
+    await limit(client, j=1)
+    admission = await Asker(store)(Want("x", "cancelled", "p"), "a")
+    assert admission.verdicts == [P, G]
+    assert admission.open_in_all == 1
+
+
+async def test_leases_end_at_their_deadline_and_not_before(client, store):
+    await limit(client, j=1)
+    ask = Asker(store)
+    await ask("a", ttl_ms=10_000)
+    ask.now_ms += 9_999
+    assert (await ask("b")).verdicts == [R]
+    ask.now_ms += 1
+    assert (await ask("b")).verdicts == [G]
+    await check_books(client)
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+async def test_a_jump_of_the_servers_clock_ends_no_lease(client, store, jump_s):
+    """The clock's stored reading is moved the other way, which is what the scripts see of a jump."""
+    await limit(client, j=1)
+    await store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[], wanted=[Want("a", "j", "p")])
+    before = int(await client.hget(KEYS.clock, "now"))
+    await client.hincrby(KEYS.clock, "wall", -jump_s * 1000)
+    again = await store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[], wanted=[Want("b", "j", "p")])
+    assert again.verdicts == [R]
+    assert 0 <= int(await client.hget(KEYS.clock, "now")) - before <= 5_100
+
+
+async def test_a_freed_lease_is_told_to_those_who_wait(client, store):
+    await limit(client, j=1)
+    mine, other = Asker(store, node="n1"), Asker(store, node="n2")
+    await mine("a")
+    assert (await other("b")).verdicts == [R]
+    async with client.pubsub(ignore_subscribe_messages=True) as ear:
+        await ear.subscribe(KEYS.freed)
+        await ear.get_message(timeout=1)
+        await mine(give_back=["a"])
+        message = await ear.get_message(timeout=5)
+        assert message is not None
+        assert message["data"] in ("p", "*")
+
+
+async def test_bury_frees_the_leases_of_one_node_only(client, store, redis_url):
+    await limit(client, j=4)
+    dead = Node.here("w1@h", limit=4, slots=4)
+    living = Node.here("w1@h", limit=4, slots=4)
+    assert dead.id != living.id  # two workers of one name are two nodes
+    registry = Registry(connect(redis_url), KEYS)
+    registry.announce(dead)
+    registry.announce(living)
+    await Asker(store, node=dead.id)("a", "b")
+    await Asker(store, node=living.id)("c")
+    assert registry.bury(dead) == 2
+    assert await store.open_counts() == {"all": 1, "p:p": 1, "j:j": 1}
+    assert [n.id for n in registry.alive()] == [living.id]
+    assert registry.bury(dead) == 0
+    await check_books(client)
+
+
+async def test_many_askers_against_one_cap_get_exactly_the_cap(redis_url):
+    """40 clients with connections of their own ask at once: 17 leases are granted, whoever gets them."""
+    clients = [redis.asyncio.Redis.from_url(redis_url, decode_responses=True) for _ in range(40)]
+    await limit(clients[0], j=17)
+    start = asyncio.Event()
+
+    async def ask(n):
+        store = LeaseStore(clients[n], KEYS)
+        await start.wait()
+        verdicts = []
+        for i in range(5):
+            verdicts += (
+                await store.admit(pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wanted=[Want(f"{n}.{i}", "j", "p")])
+            ).verdicts
+        return verdicts
+
+    asking = [asyncio.create_task(ask(n)) for n in range(40)]
+    start.set()
+    verdicts = [v for answer in await asyncio.gather(*asking) for v in answer]
+    assert verdicts.count(G) == 17
+    await check_books(clients[0])
+    for c in clients:
+        await c.aclose()
+
+
+async def test_random_histories_never_exceed_a_limit(client, store):
+    """At every step of 2,000 the open leases stay within all limits and the books balance at the end."""
+    chance = random.Random(7)
+    await limit(client, a=3, b=5)
+    await client.hset(KEYS.pool_limits, "p1", 2)
+    askers = [Asker(store, pool, node) for pool in ("p1", "p2") for node in ("n1", "n2")]
+    held: dict[str, tuple[str, str, int]] = {}
+    now_ms, serial = 1_000_000, 0
+    for _ in range(2000):
+        now_ms += chance.choice([0, 1, 50, 2000])
+        ask = chance.choice(askers)
+        ask.now_ms = now_ms
+        mine = [lease for lease, (pool, *_ ) in held.items() if pool == ask.pool]
+        back = chance.sample(mine, k=min(len(mine), chance.randrange(3)))
+        wants = []
+        for _ in range(chance.randrange(4)):
+            serial += 1
+            wants.append(Want(f"l{serial}", chance.choice("ab"), "proj"))
+        answer = await ask(*wants, give_back=back, ttl_ms=20_000)
+        for lease in back:
+            del held[lease]
+        held = {lease: facts for lease, facts in held.items() if facts[2] > now_ms}
+        for want, verdict in zip(wants, answer.verdicts, strict=True):
+            if verdict is G:
+                held[want.lease] = (ask.pool, want.job, now_ms + 20_000)
+        assert sum(pool == "p1" for pool, *_ in held.values()) <= 2
+        assert sum(job == "a" for _, job, _ in held.values()) <= 3
+        assert len(held) <= 5
+    assert set(held) == set(await client.zrange(KEYS.leases, 0, -1))
+    await check_books(client)

@@ -1,0 +1,31 @@
+"""Worker boot steps: the node's beacon, from before the first message until after the last call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from workers.nodes import Beacon
+
+
+class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Announces the node. The pool is required, so that the beacon still stands while the pool drains."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._beacon: Beacon | None = None
+
+    def start(self, worker: Any) -> None:
+        app = worker.app
+        app.registry.announce(app.node)
+        self._beacon = Beacon(app.store_url, app.keys, app.node)
+        self._beacon.start()
+
+    def stop(self, worker: Any) -> None:
+        if self._beacon is not None:
+            self._beacon.stop()
+
+    terminate = stop

@@ -1,0 +1,359 @@
+"""The enforcer's arithmetic: grant or deny one lease, give one back. The store's scripts do the same, step by step.
+
+It obeys `Parameters` and remembers only what a grant changes. Until a decision comes it is safe by itself: the first
+refusal takes a pending step back, drops saved-up credit, and several refusals stop all grants for one feedback delay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from workers.policy.events import Cost, Done, Sent
+from workers.policy.fairness import Standing, may_take
+from workers.policy.headers import Reading, Unit
+from workers.policy.parameters import BreakerPhase, Bucket, Parameters
+
+MAX_WAIT_S = 5.0
+"""Longest wait told for an empty bucket: by then the parameters are others."""
+CATCH_UP_S = 0.05
+"""A paced bucket forgives so much lateness, or polling would cost throughput."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call that wants to leave. Tokens are estimates; `jitter` in [-1, 1] is drawn by the asker."""
+
+    call: str
+    project: str = ""
+    model: str = ""
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    jitter: float = 0.0
+    lease_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    sent: Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """`retry_after_ms` None: nothing to wait for but a lease given back or a new decision."""
+
+    reason: str
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the caller knows when its call ends; see `Done`."""
+
+    status: int
+    used: Cost = Cost()
+    readings: tuple[Reading, ...] = ()
+    reporter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    project: str
+    model: str
+    sent_at: float
+    open_before: int
+    reserved: Cost
+    spent: Cost
+    expires_at: float
+    probe: bool
+
+
+@dataclass(slots=True)
+class Fill:
+    """Where one bucket stands: `level` as of `at`; `next_at` is when a paced one lets the next call go."""
+
+    level: float
+    at: float
+    snapshot: int = 0
+    credit: float = 0.0
+    next_at: float = 0.0
+
+
+@dataclass(slots=True)
+class EnforcementState:
+    """One pool. Leases are kept in the order of their expiry as long as all live equally long."""
+
+    leases: dict[str, Lease] = field(default_factory=dict)
+    version: int = 0
+    refused: int = 0
+    refused_at: float = 0.0
+    paced_until: float = 0.0
+    last_sent_at: float = -1e9
+    held_by: str = ""
+    probed_break: int = 0
+    probe_until: float = 0.0
+    fills: dict[str, Fill] = field(default_factory=dict)
+    spent: dict[str, Cost] = field(default_factory=dict)
+    projects: dict[str, Standing] = field(default_factory=dict)
+
+
+def amount(unit: Unit, cost: Cost) -> float:
+    """What `cost` takes from a budget that counts `unit`."""
+    if unit is Unit.REQUESTS:
+        return cost.requests
+    if unit is Unit.INPUT_TOKENS:
+        return cost.input_tokens
+    if unit is Unit.OUTPUT_TOKENS:
+        return cost.output_tokens
+    return cost.input_tokens + cost.output_tokens
+
+
+def effective_limit(params: Parameters, state: EnforcementState, now: float) -> int:
+    """Most open calls now: the decision, less what a refusal or a silent governor takes away."""
+    limit = params.limit
+    if state.refused:
+        limit = min(limit, params.limit_if_refused)
+    if now > params.decided_at + params.stale_after_s:
+        limit = min(limit, params.stale_limit)
+    return limit
+
+
+def grant(params: Parameters, state: EnforcementState, request: Request, now: float) -> Granted | Denied:
+    """Grant a lease, or say what is in the way and for how long.
+
+    Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; a verdict is waited
+    for; not this project's turn; else the longest wait among solo, pacing and the buckets.
+    Holds: a grant implies open calls <= the effective limit (one, for a probe).
+    """
+    _begin(params, state, request, now)
+    denied = _denial(params, state, request, now)
+    standing = state.projects[request.project]
+    standing.waiting = denied is not None
+    if denied is not None:
+        state.held_by = denied.reason
+        return denied
+    probe = params.breaker is not BreakerPhase.CLOSED
+    sent = Sent(request.call, now, len(state.leases), effective_limit(params, state, now), state.held_by, probe)
+    _take(params, state, request, sent)
+    return Granted(sent)
+
+
+def _begin(params: Parameters, state: EnforcementState, request: Request, now: float) -> None:
+    if state.version != params.version:
+        state.version, state.refused = params.version, 0
+    for call in list(_expired(state, now)):
+        _remove(state, call)
+    standing = state.projects.get(request.project)
+    if standing is None:
+        _forget_silent(params, state, now)
+        standing = state.projects[request.project] = Standing()
+    if standing.open == 0 and now > standing.asked_at + params.demand_ttl_s:
+        present = [s.service for s in state.projects.values() if s is not standing]
+        standing.service = max(standing.service, min(present, default=0.0))
+    standing.asked_at = now
+
+
+def _denial(params: Parameters, state: EnforcementState, request: Request, now: float) -> Denied | None:
+    if params.breaker is not BreakerPhase.CLOSED:
+        if now < params.breaker_until:
+            return Denied("breaker", _ms(params.breaker_until - now))
+        if state.probed_break == params.break_number and now < state.probe_until:
+            return Denied("probe")
+        return None
+    limit = effective_limit(params, state, now)
+    if len(state.leases) >= limit:
+        return Denied("limit")
+    hold_until = params.hold_until
+    if state.refused >= params.stop_after:
+        hold_until = max(hold_until, state.refused_at + params.feedback_s)
+    if now < hold_until:
+        return Denied("judging", _ms(hold_until - now))
+    if not _turn(params, state, request, limit, now):
+        return Denied("fair_share")
+    cost = _reservation(params, request)
+    wait, reason = 0.0, ""
+    for seconds, name in _waits(params, state, request.model, cost, now):
+        if seconds > wait:
+            wait, reason = seconds, name
+    return Denied(reason, _ms(wait)) if wait > 1e-9 else None
+
+
+def _turn(params: Parameters, state: EnforcementState, request: Request, limit: int, now: float) -> bool:
+    present = {
+        project: standing
+        for project, standing in state.projects.items()
+        if standing.open > 0 or now <= standing.asked_at + params.demand_ttl_s
+    }
+    for standing in present.values():
+        if now > standing.asked_at + params.demand_ttl_s:
+            standing.waiting = False
+    quantum = 1.0 + (request.input_tokens + request.output_tokens) * params.token_scale
+    return may_take(
+        request.project,
+        present,
+        params.weights,
+        limit=limit,
+        mode=params.fair,
+        rate_bound=state.held_by not in ("", "limit"),
+        quantum=quantum,
+    )
+
+
+def _waits(
+    params: Parameters, state: EnforcementState, model: str, cost: Cost, now: float
+) -> Iterator[tuple[float, str]]:
+    if params.solo_s > 0:
+        yield state.last_sent_at + params.solo_s - now, "solo"
+    if params.pace_s > 0:
+        yield state.paced_until - params.burst_s - now, "pacing"
+    for bucket in params.buckets:
+        if bucket.model not in ("", model):
+            continue
+        fill = _refilled(bucket, state, now)
+        need = min(amount(bucket.unit, cost), bucket.capacity)
+        if fill.level < need:
+            yield min(MAX_WAIT_S, (need - fill.level) / max(1e-9, bucket.net_refill_per_s)), bucket.name
+        else:
+            yield fill.next_at - now, bucket.name
+
+
+def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
+    """The bucket's fill brought to `now`, re-dated first if the governor has a newer snapshot."""
+    fill = state.fills.get(bucket.name)
+    if fill is None:
+        fill = state.fills[bucket.name] = Fill(bucket.capacity, now, -1, bucket.credit)
+    net = bucket.refill_per_s - bucket.drain_per_s
+    if fill.snapshot != bucket.snapshot:
+        fill.snapshot = bucket.snapshot
+        if bucket.snapshot > 0:
+            since = amount(bucket.unit, state.spent.get(bucket.model, Cost(0.0))) - bucket.spent
+            fill.level = min(bucket.capacity, bucket.level + net * (now - bucket.dated_at)) - since
+            fill.at = now
+    fill.level = max(fill.level, min(bucket.capacity, fill.level + net * max(0.0, now - fill.at)))
+    fill.level += max(0.0, bucket.credit - fill.credit)
+    fill.credit = bucket.credit
+    fill.at = now
+    return fill
+
+
+def _reservation(params: Parameters, request: Request) -> Cost:
+    scale = params.token_scale
+    return Cost(1.0, request.input_tokens * scale, request.output_tokens * scale)
+
+
+def _take(params: Parameters, state: EnforcementState, request: Request, sent: Sent) -> None:
+    now, cost = sent.at, _reservation(params, request)
+    if sent.probe:
+        state.probed_break, state.probe_until = params.break_number, now + params.probe_s
+    for bucket in params.buckets:
+        if bucket.model not in ("", request.model):
+            continue
+        fill = _refilled(bucket, state, now)
+        taken = amount(bucket.unit, cost)
+        fill.level -= taken
+        if bucket.paced:
+            speed = bucket.gain(fill.level) * bucket.net_refill_per_s
+            fill.next_at = max(fill.next_at, now - CATCH_UP_S) + taken / speed
+    if params.pace_s > 0:
+        spacing = params.pace_s * (1.0 + params.pace_jitter * request.jitter)
+        state.paced_until = max(state.paced_until, now) + spacing
+    state.last_sent_at = now
+    state.held_by = ""
+    spent = _add(state.spent.get(request.model, Cost(0.0)), cost)
+    state.spent[request.model] = spent
+    if request.model:
+        state.spent[""] = _add(state.spent.get("", Cost(0.0)), cost)
+    standing = state.projects[request.project]
+    standing.open += 1
+    standing.service += (1.0 + cost.input_tokens + cost.output_tokens) / params.weights.get(request.project, 1.0)
+    state.leases[request.call] = Lease(
+        request.project, request.model, now, sent.open_before, cost, spent, now + request.lease_s, sent.probe
+    )
+
+
+def release(params: Parameters, state: EnforcementState, call: str, outcome: Outcome, now: float) -> Done | None:
+    """Give a lease back with its outcome; None if it is gone already (expired, given back twice).
+
+    Tokens are settled to what was used, where the provider told; a call without an answer took none. Requests are
+    never given back: failed calls count at most providers.
+    """
+    lease = state.leases.get(call)
+    if lease is None:
+        return None
+    _remove(state, call)
+    done = Done(
+        call=call,
+        at=now,
+        sent_at=lease.sent_at,
+        open_before=lease.open_before,
+        status=outcome.status,
+        model=lease.model,
+        spent=lease.spent,
+        reserved=lease.reserved,
+        used=outcome.used,
+        readings=outcome.readings,
+        reporter=outcome.reporter,
+        probe=lease.probe,
+    )
+    _settle(params, state, lease, done)
+    if done.refused and lease.sent_at > params.counts_after:
+        if state.version != params.version:
+            state.version, state.refused = params.version, 0
+        state.refused += 1
+        state.refused_at = now
+        for bucket in params.buckets:
+            if bucket.credit > 0 and bucket.name in state.fills:
+                state.fills[bucket.name].level = min(state.fills[bucket.name].level, 0.0)
+    return done
+
+
+def _settle(params: Parameters, state: EnforcementState, lease: Lease, done: Done) -> None:
+    reserved, used = lease.reserved, done.used
+    told = used.input_tokens + used.output_tokens > 0
+    if done.ok and not told:
+        return
+    given_back = Cost(
+        0.0,
+        reserved.input_tokens - (used.input_tokens if done.ok else 0.0),
+        reserved.output_tokens - (used.output_tokens if done.ok else 0.0),
+    )
+    for model in {lease.model, ""}:
+        if model in state.spent:
+            state.spent[model] = _add(state.spent[model], given_back, -1.0)
+    for bucket in params.buckets:
+        if bucket.model in ("", lease.model) and bucket.name in state.fills:
+            fill = state.fills[bucket.name]
+            fill.level = min(max(bucket.capacity, fill.level), fill.level + amount(bucket.unit, given_back))
+
+
+def _expired(state: EnforcementState, now: float) -> Iterator[str]:
+    for call, lease in state.leases.items():
+        if lease.expires_at > now:
+            return
+        yield call
+
+
+def _remove(state: EnforcementState, call: str) -> None:
+    lease = state.leases.pop(call)
+    state.projects[lease.project].open -= 1
+
+
+def _forget_silent(params: Parameters, state: EnforcementState, now: float) -> None:
+    """Keep the table of projects bounded: who has nothing open and has not asked lately leaves it."""
+    for project, standing in list(state.projects.items()):
+        if standing.open == 0 and now > standing.asked_at + params.demand_ttl_s:
+            del state.projects[project]
+
+
+def _add(a: Cost, b: Cost, sign: float = 1.0) -> Cost:
+    return Cost(
+        a.requests + sign * b.requests,
+        a.input_tokens + sign * b.input_tokens,
+        a.output_tokens + sign * b.output_tokens,
+    )
+
+
+def _ms(seconds: float) -> int:
+    """Whole milliseconds, rounded up: who comes back then is not too early."""
+    return math.ceil(seconds * 1000.0 - 1e-6)

@@ -1,0 +1,76 @@
+"""Circuit breaker: closed, open, half open with exactly one probe.
+
+    closed --trip--> open --break over--> half open --probe answered--> closed
+                      ^                      |
+                      +---- refused, failed, or lost by its deadline (break time doubles, up to a cap)
+
+Pattern: Nygard, Release It! (2007), ch. 5. What trips it is the profile's business. Break time starts anew after
+each recovery. The probe is granted by the enforcer, one for each break number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from workers.policy.parameters import BreakerPhase
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerConfig:
+    """`break_s` is the first break, `break_max_s` the longest; a probe older than `probe_s` is lost."""
+
+    break_s: float = 5.0
+    break_max_s: float = 15.0
+    probe_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """`until` ends the break; `number` counts breaks; `reopened` counts those since the last recovery."""
+
+    phase: BreakerPhase = BreakerPhase.CLOSED
+    until: float = 0.0
+    number: int = 0
+    reopened: int = 0
+    probe: str = ""
+    probe_sent_at: float = 0.0
+
+    @property
+    def closed(self) -> bool:
+        return self.phase is BreakerPhase.CLOSED
+
+
+def trip(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
+    """Open a closed breaker for `break_s`; one that is not closed stays as it is."""
+    if not breaker.closed:
+        return breaker
+    return Breaker(BreakerPhase.OPEN, now + config.break_s, breaker.number + 1)
+
+
+def tick(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
+    """Let time pass: a break that is over becomes half open, a lost probe opens anew."""
+    if breaker.phase is BreakerPhase.OPEN and now >= breaker.until:
+        return replace(breaker, phase=BreakerPhase.HALF_OPEN)
+    if breaker.phase is BreakerPhase.HALF_OPEN and breaker.probe and now >= breaker.probe_sent_at + config.probe_s:
+        return _reopen(config, breaker, now)
+    return breaker
+
+
+def probe_sent(breaker: Breaker, call: str, now: float) -> Breaker:
+    """The enforcer let the probe of this break go (it may know that the break is over before we do)."""
+    if breaker.closed or breaker.probe:
+        return breaker
+    return replace(breaker, phase=BreakerPhase.HALF_OPEN, probe=call, probe_sent_at=now)
+
+
+def probe_answered(config: BreakerConfig, breaker: Breaker, call: str, good: bool, now: float) -> Breaker:
+    """Close on a good answer, open longer on a bad one; answers of other calls change nothing."""
+    if breaker.phase is not BreakerPhase.HALF_OPEN or call != breaker.probe:
+        return breaker
+    return Breaker(number=breaker.number) if good else _reopen(config, breaker, now)
+
+
+def _reopen(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
+    reopened = breaker.reopened + 1
+    break_s = min(config.break_max_s, config.break_s * 2.0 ** min(reopened, 60))
+    return Breaker(BreakerPhase.OPEN, now + break_s, breaker.number + 1, reopened)

@@ -1,0 +1,97 @@
+"""The evidence: which calls were sent with how many others open, and which of them the provider refused.
+
+Refusals come back fast and answers slowly, so silence is knowledge: a call that is older than the feedback delay and
+was not refused has been accepted. That closes the loop in the time of a refusal instead of a whole round trip.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from workers.policy.events import Done, Sent
+
+NEVER = -1e9
+"""An instant long before all others (JSON has no infinity)."""
+MOST_TRIALS = 2000
+
+
+@dataclass(slots=True)
+class Trial:
+    """One call. `refused_at` is when its refusal came back."""
+
+    call: str
+    sent_at: float
+    open_before: int
+    refused_at: float | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.refused_at is not None
+
+
+@dataclass
+class CallLog:
+    """The calls of the last few round trips, in the order of sending; never more than `MOST_TRIALS`."""
+
+    trials: deque[Trial] = field(default_factory=deque)
+    refusals: deque[Trial] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._open = {trial.call: trial for trial in self.trials if not trial.refused}
+        self.refusals = deque((trial for trial in self.trials if trial.refused), maxlen=200)
+
+    def sent(self, event: Sent) -> None:
+        trial = Trial(event.call, event.at, event.open_before)
+        self.trials.append(trial)
+        self._open[event.call] = trial
+
+    def answered(self, event: Done) -> Trial:
+        """Note the outcome; a call whose sending was not seen is taken from its outcome."""
+        trial = self._open.pop(event.call, None)
+        if trial is None:
+            trial = Trial(event.call, event.sent_at, event.open_before)
+            self.trials.append(trial)
+            if len(self.trials) > 1 and self.trials[-2].sent_at > trial.sent_at:
+                self.trials = deque(sorted(self.trials, key=lambda t: t.sent_at))
+        if event.refused:
+            trial.refused_at = event.at
+            self.refusals.append(trial)
+        return trial
+
+    def forget(self, before: float) -> None:
+        """Drop the calls sent earlier than `before`, and the oldest beyond the bound."""
+        while self.trials and (self.trials[0].sent_at < before or len(self.trials) > MOST_TRIALS):
+            self._open.pop(self.trials.popleft().call, None)
+        while self.refusals and self.refusals[0].sent_at < before:
+            self.refusals.popleft()
+
+    def since(self, instant: float) -> Iterator[Trial]:
+        """Calls sent after `instant`, latest first."""
+        for trial in reversed(self.trials):
+            if trial.sent_at <= instant:
+                return
+            yield trial
+
+    def last(self) -> Trial | None:
+        return self.trials[-1] if self.trials else None
+
+    def open_at_provider(self, trial: Trial) -> int:
+        """Calls the provider was serving when `trial` arrived: open ones less those it had refused or would."""
+        refused = sum(
+            1
+            for other in self.refusals
+            if other.sent_at < trial.sent_at and other.refused_at is not None and trial.sent_at < other.refused_at
+        )
+        return trial.open_before - refused
+
+    def sent_between(self, after: float, until: float) -> int:
+        return sum(1 for trial in self.since(after) if trial.sent_at <= until)
+
+    def accepted_between(self, after: float, until: float) -> int:
+        """Calls sent in (after, until] that were not refused; `until` at least a feedback delay ago to be sure."""
+        return sum(1 for trial in self.since(after) if trial.sent_at <= until and not trial.refused)
+
+    def accepted_per_s(self, after: float, until: float) -> float:
+        return self.accepted_between(after, until) / max(0.5, until - after)

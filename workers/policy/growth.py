@@ -1,0 +1,115 @@
+"""How the limit on open calls grows: slow start, climbing back, and careful steps beyond what is known.
+
+A step is *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only
+then comes the next one. Three paces (the window's congestion control, Jacobson 1988, with silence for the
+acknowledgement):
+
+* slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
+* below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
+* beyond: after a hold, +1, +2, +4 ... as long as steps are confirmed. A refused step is undone exactly and the hold
+  doubles, so that a stable cap costs one refusal a hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workers.policy.calls import NEVER
+
+FILLS = 3
+
+
+@dataclass(slots=True)
+class Growth:
+    """`limit` is the limit asked for; `before` the one before the last step; `good` a level known to be fine."""
+
+    limit: float
+    slow_start: bool = True
+    pending: bool = False
+    before: float = 0.0
+    grew_at: float = NEVER
+    full_since: float | None = None
+    filled_at: list[float] = field(default_factory=list)
+    increment: float = 1.0
+    hold_rtts: float = 1.0
+    good: float = 0.0
+    cut_at: float = NEVER
+
+    @property
+    def step(self) -> float:
+        """Calls that the pending step added."""
+        return max(0.0, self.limit - self.before) if self.pending else 0.0
+
+    @property
+    def cautious(self) -> bool:
+        """No bursts while a step is tried, nor before the limit was filled again after a cut."""
+        return not self.slow_start and (self.pending or self.full_since is None)
+
+    def filled(self, at: float) -> None:
+        """A call was sent that used the last slot."""
+        if self.full_since is None:
+            self.full_since = at
+        if len(self.filled_at) < FILLS:
+            self.filled_at.append(at)
+
+    def confirmed_at(self, feedback_s: float) -> float | None:
+        """When the pending step counts as accepted, if nothing is refused until then; None before it is filled."""
+        if len(self.filled_at) < FILLS:
+            return None
+        if self.slow_start:
+            return max(self.filled_at[-1], self.filled_at[0] + feedback_s)
+        return self.filled_at[-1] + feedback_s
+
+    def confirm(self, hold_min_rtts: float) -> None:
+        self.pending = False
+        if not self.slow_start and self.limit > self.good:
+            self.hold_rtts, self.good = hold_min_rtts, self.limit
+
+    def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
+        """When the next step is due; None while the limit was not filled since it last moved."""
+        if self.full_since is None:
+            return None
+        if self.slow_start:
+            return self.full_since
+        if self.limit < self.good or self.increment > 1.0:
+            return self.full_since + feedback_s
+        return self.full_since + max(feedback_s, self.hold_rtts * rtt_s)
+
+    def grow(self, now: float, ceiling: float, slow_start_factor: float, hold_min_rtts: float) -> None:
+        """Take the next step."""
+        before = self.limit
+        if self.slow_start:
+            new = self.limit * slow_start_factor
+            if self.good and new >= self.good:
+                new, self.slow_start, self.hold_rtts = self.good, False, hold_min_rtts
+        elif self.limit < self.good:
+            new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
+        else:
+            new = self.limit + self.increment
+            self.increment = min(2.0 * self.increment, max(1.0, self.limit / 2.0))
+        self._move(min(ceiling, new))
+        self.before, self.grew_at, self.pending = before, now, True
+
+    def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
+        """The pending step was too much: go back to where it came from, and wait longer before the next try."""
+        self.good = self.before
+        if self.increment <= 2.0:
+            self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
+        self.cut(now, self.before)
+
+    def cut(self, now: float, limit: float) -> None:
+        """Lower the limit; refusals of calls sent before now belong to the old one."""
+        self._move(limit)
+        self.slow_start, self.increment, self.cut_at = False, 1.0, now
+
+    def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
+        self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
+
+    def restart(self, now: float, limit: float, good: float, hold_min_rtts: float) -> None:
+        """Slow start from `limit` back to `good` (after an outage)."""
+        self._move(limit)
+        self.before, self.good, self.hold_rtts = 0.0, good, hold_min_rtts
+        self.slow_start, self.increment, self.cut_at = True, 1.0, now
+
+    def _move(self, limit: float) -> None:
+        self.limit, self.full_since, self.pending, self.filled_at = limit, None, False, []

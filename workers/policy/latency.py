@@ -1,0 +1,111 @@
+"""Latency as a sign of queueing, read without survivor bias and with a test for being wrong.
+
+Calls are grouped into cohorts by the order of *sending*; a cohort's median is known once half of it is back, however
+slow the rest is. If the median doubles over the least seen lately, the limit is cut towards it. Little's law then
+judges the cut: where calls were queueing, limit / latency (the throughput) stays; if it falls by more than a fifth,
+the model itself became slower, the cut is undone and the new latency is the base.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+MOST_COHORTS = 50
+BASE_GROWTH = 1.001
+"""Per cohort: a base that was measured on a lucky day is forgotten slowly."""
+
+
+@dataclass(slots=True)
+class Cohort:
+    first: float
+    end: float | None = None
+    size: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trial:
+    """A cut under test: limits before and after, when, and the last median before it."""
+
+    before: float
+    after: float
+    at: float
+    median_before: float | None = None
+
+
+@dataclass(slots=True)
+class LatencyWatch:
+    """`hot`: the latency rises, so the limit must not grow."""
+
+    cohorts: deque[Cohort] = field(default_factory=deque)
+    short: float | None = None
+    base: float | None = None
+    trial: Trial | None = None
+    hot: bool = False
+
+    def forget(self) -> None:
+        """After an outage nothing of before compares."""
+        self.cohorts.clear()
+        self.short = self.trial = None
+        self.hot = False
+
+    def sent(self, at: float, limit: float) -> None:
+        if not self.cohorts or self.cohorts[-1].end is not None:
+            if len(self.cohorts) > MOST_COHORTS:
+                self.cohorts.popleft()
+            self.cohorts.append(Cohort(at))
+        cohort = self.cohorts[-1]
+        cohort.size += 1
+        if cohort.size >= max(20.0, limit / 2.0):
+            cohort.end = at
+
+    def answered(
+        self, sent_at: float, latency_s: float, ok: bool, *, now: float, limit: float, busy: bool, rtt_s: float, tolerance: float
+    ) -> float | None:
+        """Take one outcome; returns the limit that the latency asks for, if it asks for another one.
+
+        A value above `limit` undoes the cut under test; one below is a cut. `busy` tells that the limit is used.
+        """
+        median = self._median(sent_at, latency_s, ok)
+        if median is None:
+            return None
+        value, first, end = median
+        if self.trial is not None:
+            trial = self.trial
+            if end <= trial.at:
+                trial.median_before = value
+                return None
+            if first < trial.at + 1.5 * rtt_s:
+                return None
+            self.trial = None
+            self.short = value
+            if trial.after / value < 0.8 * trial.before / (trial.median_before or value):
+                self.base = value
+                return trial.before
+        self.short = value if self.short is None else self.short + 0.4 * (value - self.short)
+        self.base = self.short if self.base is None else min(self.base * BASE_GROWTH, self.short)
+        self.hot = self.short > 0.9 * tolerance * self.base
+        if self.short > tolerance * self.base and busy and limit > 1.0:
+            after = max(1.0, limit * max(0.5, 1.2 * self.base / self.short))
+            self.trial = Trial(limit, after, now)
+            return after
+        return None
+
+    def _median(self, sent_at: float, latency_s: float, ok: bool) -> tuple[float, float, float] | None:
+        """Count the outcome in its cohort; (median, first, end) once it is known."""
+        for cohort in self.cohorts:
+            if cohort.end is None or sent_at <= cohort.end:
+                break
+        else:
+            return None
+        if sent_at < cohort.first:
+            return None
+        if ok:
+            cohort.latencies.append(latency_s)
+        else:
+            cohort.size -= 1
+        if cohort.end is None or cohort.size < 1 or 2 * len(cohort.latencies) <= cohort.size:
+            return None
+        self.cohorts.remove(cohort)
+        return sorted(cohort.latencies)[cohort.size // 2], cohort.first, cohort.end

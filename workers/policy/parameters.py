@@ -1,0 +1,111 @@
+"""What the governor decides and the enforcer obeys: plain numbers, small enough to be read at every grant.
+
+Instants are seconds on the lease clock. The enforcer needs nothing else: no history, no provider's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from workers.policy.headers import Unit
+
+
+class BreakerPhase(StrEnum):
+    """CLOSED: calls flow. OPEN: none before `breaker_until`, then exactly one probe decides (half-open)."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One budget that refills continuously: requests or tokens, of one model or ('') of all.
+
+    A new `snapshot` number re-dates the level: at `dated_at` the provider had `level` left while our own counter
+    stood at `spent`; what we spent since and what refilled since follow by arithmetic, so an old snapshot is as good
+    as a new one. `drain_per_s` is what other tenants of the account take. `paced` spreads the grants: slower than
+    the refill below `reserve` of the capacity, up to `surplus_gain` times the refill well above it.
+    `credit` grows when the governor wants to try out more than the refill; the enforcer adds the difference.
+    """
+
+    name: str
+    unit: Unit
+    model: str
+    capacity: float
+    refill_per_s: float
+    drain_per_s: float = 0.0
+    paced: bool = False
+    reserve: float = 0.10
+    surplus_gain: float = 1.3
+    snapshot: int = 0
+    level: float = 0.0
+    spent: float = 0.0
+    dated_at: float = 0.0
+    credit: float = 0.0
+
+    @property
+    def net_refill_per_s(self) -> float:
+        """Our part of the refill; never so small that a wrong guess of the others' part would stop us."""
+        return max(0.05 * self.refill_per_s, self.refill_per_s - self.drain_per_s)
+
+    def gain(self, level: float) -> float:
+        """Speed of spending relative to the refill, so that the level settles a little above the reserve."""
+        share = level / self.capacity
+        if share >= self.reserve:
+            return 1.0 + (self.surplus_gain - 1.0) * min(1.0, (share - self.reserve) / 0.2)
+        return max(0.1, share / self.reserve)
+
+
+class FairMode(StrEnum):
+    """WORK_CONSERVING lends idle shares, STRICT never does, OFF serves as asked."""
+
+    WORK_CONSERVING = "work_conserving"
+    STRICT = "strict"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """One decision. `version` grows with each; the enforcer forgets its own emergency state when it changes.
+
+    limit              most open calls
+    limit_if_refused   most open calls after a refusal, until the next decision (the step before the pending one)
+    counts_after       only refusals of calls sent later than this count (the settle window)
+    stop_after         so many counted refusals stop all grants for `feedback_s`, or until the next decision
+    feedback_s         a call older than this that was not refused has been accepted
+    hold_until         no grants before (a verdict is being waited for)
+    solo_s             0, or at most one grant in so many seconds
+    pace_s, burst_s    steady spacing of grants, and how much of it may be saved up (GCRA's increment and limit)
+    pace_jitter        half-width of the spacing's random part, as a share
+    breaker...         see `BreakerPhase`; `break_number` names the break, so that each has one probe
+    probe_s            a probe not answered for so long is lost
+    token_scale        tokens really used over tokens estimated
+    stale_after_s      without a decision for so long the limit falls to `stale_limit`
+    weights            of projects; absent: 1
+    """
+
+    version: int
+    decided_at: float
+    limit: int
+    limit_if_refused: int
+    counts_after: float
+    stop_after: int = 1_000_000
+    feedback_s: float = 1.0
+    hold_until: float = 0.0
+    solo_s: float = 0.0
+    pace_s: float = 0.0
+    burst_s: float = 0.0
+    pace_jitter: float = 0.0
+    breaker: BreakerPhase = BreakerPhase.CLOSED
+    breaker_until: float = 0.0
+    break_number: int = 0
+    probe_s: float = 120.0
+    buckets: tuple[Bucket, ...] = ()
+    token_scale: float = 1.0
+    stale_after_s: float = 60.0
+    stale_limit: int = 1
+    fair: FairMode = FairMode.WORK_CONSERVING
+    weights: dict[str, float] = field(default_factory=dict)
+    demand_ttl_s: float = 5.0

@@ -1,0 +1,99 @@
+"""What an episode of refusals means: a cap, a rate, a collapse, or noise.
+
+A cap on open calls separates accepted from refused calls by the number open at each send. A rate does not: calls
+pass and fail at the same number. A collapse refuses almost everything, far inside the territory held a moment ago.
+Refusals that are rare and strike anywhere are noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from workers.policy.calls import CallLog, Trial
+
+
+class Kind(StrEnum):
+    NOISE = "noise"
+    CAP = "cap"
+    RATE = "rate"
+    COLLAPSE = "collapse"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictConfig:
+    noise_share: float = 0.025
+    cap_separation: float = 0.75
+    collapse_share: float = 0.60
+    least_calls: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`level` is the least number open at a refusal, `refused_share` that of the episode."""
+
+    kind: Kind
+    level: int
+    refused_share: float
+
+
+def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool) -> Verdict:
+    """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
+
+    Rules, first match wins: rare over the whole log (after slow start) -> noise; most of those sent at or above the
+    median refused number accepted -> rate; most refused, below what was held before -> collapse; else cap.
+    """
+    episode = [(log.open_at_provider(t), t.refused) for t in log.trials if t.sent_at >= start]
+    levels = sorted(n for n, refused in episode if refused)
+    if not levels:
+        return Verdict(Kind.NOISE, 0, 0.0)
+    accepted = [n for n, refused in episode if not refused]
+    share = len(levels) / len(episode)
+    rare = sum(1 for t in log.trials if t.refused) < config.noise_share * len(log.trials)
+    rate = may_be_rate and len(accepted) >= 3 and len(episode) >= config.least_calls and separation(levels, accepted) < config.cap_separation
+    if rate and rare and not slow_start:
+        return Verdict(Kind.NOISE, levels[0], share)
+    if rate:
+        return Verdict(Kind.RATE, levels[0], share)
+    held = max((t.open_before for t in log.trials if not t.refused and t.sent_at < start), default=0)
+    if share >= config.collapse_share and len(episode) >= config.least_calls and levels[0] < 0.95 * held:
+        return Verdict(Kind.COLLAPSE, levels[0], share)
+    return Verdict(Kind.CAP, levels[0], share)
+
+
+def separation(refused: list[int], accepted: list[int]) -> float:
+    """Chance that a refused call had more others open than an accepted one (Mann-Whitney's U over its maximum)."""
+    wins = sum(1.0 if r > a else 0.5 if r == a else 0.0 for r in refused for a in accepted)
+    return wins / (len(refused) * len(accepted))
+
+
+def only_at_the_top(log: CallLog, after: float, now: float, feedback_s: float) -> bool:
+    """Whether refusals since `after` came only in the upper half of the numbers open: then it is a cap after all."""
+    resolved = [
+        (log.open_at_provider(t), t.refused) for t in log.since(after) if t.refused or t.sent_at < now - feedback_s
+    ]
+    refused = [n for n, was_refused in resolved if was_refused]
+    accepted = [n for n, was_refused in resolved if not was_refused]
+    return len(refused) >= 5 and len(accepted) >= 5 and separation(refused, accepted) > 0.95
+
+
+def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
+    """Whether the refusals since `after` deserve a verdict: `needed` of them and 5 % of all, or a tenth of the last 16."""
+    total = refused = last_total = last_refused = 0
+    for trial in log.since(after):
+        if trial.refused or trial.sent_at < now - feedback_s:
+            total += 1
+            refused += trial.refused
+            if total <= 16:
+                last_total, last_refused = total, refused
+    if refused >= needed and refused >= 0.05 * total:
+        return True
+    return last_refused >= 3 and last_refused >= 0.10 * last_total
+
+
+def episode_start(log: CallLog, after: float) -> float:
+    """Send time of the first refused call sent after `after`."""
+    return min(t.sent_at for t in log.since(after) if t.refused)
+
+
+__all__ = ["Kind", "Trial", "Verdict", "VerdictConfig", "episode_start", "is_enough", "judge", "only_at_the_top"]

@@ -1,0 +1,65 @@
+"""Heirs of dead nodes: the messages that a node had taken go back to their queues.
+
+Each node keeps its unacknowledged messages under keys of its own (`own_unacked`), so that they can be told from those
+of living nodes at once, instead of after one visibility timeout for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from workers.nodes import Registry
+from workers.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+VISIBILITY_TIMEOUT_S = 86_400
+
+
+def own_unacked(keys: Keys, node_id: str) -> dict[str, Any]:
+    """Broker transport options (Redis) of one node."""
+    prefix = keys.unacked(node_id)
+    return {
+        "unacked_key": prefix,
+        "unacked_index_key": f"{prefix}:index",
+        "unacked_mutex_key": f"{prefix}:mutex",
+        "visibility_timeout": VISIBILITY_TIMEOUT_S,
+    }
+
+
+def restore_messages(app: Any, keys: Keys, node_id: str, *, keep: frozenset[str] = frozenset()) -> int:
+    """Put a node's unacknowledged messages back, except delivery tags to `keep`; returns how many.
+
+    Each goes back at most once, however many heirs there are: kombu moves it in one transaction.
+    """
+    options = {**app.conf.broker_transport_options, **own_unacked(keys, node_id)}
+    restored = 0
+    with app.connection_for_write(transport_options=options) as connection:
+        channel = connection.default_channel
+        with channel.conn_or_acquire() as client:
+            tags = [tag.decode() if isinstance(tag, bytes) else tag for tag in client.hkeys(options["unacked_key"])]
+        for tag in tags:
+            if tag not in keep:
+                channel.qos.restore_by_tag(tag, leftmost=True)
+                restored += 1
+    return restored
+
+
+def reap(app: Any, registry: Registry, keys: Keys) -> int:
+    """One pass over all nodes: take over from those that are dead or silent. Returns messages put back."""
+    restored = 0
+    for node, heard in registry.known():
+        dead = node.proven_dead()
+        if heard and not dead:
+            continue
+        count = restore_messages(app, keys, node.id)
+        restored += count
+        if dead:
+            freed = registry.bury(node)
+            logger.warning("node %s is dead: %d messages put back, %d leases freed", node.id, count, freed)
+        else:
+            registry.forget(node)
+            logger.warning("node %s is silent: %d messages put back, its leases run out", node.id, count)
+    return restored
+

@@ -1,0 +1,189 @@
+"""Celery's Redis result backend, for tasks that share one event loop.
+
+    app.conf.result_backend = "workers.result_backend:RedisBackend+redis://host:6379/0"
+    app.conf.result_backend = "workers.result_backend:RedisBackend+socket:///run/redis.sock?virtual_host=0"
+
+Keys, values, scripts and chord joins are Celery's own code, so that any client with any Celery backend reads the
+results. Only the way to the server differs: called in a task greenlet, commands travel through `redis.asyncio` and the
+greenlet waits, so that the loop never waits for a socket; called anywhere else, it is Celery's backend.
+
+Commands of greenlets that wait at the same time share a round trip: a thousand tasks that end together send some
+dozens of pipelines instead of thousands of commands. A command is sent again when its connection breaks, for a few
+seconds; storing and joining may be repeated without harm, as Celery's redeliveries require anyway. The pair
+SET and PUBLISH of a result is sent in this order but not wrapped in MULTI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+import redis.client
+from celery.backends.redis import RedisBackend as CeleryRedisBackend
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+
+from workers.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
+
+BATCH_MAX = 64
+"""Greenlets that share one round trip; all of them go on in one turn of the loop when it is back."""
+LANES = 4
+"""Round trips under way at once."""
+RETRIES = 8
+RETRY_FIRST_S, RETRY_MAX_S = 0.1, 1.0
+
+Command = tuple[tuple[Any, ...], dict[str, Any]]
+
+_ASYNC_CONNECTIONS: dict[type[Any], type[Any]] = {
+    redis.Connection: redis.asyncio.Connection,
+    redis.SSLConnection: redis.asyncio.SSLConnection,
+    redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
+}
+
+
+class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
+    """See the module's text. One instance may serve several loops and threads."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._loop_client = loop_resource(self._make_loop_client, _LoopClient.close_batches)
+
+    @property
+    def client(self) -> redis.Redis:
+        """The way to the server that suits the caller."""
+        return self._loop_client() if in_task_greenlet() else self._blocking_client
+
+    @functools.cached_property
+    def _blocking_client(self) -> redis.Redis:
+        client: redis.Redis = self._create_client(**self.connparams)
+        return client
+
+    def _make_loop_client(self) -> _LoopClient:
+        params = {name: value for name, value in self.connparams.items() if name != "max_connections"}
+        connection_class = _ASYNC_CONNECTIONS[params.pop("connection_class", redis.Connection)]
+        pool = redis.asyncio.ConnectionPool(
+            connection_class,
+            retry=Retry(ExponentialBackoff(cap=RETRY_MAX_S, base=RETRY_FIRST_S), RETRIES),
+            retry_on_error=[redis.BusyLoadingError],
+            **params,
+        )
+        return _LoopClient(_Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
+
+    def restore_group(self, group_id: str, cache: bool = True) -> Any:
+        """A chord whose header holds groups is joined through Celery's blocking result consumer."""
+        group = super().restore_group(group_id, cache=cache)
+        if group is not None and in_task_greenlet():
+            group.join_native = functools.partial(off_loop, group.join_native)
+        return group
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """A task never waits for the results of what it publishes, so it does not subscribe to them."""
+        if not in_task_greenlet():
+            super().on_task_call(producer, task_id)
+
+    def _sleep(self, amount: float) -> None:
+        if in_task_greenlet():
+            await_(asyncio.sleep(amount))
+        else:
+            super()._sleep(amount)
+
+    def on_connection_error(self, max_retries: int | None, exc: Exception, intervals: Any, retries: int) -> float:
+        """The wait until the next try, s: waited for here in a greenlet, by the caller elsewhere."""
+        wait_s: float = super().on_connection_error(max_retries, exc, intervals, retries)
+        if not in_task_greenlet():
+            return wait_s
+        await_(asyncio.sleep(wait_s))
+        return 0.0
+
+
+class _LoopClient(redis.Redis):
+    """A `redis.Redis` for task greenlets: its commands travel by `batches`."""
+
+    def __init__(self, batches: _Batches, connection_pool: redis.ConnectionPool) -> None:
+        super().__init__(connection_pool=connection_pool)
+        self.batches = batches
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        return await_(self.batches.send([(args, options)]))[0]
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> _LoopPipeline:
+        return _LoopPipeline(self)
+
+    async def close_batches(self) -> None:
+        await self.batches.close()
+
+
+class _LoopPipeline(redis.client.Pipeline):
+    """Collects commands as its base does; `execute` sends them by the client's batches."""
+
+    def __init__(self, client: _LoopClient) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, False, None)
+        self._batches = client.batches
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands, self.command_stack = self.command_stack, []
+        return await_(self._batches.send(commands))
+
+
+class _Batches:
+    """Sends the commands of many callers in few pipelines. One loop."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._client = client
+        self._waiting: deque[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = deque()
+        self._lanes: set[asyncio.Task[None]] = set()
+
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies, in order; raises the first error among them. A cancelled caller's commands may be sent yet."""
+        replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((commands, replies))
+        if len(self._lanes) < LANES:
+            lane = asyncio.create_task(self._serve(), name="result-backend-lane")
+            self._lanes.add(lane)
+        return await replies
+
+    async def close(self) -> None:
+        """Only when nobody sends any more."""
+        await self._client.aclose()
+
+    async def _serve(self) -> None:
+        try:
+            await self._empty()
+        finally:  # in the same turn as the last look at what waits: no caller is left without a lane
+            lane = asyncio.current_task()
+            assert lane is not None
+            self._lanes.remove(lane)
+
+    async def _empty(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            wanted = [(commands, replies) for commands, replies in batch if not replies.done()]
+            try:
+                await self._round_trip(wanted)
+            except Exception as error:  # noqa: BLE001  (told to every caller)
+                for _, replies in wanted:
+                    if not replies.done():
+                        replies.set_exception(error)
+            finally:
+                for _, replies in wanted:
+                    replies.cancel()
+
+    async def _round_trip(self, batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        for commands, _ in batch:
+            for args, options in commands:
+                pipeline.execute_command(*args, **options)
+        answers = iter(await pipeline.execute(raise_on_error=False))
+        for commands, replies in batch:
+            own = [next(answers) for _ in commands]
+            if replies.done():
+                continue
+            error = next((answer for answer in own if isinstance(answer, Exception)), None)
+            if error is None:
+                replies.set_result(own)
+            else:
+                replies.set_exception(error)
