@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import Celery, signals
 from kombu import Exchange, Queue
+from workers.store.embedded import backend_url, broker_url, ensure_running
 
 import config
 from app import logs
@@ -26,7 +27,6 @@ from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
 from workers.nodes import Node, Registry
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect
-from workers.store.embedded import backend_url, broker_url, ensure_running
 from workers.store.keys import Keys
 
 BEAT_EVERY_S = 1.0
@@ -111,8 +111,12 @@ class Dicast(Celery):  # type: ignore[misc]
             "broker_url": broker_url(self.store_url),
             "result_backend": "workers.result_backend:RedisBackend+" + backend_url(self.store_url),
             "broker_connection_retry_on_startup": True,
-            "broker_transport_options": {"max_connections": 1000, "socket_timeout": 10, "socket_connect_timeout": 5,
-                                         "socket_keepalive": True},
+            "broker_transport_options": {
+                "max_connections": 1000,
+                "socket_timeout": 10,
+                "socket_connect_timeout": 5,
+                "socket_keepalive": True,
+            },
             "redis_max_connections": 1000,
             "redis_socket_timeout": 10.0,
             "redis_socket_connect_timeout": 5.0,

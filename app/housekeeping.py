@@ -34,7 +34,14 @@ class Housekeeper:
     """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper)."""
 
     def __init__(
-        self, ledger: Ledger, messages: Messages, gatherer: Gatherer, *, job: JobOf, plan: Callable[[str, int], Awaitable[None]], reap: Callable[[], int]
+        self,
+        ledger: Ledger,
+        messages: Messages,
+        gatherer: Gatherer,
+        *,
+        job: JobOf,
+        plan: Callable[[str, int], Awaitable[None]],
+        reap: Callable[[], int],
     ) -> None:
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap = job, plan, reap

@@ -13,7 +13,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from redis.exceptions import RedisError
@@ -23,12 +23,11 @@ from app.domain.failure import FailureKind
 from app.domain.job import Agent, Dimension, Item
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
 from app.domain.plan import Lane
-from app.domain.prompt import batch_prompt, safe_nonce, single_prompt
+from app.domain.prompt import batch_prompt, is_fresh, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
-from app.ledger.client import JobState
 from app.ledger.keys import PageRef
-from app.ledger.ledger import Claim, Deferral, Due, JobRecord, Ledger, Recorded, Result, Token, UNCLAIMED_MS
+from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Ledger, Recorded, Result, Token
 from app.ledger.ledger import Verdict as Claimed
 from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from workers.gate import Lease
@@ -143,19 +142,19 @@ class Judge:
             return await self._failed(call, failure, 0.0, {"calls": 0})
         if call.token.batch and not provider.structured_output:
             return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None)
-        nonce = safe_nonce(call.item, lambda: secrets.token_hex(8))
+        nonce = _nonce_for(call.item)
         prompt = (
             batch_prompt(call.agent, call.dimensions, call.item, nonce)
             if call.token.batch
-            else single_prompt(call.agent, call.dimensions[0], call.item, nonce)
+            else single_prompt(call.agent, call.dimensions[0], call.item, nonce, structured=provider.structured_output)
         )
         request = ChatRequest(
             model=self._model(call.agent),
             system=prompt.system,
             user=prompt.user,
-            max_tokens=call.agent.max_tokens,
+            max_tokens=prompt.max_tokens,
             temperature=call.agent.temperature,
-            schema=prompt.schema if provider.structured_output else None,
+            schema=prompt.schema,
         )
         timeout_s = min(self._call_timeout_s, left_s)
         started = loop.time()
@@ -164,8 +163,8 @@ class Judge:
                 reply = await provider.complete(request)
         except TimeoutError:
             self._log(logs.timed_out, call, timeout_s=timeout_s)
-            failure = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
-            return await self._failed(call, failure, loop.time() - started, {"timeouts": 1})
+            cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
+            return await self._failed(call, cut, loop.time() - started, {"timeouts": 1})
         except ProviderFailure as failure:
             return await self._failed(call, failure, loop.time() - started, {})
         except asyncio.CancelledError:
@@ -316,7 +315,7 @@ class Judge:
         self, call: _Call, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str,
         attempts: int, elapsed_s: float, status_code: int | None,
     ) -> Result:  # fmt: skip
-        named = {
+        named: dict[str, Any] = {
             "judge": call.agent.name,
             "criterion_id": dimension.id,
             "item_id": call.item.id,
@@ -376,6 +375,14 @@ def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
     return orjson.dumps(entry)
 
 
+def _nonce_for(item: Item) -> str:
+    """Random for each call, and nowhere in the item, whose author then cannot have known it."""
+    while True:
+        nonce = secrets.token_hex(8)
+        if is_fresh(nonce, item):
+            return nonce
+
+
 def _tokens(usage: Usage) -> dict[str, int]:
     return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
 
@@ -393,5 +400,3 @@ def _shares(usage: Usage, count: int) -> list[Usage]:
         )
     return shares
 
-
-__all__ = ["Judge", "JobState", "Outcome"]

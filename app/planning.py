@@ -17,7 +17,7 @@ from app import datasets
 from app.domain.job import Item, ItemSource
 from app.domain.plan import Lane, window
 from app.ledger.keys import PageRef
-from app.ledger.ledger import JobRecord, Ledger, Token
+from app.ledger.ledger import JobRecord, LaneState, Ledger, Token
 
 
 class DatasetChanged(RuntimeError):
@@ -64,10 +64,10 @@ class Planner:
             if not await self._page(job, lane_number, lane, state, size.page, size.low_water):
                 return
 
-    async def _page(self, job: JobRecord, number: int, lane: Lane, state: Any, units: int, low_water: int) -> bool:
-        cursor = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
+    async def _page(self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int) -> bool:
+        cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
         total = job.units // (len(job.spec.agents) * lane.dimensions * job.spec.replicates) * lane.units_per_item
-        first = cursor["position"]
+        first: int = cursor["position"]
         units = min(units, total - first)
         wanted = lane.items_of(first, units)
         if isinstance(job.spec.items, ItemSource):

@@ -14,7 +14,7 @@ from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
 from app.ledger.client import JobState
-from app.ledger.ledger import JobRecord, Ledger
+from app.ledger.ledger import Ledger
 from app.messages import Messages
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
@@ -96,7 +96,7 @@ class Services:
         try:
             await self._planner.plan(job, lane)
         except DatasetChanged as error:
-            logger.error("%s; the job is cancelled", error)  # noqa: TRY400  the message says it all
+            logger.error("%s; the job is cancelled", error)
             await asyncio.to_thread(self._app.ledger.cancel, job_id)
         await self.ledger.attended(job_id)
 

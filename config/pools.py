@@ -55,6 +55,7 @@ class PoolSpec:
     structured_output: bool = True
     structured_channel: str = "json_schema"
     max_tokens_field: str = "max_tokens"
+    schema_lengths: bool = True
     limit: int | None = None
     ceiling: int | None = None
     rpm: int | None = None
@@ -173,8 +174,9 @@ def _dialect_options(name: str, values: dict[str, Any]) -> None:
         if values.get("structured_channel") == "tool":
             raise PoolsError(f"pool {name!r}: structured_channel must be json_schema with dialect openai, got 'tool'")
         values.setdefault("max_tokens_field", "max_completion_tokens" if genuine or azure else "max_tokens")
+        values.setdefault("schema_lengths", not (genuine or azure))
         return
-    for key in ("api_version", "max_tokens_field"):
+    for key in ("api_version", "max_tokens_field", "schema_lengths"):
         if key in values:
             raise PoolsError(f"pool {name!r}: {key} is for dialect 'openai', this pool speaks 'anthropic'")
     values.setdefault("structured_channel", "json_schema" if genuine else "tool")
@@ -277,6 +279,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "structured_output": _flag,
     "structured_channel": _one_of(STRUCTURED_CHANNELS),
     "max_tokens_field": _one_of(MAX_TOKENS_FIELDS),
+    "schema_lengths": _flag,
     "limit": _count(100_000),
     "ceiling": _count(100_000),
     "rpm": _count(10**9),

@@ -23,10 +23,11 @@ from typing import Any, Protocol
 
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
-from celery.worker.state import task_reserved
+from celery.worker.state import active_requests, task_reserved
 from redis.exceptions import RedisError
 
 from workers.execution_pool import TaskPool, on_loop_close
+from workers.reaper import restore_messages
 from workers.store.connection import AsyncStoreClient, connect_async
 from workers.store.keys import Keys
 from workers.store.leases import LeaseStore, Verdict, Want
@@ -292,6 +293,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def register_with_event_loop(self, hub: Any) -> None:
         """Once per connection: every provider queue moves from the common channel to one that its gate opens."""
         super().register_with_event_loop(hub)
+        if self.restart_count:
+            self._put_back_stranded()
         handler, self._channels = self.create_task_handler(), []
         for name in [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]:
             self.task_consumer._queues.pop(name)
@@ -306,6 +309,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         if not self._serving:
             self._serving = True
             self.pool.submit(self._serve())
+
+    def _put_back_stranded(self) -> None:
+        """After a reconnect: messages that were taken by the lost connection and that nobody works on go back."""
+        working = frozenset(request._message.delivery_tag for request in active_requests)
+        count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
+        if count:
+            logger.warning("reconnected: %d messages put back, %d kept", count, len(working))
 
     def on_close(self) -> None:
         super().on_close()

@@ -67,7 +67,7 @@ class Node:
             return False
         try:
             process = psutil.Process(self.pid)
-            return process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE
+            return bool(process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return True
         except psutil.Error:
@@ -78,7 +78,7 @@ def _boot_id() -> str:
     """Tells boots and containers apart: a pid means something only within one pid namespace of one boot."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
 
@@ -113,9 +113,7 @@ class Registry:
     def bury(self, node: Node) -> int:
         """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
         k = self._keys
-        return int(
-            self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(node.id)], args=[node.id, k.freed])
-        )
+        return int(self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(node.id)], args=[node.id, k.freed]))
 
     def forget(self, node: Node) -> None:
         """Forget a silent node whose work is taken over; its leases run until their deadlines."""

@@ -62,4 +62,3 @@ def reap(app: Any, registry: Registry, keys: Keys) -> int:
             registry.forget(node)
             logger.warning("node %s is silent: %d messages put back, its leases run out", node.id, count)
     return restored
-

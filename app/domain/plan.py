@@ -79,8 +79,8 @@ def window(*, rate_per_s: float, limit: int, seconds: float, page_max: int, stri
     """The window of one lane.
 
     `rate_per_s` is the pool's present rate of calls, 0 when not known, shared by `jobs` running jobs; `limit` the
-    most calls that may be open. Little's law bounds the calls open by the limit, so three times the limit keeps
-    every slot busy for the two calls that re-planning may take. Holds: stride <= page <= page_max (or stride), and page is a multiple of stride.
+    most calls that may be open. Three times the limit keep every slot busy while two calls' time passes before the
+    lane is planned again. Holds: stride <= page <= max(page_max, stride), and page is a multiple of stride.
     """
     calls = max(3 * limit, math.ceil(rate_per_s * seconds / max(1, jobs)))
     page_calls = max(1, min(math.ceil(calls / 3), page_max // stride))

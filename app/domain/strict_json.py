@@ -47,7 +47,7 @@ class Flaw:
     reason: str
 
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json] | Flaw"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Flaw | None"
 
 
 @dataclass(frozen=True, slots=True)

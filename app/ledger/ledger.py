@@ -187,9 +187,7 @@ class Ledger:
     async def claim_finish(self, job: str) -> bool:
         """Whether this node may write the report of a finishing job; not while another living node is at it."""
         return bool(
-            await self._scripts["claim_finish"](
-                keys=[self.keys.job(job)], args=[self._node, self.keys.base.node("")]
-            )
+            await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self.keys.base.node("")])
         )
 
     async def complete(self, job: str, report: bytes, retention_s: int) -> bool:
@@ -221,14 +219,28 @@ class Ledger:
         texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
         return [Item.model_validate_json(text) for text in texts]
 
-    async def open_page(self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item]) -> int:
+    async def open_page(
+        self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item]
+    ) -> int:
         """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did."""
         k = self.keys
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
         return int(
             await self._scripts["open_page"](
                 keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock],
-                args=["", ref.lane, ref.page, units, cursor, str(ref), PAGE_STILL_MS, low_water, "first", first, *fields],
+                args=[
+                    "",
+                    ref.lane,
+                    ref.page,
+                    units,
+                    cursor,
+                    str(ref),
+                    PAGE_STILL_MS,
+                    low_water,
+                    "first",
+                    first,
+                    *fields,
+                ],
             )
         )
 
@@ -364,7 +376,7 @@ def _dumps(value: Any) -> bytes:
 
 
 def _spec_fields(text: str) -> dict[str, Any]:
-    """The stored spec was validated when it was submitted; it is read with its types, and without the rule of one item."""
+    """The stored spec was validated when it was submitted; it is read with its types, without the rule of one item."""
     fields = orjson.loads(text)
     inline = isinstance(fields["items"], list)
     checked = EvaluationJob.model_validate(

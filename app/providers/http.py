@@ -33,14 +33,15 @@ _WIRE_HEADERS = {b"content-encoding", b"content-length", b"content-type", b"tran
 
 
 class ResponseTooLarge(httpx2.RequestError):
-    """The unpacked body passed the limit; the rest was not read."""
+    """The unpacked body of an answer passed the limit; the rest was not read."""
 
 
 class BoundedBodies(httpx2.AsyncClient):
     """Mixed into an SDK's client class: `send` reads every body itself and gives up beyond `max_response_bytes`.
 
-    Holds for errors and compressed bodies too; memory stays within the limit plus a 1 MiB decoding piece. Responses
-    come back complete, without content type and encoding; the type received is in `extensions["content_type"]`.
+    Holds for errors (their status is kept, the body dropped) and for compressed bodies; memory stays within the limit
+    plus a 1 MiB decoding piece. Responses come back complete, without content type and encoding; the type received is
+    in `extensions["content_type"]`.
     """
 
     def __init__(self, *, max_response_bytes: int, timeout_s: float, trust_env: bool) -> None:
@@ -63,7 +64,10 @@ class BoundedBodies(httpx2.AsyncClient):
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > self._max_response_bytes:
-                    raise ResponseTooLarge(f"the answer is larger than {self._max_response_bytes} bytes")
+                    if response.is_success:
+                        raise ResponseTooLarge(f"the answer is larger than {self._max_response_bytes} bytes")
+                    body.clear()
+                    break
         finally:
             await response.aclose()
         return httpx2.Response(

@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import openai
 
+from app.domain.answer_schema import LENGTHS, without
 from app.domain.opinion import Usage
 from app.providers import envelope
 from app.providers.base import ChatReply, ChatRequest
@@ -35,6 +36,7 @@ class OpenAIProvider:
     ) -> None:
         self.structured_output = spec.structured_output
         self._max_tokens_field = spec.max_tokens_field
+        self._schema_lengths = spec.schema_lengths
         self._client = _client(
             spec,
             api_key=api_key or NO_KEY,
@@ -74,8 +76,9 @@ class OpenAIProvider:
         }
         if request.temperature is not None:
             body["temperature"] = request.temperature
-        if structured:
-            json_schema = {"name": request.schema_name, "strict": True, "schema": request.schema}
+        if structured and request.schema is not None:
+            schema = request.schema if self._schema_lengths else without(request.schema, LENGTHS)
+            json_schema = {"name": request.schema_name, "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return body
 

@@ -87,7 +87,7 @@ def job_folder(results_dir: str | Path, job_id: str) -> Path:
     return folder
 
 
-def write_page(  # noqa: PLR0917  the first four name the page
+def write_page(
     results_dir: str | Path,
     job_id: str,
     lane: str,

@@ -88,7 +88,10 @@ def test_a_report_survives_json() -> None:
 
 
 def test_scores_of_unlike_scales_are_not_averaged_over_an_agent() -> None:
-    unlike = [ReportDimension(id="clear", scale_min=0, scale_max=10), ReportDimension(id="true", scale_min=0, scale_max=4)]
+    unlike = [
+        ReportDimension(id="clear", scale_min=0, scale_max=10),
+        ReportDimension(id="true", scale_min=0, scale_max=4),
+    ]
     builder = ReportBuilder(header(dimensions=unlike))
     builder.add_opinion(opinion("strict", "clear", 10))
     builder.add_opinion(opinion("strict", "true", 2))

@@ -18,7 +18,6 @@ from app.domain.statistics import (
     weighted_position,
 )
 
-scores = st.lists(st.integers(-1000, 1000), max_size=60)
 far_scores = st.integers(-(10**9), 10**9).flatmap(lambda low: st.lists(st.integers(low, low + 1000), min_size=2))
 
 
@@ -108,8 +107,11 @@ def test_differences_equal_those_of_all_pairs(given_votes: list[tuple[tuple[str,
     assert differences.share == 1
 
 
+some_text = st.tuples(st.integers(0, 40).map(str), st.just(0))
+
+
 @given(
-    st.lists(st.tuples(st.tuples(st.integers(0, 40).map(str), st.just(0)), st.just("c"), st.integers(0, 9)), max_size=200),
+    st.lists(st.tuples(some_text, st.just("c"), st.integers(0, 9)), max_size=200),
     st.integers(1, 100),
     st.randoms(use_true_random=False),
 )

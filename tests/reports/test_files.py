@@ -203,7 +203,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
 lanes = st.text(max_size=12) | st.sampled_from(["", "..", "../x", "a/b", "a:b", "a~b", "%2F", "0", "00"])
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(lanes, st.integers(0, 10**10)), unique=True, max_size=8))
 def test_two_pages_never_share_a_file(tmp_path_factory: pytest.TempPathFactory, pages: list[tuple[str, int]]) -> None:
     root = tmp_path_factory.mktemp("results")
@@ -220,7 +220,7 @@ def test_a_page_that_cannot_be_named_is_refused(tmp_path: Path, lane: str, page:
         write_page(tmp_path, JOB, lane, page, [], [])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.text(),
     st.lists(st.text(), max_size=3),
@@ -236,7 +236,8 @@ def test_any_text_comes_back_from_both_formats(
     finish(root, JOB, header(1))
     assert list(read_opinions(root, JOB)) == [told]
     row = pa.parquet.read_table(root / JOB / "opinions.parquet").to_pylist()[0]
-    assert (row["argument"], row["cited_evidence"], row["score"], row["latency_s"]) == (text, evidence, score, latency_s)
+    assert (row["argument"], row["cited_evidence"]) == (text, evidence)
+    assert (row["score"], row["latency_s"]) == (score, latency_s)
 
 
 def test_half_a_surrogate_pair_does_not_stop_a_page(tmp_path: Path) -> None:
@@ -306,7 +307,11 @@ print(kills)
 
 def test_killed_at_any_step_and_called_again_the_files_are_the_same(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 25

@@ -35,15 +35,22 @@ def test_printable_is_one_short_line_without_controls(text: str, limit: int) -> 
     assert len(shown.splitlines()) <= 1
 
 
-@pytest.mark.parametrize("text, limit, ellipsis, shown", [("abcdef", 6, "…", "abcdef"), ("abcdefg", 6, "…", "abcde…"),
-                                                          ("abcdefg", 6, "...", "abc..."), ("\n\n\n\n", 6, "…", r"\n\n\…")])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, limit, ellipsis, shown",
+    [
+        ("abcdef", 6, "…", "abcdef"),
+        ("abcdefg", 6, "…", "abcde…"),
+        ("abcdefg", 6, "...", "abc..."),
+        ("\n\n\n\n", 6, "…", r"\n\n\…"),
+    ],
+)
 def test_what_is_cut_says_so(text: str, limit: int, ellipsis: str, shown: str) -> None:
     assert printable(text, limit, ellipsis) == shown
 
 
 @pytest.mark.parametrize(
     "text",
-    ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "  =1", "＝1", "－1", "\x00=1", "\u200b=1", "\ufeff@x", "\tx"],
+    ["=1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "  =1", "＝1", "－1", "\0=1", "\u200b=1", "\ufeff@x", "\tx"],
 )
 def test_formulas_are_disarmed(text: str) -> None:
     assert cell(text) == "'" + text

@@ -37,6 +37,7 @@ class AdaptiveConfig:
     feedback_max_s: float = 15.0
     rtt_first_s: float = 5.0
     pace_gain: float = 1.25
+    rate_room: float = 1.5
     trip_failures: int = 5
     latency_tolerance: float = 2.0
     reserve: float = 0.10
@@ -112,7 +113,7 @@ class Adaptive:
         """Spacing of grants: a quarter faster than the limit turns over, plus the pending step within its feedback."""
         growth = self.state.growth
         per_s = self.config.pace_gain * growth.limit / self.rtt_s
-        per_s += (2.0 if growth.slow_start else 1.0) * growth.step / self.state.feedback_s
+        per_s += growth.step / self.state.feedback_s
         return 1.0 / per_s
 
     @property
@@ -213,6 +214,7 @@ class Adaptive:
         if state.rate is None and advertised > 0 and again and state.growth.slow_start:
             if state.log.sent_between(trial.sent_at - 1.0, trial.sent_at) >= advertised:
                 state.rate = LearnedRate(self.config.quantum_gain * advertised, now, trial.sent_at, now)
+                state.growth.cut(now, state.growth.limit)
                 self._say("per-second quanta")
 
     def _refused(self, event: Done, trial: Trial, now: float) -> None:
@@ -250,7 +252,8 @@ class Adaptive:
     def _refused_at_rate(self, trial: Trial, now: float) -> None:
         state, rate = self.state, self.state.rate
         assert rate is not None
-        if only_at_the_top(state.log, max(rate.since, now - 2.0 * self.rtt_s) - 1.0, now, state.feedback_s):
+        tried = rate.trying > 0 or rate.raised_from is not None or now < rate.tried_at + self.rtt_s
+        if not tried and only_at_the_top(state.log, max(rate.since, now - 2.0 * self.rtt_s) - 1.0, now, state.feedback_s):
             state.rate, state.not_a_rate_until = None, now + 10.0 * self.rtt_s
             self._say("a cap after all")
             return
@@ -281,6 +284,7 @@ class Adaptive:
                 self._say("the limit binds, not the rate")
             else:
                 state.rate.advance(state.log, now, self.rtt_s, state.feedback_s)
+                growth.lift(min(float(self.ceiling), self.config.rate_room * state.rate.per_s * self.rtt_s))
         if growth.pending:
             at = growth.confirmed_at(state.feedback_s)
             if at is None or now < at - 1e-9:
@@ -300,7 +304,15 @@ class Adaptive:
         """Act on an episode of refusals."""
         state, growth, config = self.state, self.state.growth, self.config
         may_be_rate = now > state.not_a_rate_until
-        verdict = judge(config.verdict, state.log, state.episode, slow_start=growth.slow_start, may_be_rate=may_be_rate)
+        recent = now - state.refused_level_at < 2.0 * self.rtt_s
+        verdict = judge(
+            config.verdict,
+            state.log,
+            state.episode,
+            slow_start=growth.slow_start,
+            may_be_rate=may_be_rate,
+            below=state.refused_level if recent else None,
+        )
         self._say(f"verdict: {verdict.kind}")
         if verdict.kind is Kind.NOISE:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workers.policy.adaptive import Adaptive, AdaptiveConfig
 from workers.policy.events import Event, Sent, is_sane
-from workers.policy.parameters import BreakerPhase, Parameters
+from workers.policy.parameters import Parameters
 
 
 class Governor:

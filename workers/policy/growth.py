@@ -25,7 +25,7 @@ class Growth:
 
     limit: float
     slow_start: bool = True
-    pending: bool = False
+    pending: bool = True
     before: float = 0.0
     grew_at: float = NEVER
     full_since: float | None = None
@@ -57,7 +57,7 @@ class Growth:
         if len(self.filled_at) < FILLS:
             return None
         if self.slow_start:
-            return max(self.filled_at[-1], self.filled_at[0] + feedback_s)
+            return max(self.filled_at[-1], self.grew_at + feedback_s)
         return self.filled_at[-1] + feedback_s
 
     def confirm(self, hold_min_rtts: float) -> None:
@@ -86,7 +86,7 @@ class Growth:
             new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
         else:
             new = self.limit + self.increment
-            self.increment = min(2.0 * self.increment, max(1.0, self.limit / 2.0))
+            self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
 
@@ -102,14 +102,20 @@ class Growth:
         self._move(limit)
         self.slow_start, self.increment, self.cut_at = False, 1.0, now
 
+    def lift(self, limit: float) -> None:
+        """Make room: something else than the number of open calls is the bound."""
+        if self.limit < limit:
+            self._move(limit)
+            self.slow_start, self.good = False, max(self.good, limit)
+
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
 
     def restart(self, now: float, limit: float, good: float, hold_min_rtts: float) -> None:
         """Slow start from `limit` back to `good` (after an outage)."""
         self._move(limit)
-        self.before, self.good, self.hold_rtts = 0.0, good, hold_min_rtts
-        self.slow_start, self.increment, self.cut_at = True, 1.0, now
+        self.before, self.good, self.hold_rtts, self.pending = 0.0, good, hold_min_rtts, True
+        self.slow_start, self.increment, self.cut_at, self.grew_at = True, 1.0, now, now
 
     def _move(self, limit: float) -> None:
         self.limit, self.full_since, self.pending, self.filled_at = limit, None, False, []

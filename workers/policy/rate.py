@@ -16,7 +16,7 @@ from workers.policy.headers import Unit
 from workers.policy.parameters import Bucket
 
 MARGIN = 0.005
-"""Run so much under the measured rate, or the bucket's random walk would end in refusals."""
+MARGIN_LEAST, MARGIN_MOST, MARGIN_STEP = -0.01, 0.03, 0.005
 RAISE_FIRST = 0.25
 RAISE_MOST = 0.5
 RAISE_LEAST = 0.02
@@ -31,6 +31,7 @@ class LearnedRate:
     since: float
     anchor: float
     bound_at: float
+    margin: float = MARGIN
     credit: float = 0.0
     trying: float = 0.0
     tried_at: float = NEVER
@@ -38,6 +39,9 @@ class LearnedRate:
     raised_from: float | None = None
     raise_by: float = RAISE_FIRST
     interval_rtts: float = 1.0
+    untried: int = 0
+    before_series: float = 0.0
+    tolerant_until: float = NEVER
     setbacks: int = 0
     setback_at: float = NEVER
 
@@ -59,28 +63,41 @@ class LearnedRate:
             self._move(self.raised_from, trial.sent_at, now)
             self.interval_rtts = 1.0
             return
-        span = trial.sent_at - self.anchor
-        accepted = log.accepted_between(self.anchor, trial.sent_at)
-        if span >= rtt_s and accepted >= 12:
-            measured = accepted / span
-            if self.trying:
-                steady = abs(measured / self.per_s - 1.0) < 0.03
-                self.interval_rtts = min(interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
-                self.raise_by = RAISE_FIRST if steady else self.raise_by
-                new = min(measured, 1.1 * self.per_s)
-            else:
-                new = min(measured, self.per_s)
-            self._move(max(0.5 * self.per_s, new * (1.0 - MARGIN)), trial.sent_at, now)
-            return
         recent = list(log.since(self.since))
         refused = sum(1 for other in recent if other.refused)
-        if refused >= 3 and refused >= 0.1 * len(recent):
+        if refused >= 3 and refused >= 0.15 * len(recent):
             self.setbacks = self.setbacks + 1 if now - self.setback_at < 2.0 * rtt_s else 1
             self.setback_at = now
             window = min(rtt_s, max(1.5, 10.0 / self.per_s))
             went = log.accepted_between(trial.sent_at - window, trial.sent_at) / window
-            self._move(max(0.4 * self.per_s, min(0.97 * self.per_s, went)), trial.sent_at, now)
+            least = 0.4 if refused >= 0.4 * len(recent) else 0.93
+            self._move(max(least * self.per_s, min(0.97 * self.per_s, went)), trial.sent_at, now)
             self.interval_rtts = 1.0
+            return
+        span = trial.sent_at - self.anchor
+        accepted = log.accepted_between(self.anchor, trial.sent_at)
+        if span < rtt_s or accepted < 12:
+            return
+        measured = self.per_s + min(1.0, span / (3.0 * rtt_s)) * (accepted / span - self.per_s)
+        if self.trying:
+            steady = abs(measured / self.per_s - 1.0) < 0.03
+            self.interval_rtts = min(interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
+            self.raise_by = RAISE_FIRST if steady else self.raise_by
+            self.margin = max(MARGIN_LEAST, self.margin - MARGIN_STEP)
+            self.untried = 0
+        elif now < self.tolerant_until:
+            return
+        else:
+            if not self.untried:
+                self.before_series = self.per_s
+            self.untried += 1
+            measured = min(measured, self.per_s)
+            self.margin = min(MARGIN_MOST, self.margin + MARGIN_STEP)
+            if self.untried > 4:
+                self.untried, self.tolerant_until = 0, now + 20.0 * rtt_s
+                self._move(self.before_series, trial.sent_at, now)
+                return
+        self._move(max(0.5 * self.per_s, measured * (1.0 - self.margin)), trial.sent_at, now)
 
     def advance(self, log: CallLog, now: float, rtt_s: float, feedback_s: float) -> None:
         """Try more than the rate, when it is time to."""
@@ -92,7 +109,7 @@ class LearnedRate:
             return
         saved = 3.0 + 0.10 * self.per_s * max(0.0, now - self.anchor)
         if self.trying <= saved:
-            step = max(1.0, self.trying)
+            step = 1.0 if self.trying < 4 else self.trying / 2.0
             self.trying += step
             self.credit += step
         else:

@@ -22,8 +22,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerdictConfig:
-    noise_share: float = 0.025
-    cap_separation: float = 0.75
+    noise_share: float = 0.04
+    rate_share: float = 0.55
     collapse_share: float = 0.60
     least_calls: int = 5
 
@@ -37,7 +37,7 @@ class Verdict:
     refused_share: float
 
 
-def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool) -> Verdict:
+def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool, below: int | None) -> Verdict:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
     Rules, first match wins: rare over the whole log (after slow start) -> noise; most of those sent at or above the
@@ -47,18 +47,28 @@ def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool
     levels = sorted(n for n, refused in episode if refused)
     if not levels:
         return Verdict(Kind.NOISE, 0, 0.0)
-    accepted = [n for n, refused in episode if not refused]
     share = len(levels) / len(episode)
     rare = sum(1 for t in log.trials if t.refused) < config.noise_share * len(log.trials)
-    rate = may_be_rate and len(accepted) >= 3 and len(episode) >= config.least_calls and separation(levels, accepted) < config.cap_separation
-    if rate and rare and not slow_start:
-        return Verdict(Kind.NOISE, levels[0], share)
-    if rate:
+    if may_be_rate and _is_rate(config, episode, levels, below):
+        if rare and share < 0.25 and not slow_start:
+            return Verdict(Kind.NOISE, levels[0], share)
         return Verdict(Kind.RATE, levels[0], share)
     held = max((t.open_before for t in log.trials if not t.refused and t.sent_at < start), default=0)
     if share >= config.collapse_share and len(episode) >= config.least_calls and levels[0] < 0.95 * held:
         return Verdict(Kind.COLLAPSE, levels[0], share)
     return Verdict(Kind.CAP, levels[0], share)
+
+
+def _is_rate(config: VerdictConfig, episode: list[tuple[int, bool]], levels: list[int], below: int | None) -> bool:
+    """Accepted calls where a cap would have refused: at the usual refused number, or clearly above the least one."""
+    high = [refused for n, refused in episode if n >= levels[len(levels) // 2]]
+    if len(high) >= config.least_calls and high.count(False) >= config.rate_share * len(high):
+        return True
+    above = [refused for n, refused in episode if n > levels[0] + 2 + 0.02 * levels[0]]
+    if above.count(False) >= 3 and above.count(False) >= 0.25 * len(above):
+        return True
+    accepted = len(episode) - len(levels)
+    return below is not None and accepted >= 3 and levels[0] < 0.95 * below
 
 
 def separation(refused: list[int], accepted: list[int]) -> float:

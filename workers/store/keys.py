@@ -71,7 +71,7 @@ class Keys:
         return self.at("nodes")
 
     def node(self, node: str) -> str:
-        """a node's beacon: exists while it can be heard. The id stands as it is, since scripts append it to `node("")`"""
+        """a node's beacon: exists while it can be heard; the id stands as it is, for scripts append it to `node("")`"""
         return f"{self.at('node')}:{node}"
 
     def unacked(self, node: str) -> str:

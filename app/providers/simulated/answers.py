@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_NONCE = re.compile(r"\bNONCE: ([0-9A-Za-z_-]{4,64})")
-_SCALE = re.compile(r"\bSCALE: (-?\d{1,9})\.\.(-?\d{1,9})")
+# The machine-readable lines of app/domain/prompt.py; quoted material cannot imitate them at the start of a line.
+_NONCE = re.compile(r"^(?:NONCE:|END OF MATERIAL) ([0-9a-f]{16,64})$", re.MULTILINE)
+_SCALE = re.compile(r"^SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$", re.MULTILINE)
+_CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$', re.MULTILINE)
 # Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
 _DESCRIBED = re.compile(r"\{[^{}]*\}\s*$")
 _SENTENCE = (
@@ -48,9 +50,9 @@ class Judge:
         low, high = (int(scale[1]), int(scale[2])) if scale else (1, 10)
         return {
             "nonce": self._nonce,
-            "score": self._between(low, high),
             "argument": self._words(self._argument_chars),
             "cited_evidence": [self._words(40)],
+            "score": self._between(low, high),
         }
 
     def instance(self, schema: Mapping[str, Any]) -> Any:
@@ -91,7 +93,7 @@ class Judge:
     def _array(self, schema: Mapping[str, Any], root: Mapping[str, Any], name: str, depth: int) -> list[Any]:
         """One element for each identifier that the elements may carry; else as few as allowed, but at least one."""
         items = schema.get("items", {})
-        variants = _variants(items, root)
+        variants = _variants(items, root, self._prompt)
         fewest, most = int(_bound(schema, "minItems", 0)), int(_bound(schema, "maxItems", 1_000_000))
         length = min(most, max(fewest, len(variants) or 1))
         one_each = [variants[i % len(variants)] for i in range(length)] if variants else [items] * length
@@ -148,8 +150,11 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return str(kind)
 
 
-def _variants(items: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The element schemas of a batch: one for each alternative, or for each value of an enumerated identifier."""
+def _variants(items: Any, root: Mapping[str, Any], prompt: str) -> list[Mapping[str, Any]]:
+    """The element schemas of a batch: one for each alternative, or for each value of an enumerated identifier.
+
+    Where the prompt gives a criterion a scale of its own, its scores keep to it.
+    """
     if not isinstance(items, Mapping):
         return []
     items = _resolved(items, root)
@@ -157,11 +162,19 @@ def _variants(items: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if alternatives:
         return list(alternatives)
     properties = items.get("properties", {})
+    scales = {json.loads(name): (int(low), int(high)) for name, low, high in _CRITERION.findall(prompt)}
     for key, part in properties.items():
         choices = part.get("enum") if isinstance(part, Mapping) else None
         if choices and key.endswith("id"):
-            return [{**items, "properties": {**properties, key: {"const": choice}}} for choice in choices]
+            return [
+                {**items, "properties": {**properties, key: {"const": choice}, **_score_of(scales.get(choice))}}
+                for choice in choices
+            ]
     return []
+
+
+def _score_of(scale: tuple[int, int] | None) -> dict[str, Any]:
+    return {} if scale is None else {"score": {"type": "integer", "minimum": scale[0], "maximum": scale[1]}}
 
 
 def _bound(schema: Mapping[str, Any], key: str, default: float) -> float:

@@ -80,17 +80,32 @@ class SimulatedConfig:
     log_size: int = 100_000
 
 
+def parse_changes(text: str) -> dict[str, Any]:
+    """`cap=10,rpm=60`, or `10` alone for the cap; raises `ConfigError`."""
+    pairs = [part.split("=", 1) if "=" in part else ["cap", part] for part in text.split(",")]
+    changes = {name: parse_value(name, value) for name, value in pairs}
+    Behaviour().changed(changes)
+    return changes
+
+
+def parse_fault(text: str) -> tuple[str, float]:
+    """`cut=0.1`, or `cut` alone for always; raises `ConfigError`."""
+    name, _, share = text.partition("=")
+    try:
+        faults = {name: float(share or 1)}
+    except ValueError:
+        raise ConfigError(f"a fault looks like cut=0.1, got {text!r}") from None
+    Behaviour().changed({"faults": faults})
+    return name, faults[name]
+
+
 def parse_step(text: str) -> Step:
     """`300:10` = cap 10 after 300 answers; `30s:cap=10,rpm=60` = both after 30 seconds; raises `ConfigError`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?):(.+)", text, re.ASCII)
     if not match or (not match[2] and "." in match[1]):
         raise ConfigError(f"a step looks like 300:10, 30s:10 or 300:cap=10,rpm=60, got {text!r}")
-    pairs = [part.split("=", 1) if "=" in part else ["cap", part] for part in match[3].split(",")]
-    changes = {name: parse_value(name, value) for name, value in pairs}
-    Behaviour().changed(changes)
-    if match[2]:
-        return Step(None, float(match[1]), changes)
-    return Step(int(match[1]), None, changes)
+    changes = parse_changes(match[3])
+    return Step(None, float(match[1]), changes) if match[2] else Step(int(match[1]), None, changes)
 
 
 def parse_value(name: str, text: str) -> Any:

@@ -81,7 +81,7 @@ class SimulatedProvider:
             for step in self.config.steps
             if step.seconds is not None
         ]
-        server = web.Server(self._handle, handler_cancellation=True, access_log=None)  # type: ignore[arg-type]
+        server = web.Server(self._handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, backlog=_BACKLOG)
@@ -204,7 +204,7 @@ class SimulatedProvider:
             entry["end"] = end - self._started
             lane.meter.leave(end, lane.behaviour.cap, served=entry["accepted"])
             self._record.end(entry)
-            if entry["status"] == 200:
+            if entry["status"] == 200 and entry["reason"] is None:
                 self._good_answer(end)
 
     async def _answer(
@@ -223,7 +223,7 @@ class SimulatedProvider:
         self._record.tokens["charged"] += dialect.charge(call)
         lane.meter.serve()
         latency_s = self._latency_s(behaviour)
-        if behaviour.fail_5xx and self._random.random() < behaviour.fail_5xx:
+        if self._chance(behaviour.fail_5xx):
             await asyncio.sleep(min(latency_s, _LONGEST_FAILURE_S))
             entry["reason"] = "failure"
             status = self._random.choice(_FAILURES)
@@ -254,16 +254,16 @@ class SimulatedProvider:
     ) -> tuple[int, Refusal] | None:
         """Rules, first match wins: key, money, overload, noise, cap, ramp and rates."""
         behaviour, now = lane.behaviour, self._loop.time()
-        if self.config.api_key is not None and self.config.api_key not in _keys(request):
-            return 401, Refusal("key", 0)
-        if behaviour.exhausted:
-            return 429, Refusal("exhausted", 0)
-        if behaviour.overload_529 and self._random.random() < behaviour.overload_529:
-            return 529, Refusal("overload", 1)
-        if behaviour.noise_429 and self._random.random() < behaviour.noise_429:
-            return 429, Refusal("noise", 1)
-        if behaviour.cap is not None and lane.meter.serving >= behaviour.cap:
-            return 429, Refusal("cap", 1)
+        rules = (
+            (self.config.api_key is not None and self.config.api_key not in _keys(request), 401, "key"),
+            (behaviour.exhausted, 429, "exhausted"),
+            (self._chance(behaviour.overload_529), 529, "overload"),
+            (self._chance(behaviour.noise_429), 429, "noise"),
+            (behaviour.cap is not None and lane.meter.serving >= behaviour.cap, 429, "cap"),
+        )
+        for applies, status, reason in rules:
+            if applies:
+                return status, Refusal(reason, 1.0)
         limited = lane.limits.admit(dialect.charge(call), now)
         if limited is None:
             return None
@@ -300,6 +300,9 @@ class SimulatedProvider:
         if not behaviour.latency or not behaviour.sigma:
             return behaviour.latency
         return self._random.lognormvariate(math.log(behaviour.latency) - behaviour.sigma**2 / 2, behaviour.sigma)
+
+    def _chance(self, share: float) -> bool:
+        return share > 0 and self._random.random() < share
 
     def _draw_fault(self, behaviour: Behaviour) -> str | None:
         if not behaviour.faults:

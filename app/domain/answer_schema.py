@@ -1,0 +1,102 @@
+"""The JSON schemas by which a judge is asked for its answer through a structured channel.
+
+A schema never holds anything that differs from call to call (the nonce, the text): providers compile a schema once and
+keep it, and a new one costs seconds. It is the same for all calls of one agent with one scale, or one rubric.
+Keys stand in the order in which a constrained model writes them: it argues and quotes before it scores.
+
+Lengths are bounded so that even a weak model comes to the end of its answer within `max_tokens`. They bind the model,
+not the reader: app/domain/verdict.py accepts longer arguments from providers that know no such bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.domain.job import Dimension, Scale
+
+CHARACTERS_PER_TOKEN = 2
+"""A cautious guess: English has about four, escaped or non-Latin text far fewer."""
+
+LENGTHS = frozenset({"minLength", "maxLength"})
+"""Keywords that OpenAI's strict mode does not document: pass them to `without`."""
+
+Schema = dict[str, Any]
+
+
+class Room(NamedTuple):
+    """Most characters of one opinion's argument and of each of its quotes, and most quotes."""
+
+    argument_chars: int
+    quote_chars: int
+    quotes: int
+
+
+def room(max_tokens: int, opinions: int = 1) -> Room:
+    """What `opinions` opinions may fill so that they end within `max_tokens`: half argument, half quotes."""
+    characters = max_tokens * CHARACTERS_PER_TOKEN // opinions
+    return Room(
+        argument_chars=min(max(characters // 2, 40), 1200),
+        quote_chars=min(max(characters // 4, 20), 400),
+        quotes=2,
+    )
+
+
+def single_schema(scale: Scale, limits: Room) -> Schema:
+    """One opinion: `{"argument", "cited_evidence", "score"}`."""
+    return _object(_opinion(scale.min, scale.max, limits))
+
+
+def batch_schema(dimensions: Sequence[Dimension], limits: Room) -> Schema:
+    """All opinions on one item: `{"opinions": [{"criterion_id", "argument", "cited_evidence", "score"}, ...]}`.
+
+    The score's bounds are those of the widest scale; the reader checks each score against its own.
+    """
+    lowest, highest = min(d.scale.min for d in dimensions), max(d.scale.max for d in dimensions)
+    entry = {
+        "criterion_id": {"type": "string", "enum": [d.id for d in dimensions]},
+        **_opinion(lowest, highest, limits),
+    }
+    opinions = {
+        "type": "array",
+        "items": _object(entry),
+        "minItems": len(dimensions),
+        "maxItems": len(dimensions),
+    }
+    return _object({"opinions": opinions})
+
+
+def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
+    """A copy that lacks `keywords` at every level, for a provider that refuses them. Property names stay."""
+
+    def strip(node: Any, *, names: bool = False) -> Any:
+        if isinstance(node, Mapping):
+            return {
+                key: strip(value, names=key == "properties" and not names)
+                for key, value in node.items()
+                if names or key not in keywords
+            }
+        return [strip(value) for value in node] if isinstance(node, list) else node
+
+    return dict(strip(schema))
+
+
+def _opinion(lowest: int, highest: int, limits: Room) -> Schema:
+    return {
+        "argument": {"type": "string", "minLength": 1, "maxLength": limits.argument_chars},
+        "cited_evidence": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": limits.quote_chars},
+            "maxItems": limits.quotes,
+        },
+        "score": {"type": "integer", "minimum": lowest, "maximum": highest},
+    }
+
+
+def _object(properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

@@ -1,0 +1,231 @@
+"""How a judge's answer is read: strictly, within bounds, and always by the same rules.
+
+Finding the answer (`Malformed` if it cannot be found):
+
+1. More than `MAX_ANSWER_CHARS` characters are no answer. White space and a byte order mark around it are nothing.
+2. In the structured channel the whole text must be one JSON object. It need not carry the nonce; a nonce that is there
+   and differs is refused.
+3. Elsewhere the answer is the one outermost JSON object that carries the call's nonce, whatever stands around it:
+   a code fence, chat, objects without the nonce or with another. Several such objects count as one if they are equal,
+   else the answer is ambiguous.
+
+Reading an opinion (malformed, or corrupt in a batch, unless all hold):
+
+4. The keys are `argument`, `cited_evidence`, `score` (and `nonce`, or in a batch `criterion_id`), all of them, once.
+5. `score` is a whole number on the dimension's scale. 7.0 is 7, as JSON Schema's "integer" has it; "7", true, null,
+   7.0000001, NaN, 1e999 and numbers of thousands of digits are no scores.
+6. `argument` is a text that is not blank, `cited_evidence` a list of texts, blank ones left out, both within bounds.
+   Both are cleaned (app/domain/text.py), so that no store, file or terminal chokes on what is kept.
+
+A batch is an object with a list `opinions`; other keys beside it are ignored. Entries whose `criterion_id` was not
+asked for are ignored, their order means nothing. A dimension is accepted if it has an entry, and all its entries are
+valid and equal; it is corrupt if it has entries otherwise, and missing if it has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.domain.job import Dimension, Scale
+from app.domain.strict_json import Flaw, Json, JsonError, loads, outermost_objects
+from app.domain.text import clean, shown
+
+MAX_ANSWER_CHARS = 4_000_000
+MAX_ARGUMENT_CHARS = 20_000
+MAX_QUOTE_CHARS = 5_000
+MAX_QUOTES = 50
+RAW_CHARS = 500
+
+_OPINION_KEYS = frozenset({"argument", "cited_evidence", "score"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One accepted opinion. Holds: the score is on the scale, the texts are clean."""
+
+    score: int
+    argument: str
+    cited_evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The answer is no opinion; `reason` is one line and safe to log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """A discarded part of a batched answer, or all of it (`dimension_id` None).
+
+    `raw` is what the judge sent, for the log: one line, unprintable characters escaped, cut to about `RAW_CHARS`.
+    """
+
+    dimension_id: str | None
+    reason: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReading:
+    """What a batched answer brought. Holds: every dimension asked for is accepted, missing, or named in `corrupt`."""
+
+    accepted: dict[str, Verdict]
+    missing: list[str]
+    corrupt: list[Corrupt]
+
+    def to_retry(self, dimensions: Sequence[Dimension]) -> list[Dimension]:
+        """The dimensions that must be asked one by one."""
+        return [dimension for dimension in dimensions if dimension.id not in self.accepted]
+
+
+class _Refused(ValueError):
+    """Carries the reason from the rule that found it to the reading that reports it."""
+
+
+def read_single(text: str, *, structured: bool, nonce: str, scale: Scale) -> Verdict | Malformed:
+    """One dimension's answer. Never raises, whatever the text."""
+    try:
+        answer = _find(text, structured=structured, nonce=nonce)
+        return _verdict({key: value for key, value in answer.items() if key != "nonce"}, scale)
+    except _Refused as refused:
+        return Malformed(str(refused))
+
+
+def read_batch(text: str, *, structured: bool, nonce: str, dimensions: Sequence[Dimension]) -> BatchReading:
+    """A batched answer. Never raises, whatever the text."""
+    try:
+        entries = _find(text, structured=structured, nonce=nonce).get("opinions")
+        if not isinstance(entries, list):
+            raise _Refused("opinions must be a list")
+    except _Refused as refused:
+        return BatchReading({}, [d.id for d in dimensions], [Corrupt(None, str(refused), shown(text, RAW_CHARS))])
+
+    by_id = {dimension.id: dimension for dimension in dimensions}
+    named: dict[str, list[dict[str, Json]]] = {}
+    corrupt: list[Corrupt] = []
+    for entry in entries:
+        try:
+            criterion_id, opinion = _named(entry)
+        except _Refused as refused:
+            corrupt.append(Corrupt(None, str(refused), shown(_dumped(entry), RAW_CHARS)))
+        else:
+            if criterion_id in by_id:
+                named.setdefault(criterion_id, []).append(opinion)
+
+    accepted: dict[str, Verdict] = {}
+    for criterion_id, opinions in named.items():
+        try:
+            accepted[criterion_id] = _agreed(opinions, by_id[criterion_id].scale)
+        except _Refused as refused:
+            raw = " ".join(_dumped({"criterion_id": criterion_id, **opinion}) for opinion in opinions)
+            corrupt.append(Corrupt(criterion_id, str(refused), shown(raw, RAW_CHARS)))
+    return BatchReading(accepted, [d.id for d in dimensions if d.id not in named], corrupt)
+
+
+def _find(text: str, *, structured: bool, nonce: str) -> dict[str, Json]:
+    """Rules 1 to 3."""
+    if len(text) > MAX_ANSWER_CHARS:
+        raise _Refused(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
+    if not structured:
+        return _carrying(nonce, text)
+    try:
+        answer = loads(text)
+    except JsonError as error:
+        raise _Refused(f"the answer is no JSON object: {error}") from None
+    if isinstance(answer, Flaw):
+        raise _Refused(answer.reason)
+    if not isinstance(answer, dict):
+        raise _Refused("the answer is no JSON object")
+    if "nonce" in answer and answer["nonce"] != nonce:
+        raise _Refused("the answer carries another nonce")
+    return answer
+
+
+def _carrying(nonce: str, text: str) -> dict[str, Json]:
+    """A flawed object cannot be asked for its nonce: one whose source holds it counts as carrying it."""
+    carrying: dict[str, dict[str, Json]] = {}
+    for found in outermost_objects(text) if nonce in text else ():
+        if isinstance(found.value, Flaw):
+            if nonce in found.source:
+                raise _Refused(found.value.reason)
+        elif isinstance(found.value, dict) and found.value.get("nonce") == nonce:
+            carrying[_dumped(found.value)] = found.value
+    if len(carrying) != 1:
+        raise _Refused("different objects carry the nonce" if carrying else "no JSON object carries the nonce")
+    return carrying.popitem()[1]
+
+
+def _named(entry: Json) -> tuple[str, dict[str, Json]]:
+    """An entry of a batch as its criterion's id and the rest."""
+    if isinstance(entry, Flaw):
+        raise _Refused(entry.reason)
+    if not isinstance(entry, dict):
+        raise _Refused("an opinion must be an object")
+    opinion = dict(entry)
+    criterion_id = opinion.pop("criterion_id", None)
+    if not isinstance(criterion_id, str):
+        raise _Refused("criterion_id must be text")
+    return criterion_id, opinion
+
+
+def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale) -> Verdict:
+    verdicts = {_verdict(opinion, scale) for opinion in opinions}
+    if len(verdicts) != 1:
+        raise _Refused("several opinions on one criterion disagree")
+    return verdicts.pop()
+
+
+def _verdict(opinion: dict[str, Json], scale: Scale) -> Verdict:
+    """Rules 4 to 6."""
+    if missing := _OPINION_KEYS - opinion.keys():
+        raise _Refused(f"lacks {', '.join(sorted(missing))}")
+    if unknown := opinion.keys() - _OPINION_KEYS:
+        raise _Refused(f"has the unknown key {shown(min(unknown), 60)!r}")
+    return Verdict(
+        score=_score(opinion["score"], scale),
+        argument=_argument(opinion["argument"]),
+        cited_evidence=_evidence(opinion["cited_evidence"]),
+    )
+
+
+def _score(value: Json, scale: Scale) -> int:
+    if isinstance(value, Flaw):
+        raise _Refused(f"score: {value.reason}")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _Refused("score must be a whole number")
+    if not scale.min <= value <= scale.max:
+        raise _Refused(f"score must be within {scale.min}..{scale.max}, got {value}")
+    return value
+
+
+def _argument(value: Json) -> str:
+    argument = _text(value, "argument", MAX_ARGUMENT_CHARS)
+    if not argument:
+        raise _Refused("argument is blank")
+    return argument
+
+
+def _evidence(value: Json) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _Refused("cited_evidence must be a list")
+    if len(value) > MAX_QUOTES:
+        raise _Refused(f"cited_evidence has more than {MAX_QUOTES} quotes")
+    quotes = (_text(quote, "cited_evidence", MAX_QUOTE_CHARS) for quote in value)
+    return tuple(quote for quote in quotes if quote)
+
+
+def _text(value: Json, field: str, most: int) -> str:
+    if not isinstance(value, str):
+        raise _Refused(f"{field} must be text")
+    if len(value) > most:
+        raise _Refused(f"{field} is longer than {most} characters")
+    return clean(value).strip()
+
+
+def _dumped(value: Json) -> str:
+    """One text for one value, whatever the order of its keys. True and 1 differ, as they do not in Python."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=lambda flaw: f"<{flaw.reason}>")

@@ -1,0 +1,122 @@
+"""`python -m app.providers.simulated`: run a simulated provider until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from app.providers.simulated.config import (
+    ANSWER_FAULTS,
+    BODY_FAULTS,
+    Behaviour,
+    ConfigError,
+    SimulatedConfig,
+    options,
+    parse_changes,
+    parse_fault,
+    parse_step,
+    parse_value,
+)
+from app.providers.simulated.server import SimulatedProvider
+
+_EPILOG = f"""\
+faults      of the HTTP answer: {", ".join(BODY_FAULTS)}
+            of the judge's words: {", ".join(ANSWER_FAULTS)}
+steps       300:10 is cap 10 after 300 good answers; 30s:cap=10,rpm=60 is both after 30 seconds
+models      --model slow:latency=5,cap=2 gives the model 'slow' limits and manners of its own
+
+The first line of output is JSON with the base_url, once the server accepts connections. Both SDKs take it as it is.
+GET /stats, GET /log and POST /control (JSON, options named as here, with '_' for '-') work while it runs.
+"""
+
+
+_METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; every behaviour option is offered under its own name."""
+    parse = argparse.ArgumentParser(
+        prog="python -m app.providers.simulated",
+        description="A stand-in for an LLM provider: OpenAI's and Anthropic's APIs with real limits and real faults.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parse.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parse.add_argument("--port", type=int, default=0, help="port to listen on; 0 picks a free one")
+    parse.add_argument("--seed", type=int, default=1, help="scores and chances follow from it")
+    parse.add_argument("--api-key", help="refuse other keys with 401")
+    parse.add_argument("--log", metavar="FILE", help="append every request to FILE, one JSON object a line")
+    parse.add_argument("--fault", action="append", default=[], metavar="NAME=SHARE", help="spoil a share of answers")
+    parse.add_argument("--step", action="append", default=[], metavar="WHEN:CHANGE", help="change limits later")
+    parse.add_argument("--model", action="append", default=[], metavar="NAME:CHANGES", help="treat a model otherwise")
+    for name, kind, default, help_text in options():
+        flag = "--" + name.replace("_", "-")
+        shown = f"{help_text} (default: {'none' if default is None else str(default).lower()})"
+        if kind == "bool":
+            parse.add_argument(flag, default=default, action=argparse.BooleanOptionalAction, help=shown)
+        else:
+            parse.add_argument(flag, default=default, metavar=_METAVARS[kind.partition(" ")[0]], help=shown)
+    return parse
+
+
+def config_of(arguments: argparse.Namespace) -> SimulatedConfig:
+    """The configuration that the command line asks for; raises `ConfigError`."""
+    wish: dict[str, Any] = {}
+    for name, _, default, _ in options():
+        value = getattr(arguments, name)
+        if value != default:
+            wish[name] = parse_value(name, value) if isinstance(value, str) else value
+    wish["faults"] = dict(parse_fault(text) for text in arguments.fault)
+    behaviour = Behaviour().changed(wish)
+    models = {}
+    for text in arguments.model:
+        name, separator, changes = text.partition(":")
+        if not name or not separator:
+            raise ConfigError(f"a model looks like slow:latency=5,cap=2, got {text!r}")
+        models[name] = behaviour.changed(parse_changes(changes))
+    return SimulatedConfig(
+        behaviour=behaviour,
+        models=models,
+        steps=tuple(parse_step(text) for text in arguments.step),
+        seed=arguments.seed,
+        api_key=arguments.api_key,
+        log_file=arguments.log,
+    )
+
+
+async def serve(config: SimulatedConfig, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with SimulatedProvider(config, host=host, port=port) as provider:
+        sys.stdout.write(json.dumps({"base_url": provider.base_url, "pid": os.getpid()}) + "\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parse = parser()
+    arguments = parse.parse_args(argv)
+    try:
+        config = config_of(arguments)
+    except ConfigError as error:
+        parse.error(str(error))
+    try:
+        import uvloop  # noqa: PLC0415  not to be had on Windows
+    except ImportError:
+        run = asyncio.run
+    else:
+        run = uvloop.run
+    run(serve(config, arguments.host, arguments.port))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

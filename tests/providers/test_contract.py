@@ -1,0 +1,172 @@
+"""Both dialects, through both real SDKs, against the simulated server: what every provider promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from app.providers.base import FailureKind, ProviderFailure
+from app.providers.simulated import Behaviour, SimulatedConfig, SimulatedProvider
+from tests.providers.conftest import KEY, SCHEMA, chat
+
+PROMPT = "> the text\nEND OF MATERIAL 0123456789abcdef\nSCALE: 2..4\nNONCE: 0123456789abcdef\nJudge."
+
+
+def config(**behaviour: Any) -> SimulatedConfig:
+    return SimulatedConfig(behaviour=Behaviour().changed(behaviour))
+
+
+async def failure_of(provider: Any, request: Any = None) -> ProviderFailure:
+    with pytest.raises(ProviderFailure) as caught:
+        await provider.complete(request or chat(PROMPT))
+    return caught.value
+
+
+async def test_plain_answers_are_text_with_usage_and_the_answering_model(dialect, provider_at):
+    async with SimulatedProvider(config()) as sim:
+        reply = await provider_at(dialect, sim.base_url).complete(chat(PROMPT))
+    verdict = json.loads(reply.text)
+    assert verdict["nonce"] == "0123456789abcdef"
+    assert verdict["score"] in (2, 3, 4)
+    assert (reply.structured, reply.truncated, reply.model) == (False, False, "judge")
+    assert reply.usage.input_tokens > 10
+    assert reply.usage.output_tokens > 10
+
+
+@pytest.mark.parametrize(
+    "dialect, channel", [("openai", "json_schema"), ("anthropic", "tool"), ("anthropic", "json_schema")]
+)
+async def test_structured_answers_keep_the_schema(dialect, channel, provider_at):
+    async with SimulatedProvider(config()) as sim:
+        provider = provider_at(dialect, sim.base_url, structured_channel=channel)
+        reply = await provider.complete(chat(PROMPT, schema=SCHEMA))
+    verdict = json.loads(reply.text)
+    assert reply.structured
+    assert set(verdict) == {"score", "argument", "cited_evidence"}
+    assert verdict["score"] in (3, 4, 5)
+
+
+async def test_without_structured_output_a_schema_is_not_sent(dialect, provider_at):
+    async with SimulatedProvider(config()) as sim:
+        provider = provider_at(dialect, sim.base_url, structured_output=False)
+        reply = await provider.complete(chat(PROMPT, schema=SCHEMA))
+    assert not reply.structured
+    assert json.loads(reply.text)["nonce"] == "0123456789abcdef"
+
+
+async def test_a_tool_that_was_ignored_is_no_structured_answer(provider_at):
+    async with SimulatedProvider(config(faults={"chatter": 1})) as sim:
+        reply = await provider_at("anthropic", sim.base_url).complete(chat(PROMPT, schema=SCHEMA))
+    assert not reply.structured
+    assert reply.text.startswith("Here is my verdict")
+
+
+async def test_an_answer_cut_at_max_tokens_says_so(dialect, provider_at):
+    async with SimulatedProvider(config()) as sim:
+        reply = await provider_at(dialect, sim.base_url).complete(chat(PROMPT, max_tokens=1))
+    assert reply.truncated
+
+
+async def test_rate_limit_headers_come_with_answers_and_refusals(dialect, provider_at):
+    async with SimulatedProvider(config(rpm=60, burst=1, tpm=1_000_000)) as sim:
+        provider = provider_at(dialect, sim.base_url)
+        reply = await provider.complete(chat(PROMPT))
+        failure = await failure_of(provider)
+    name = "x-ratelimit-remaining-requests" if dialect == "openai" else "anthropic-ratelimit-requests-remaining"
+    assert reply.headers[name] == "0"
+    assert failure.headers[name] == "0"
+    assert all(key.startswith(("x-ratelimit-", "anthropic-ratelimit-", "retry-after")) for key in reply.headers)
+    assert failure.kind is FailureKind.RATE_LIMITED
+    assert failure.status_code == 429
+    assert failure.retry_after_s is not None
+    assert 0 < failure.retry_after_s <= 1
+
+
+@pytest.mark.parametrize(
+    "behaviour, kinds",
+    [
+        ({"cap": 0}, {FailureKind.RATE_LIMITED}),
+        ({"noise_429": 1}, {FailureKind.RATE_LIMITED}),
+        ({"exhausted": True}, {FailureKind.QUOTA_EXHAUSTED}),
+        ({"overload_529": 1}, {FailureKind.OVERLOADED}),
+        ({"fail_5xx": 1}, {FailureKind.SERVER}),
+        ({"faults": {"cut": 1}}, {FailureKind.CONNECTION}),
+        ({"faults": {"html": 1}}, {FailureKind.MALFORMED}),
+        ({"faults": {"invalid_json": 1}}, {FailureKind.MALFORMED}),
+        ({"faults": {"huge": 1}}, {FailureKind.MALFORMED}),
+        ({"faults": {"bomb": 1}}, {FailureKind.MALFORMED}),
+    ],
+    ids=str,
+)
+async def test_every_way_to_fail(dialect, provider_at, behaviour, kinds):
+    async with SimulatedProvider(config(**behaviour)) as sim:
+        failure = await failure_of(provider_at(dialect, sim.base_url))
+        assert sim.stats()["calls"] == 1, "the SDK's own retries are off"
+    assert failure.kind in kinds
+    assert len(failure.message) <= 300
+
+
+async def test_a_wrong_key_is_rejected_and_never_shown(dialect, provider_at):
+    async with SimulatedProvider(SimulatedConfig(api_key="sk-the-right-one")) as sim:
+        failure = await failure_of(provider_at(dialect, sim.base_url))
+        assert (failure.kind, failure.status_code) == (FailureKind.REJECTED, 401)
+        assert KEY not in failure.message
+        await provider_at(dialect, sim.base_url, key="sk-the-right-one").complete(chat())
+
+
+async def test_temperature_and_limits_reach_the_provider(dialect, provider_at):
+    async with SimulatedProvider(config(tpm=100_000, burst=60)) as sim:
+        await provider_at(dialect, sim.base_url).complete(chat("x" * 400, max_tokens=5_000, temperature=0.5))
+        charged = sim.stats()["tokens"]["charged"]
+    assert charged == 5_000 if dialect == "openai" else 100 <= charged <= 120
+
+
+async def test_a_silent_server_times_out(dialect, provider_at, monkeypatch):
+    monkeypatch.setattr("app.providers.http.READ_GRACE_S", 0.0)
+    async with SimulatedProvider(config(faults={"hang": 1})) as sim:
+        failure = await failure_of(provider_at(dialect, sim.base_url, timeout_s=0.1))
+    assert failure.kind is FailureKind.TIMEOUT
+
+
+async def test_cancelling_a_call_hangs_up(dialect, provider_at):
+    """The lease is released when the caller's deadline cuts the call, so the provider must see it closed."""
+    async with SimulatedProvider(config(faults={"hang": 1})) as sim:
+        provider = provider_at(dialect, sim.base_url)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await provider.complete(chat(PROMPT))
+        await until(lambda: sim.stats()["open"] == 0)
+        assert sim.stats()["by_status"] == {"0": 1}
+
+
+async def test_a_dripping_body_is_cut_by_the_callers_deadline(dialect, provider_at):
+    async with SimulatedProvider(config(faults={"drip": 1}, drip_interval=0.05)) as sim:
+        provider = provider_at(dialect, sim.base_url)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.4):
+                await provider.complete(chat(PROMPT))
+        await until(lambda: sim.stats()["open"] == 0)
+
+
+async def test_a_closed_port_is_a_connection_failure(dialect, provider_at):
+    async with SimulatedProvider() as sim:
+        base_url = sim.base_url
+    failure = await failure_of(provider_at(dialect, base_url))
+    assert failure.kind is FailureKind.CONNECTION
+
+
+async def test_hundreds_of_calls_are_open_at_once(dialect, provider_at):
+    """aiohttp's own default would stop at 100."""
+    async with SimulatedProvider(config(latency=1.0)) as sim:
+        provider = provider_at(dialect, sim.base_url)
+        await asyncio.gather(*(provider.complete(chat(PROMPT)) for _ in range(300)))
+        assert sim.stats()["max_open"] == 300
+
+
+async def until(condition: Any, deadline_s: float = 5.0) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not condition():  # noqa: ASYNC110  the condition is another server's state
+            await asyncio.sleep(0.01)
