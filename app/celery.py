@@ -92,6 +92,10 @@ class Dicast(Celery):  # type: ignore[misc]
         """Store a job in the ledger and return its id; see `app.submission.submit`."""
         return submit(job, ledger=self.ledger, pools=self.pools, settings=self.settings)
 
+    def call_timeout_s(self, pool: str) -> float:
+        """How long a call of this pool may take in total."""
+        return self.pools.get(pool).timeout_s or self.settings.llm_call_timeout
+
     @cached_property
     def gate(self) -> GateConfig:
         assert self.node is not None, "only workers have gates"
@@ -99,7 +103,7 @@ class Dicast(Celery):  # type: ignore[misc]
             store_url=self.store_url,
             keys=self.keys,
             node=self.node.id,
-            call_deadline_s=self.settings.llm_call_timeout + CALL_GRACE_S,
+            lease_s=lambda pool: self.call_timeout_s(pool) + CALL_GRACE_S,
             observer=GateLog(),
         )
 
@@ -168,7 +172,8 @@ app = create_app(environment())
 
 @signals.setup_logging.connect
 def _json_logs(loglevel: Any = None, **_: Any) -> None:
-    logs.configure(app.settings.log_level, app.settings.secrets())
+    node = {"node": app.node.id} if app.node is not None else {}
+    logs.configure(app.settings.log_level, app.settings.secrets(), **node)
 
 
 @signals.celeryd_init.connect

@@ -51,10 +51,10 @@ class Gatherer:
         job = await self._ledger.job(ref.job)
         if job is None:
             return Gathered()
-        page = await self._ledger.page(ref)
+        page = await self._ledger.take_page(ref)
+        if page is None:
+            return Gathered()
         if page:
-            if int(page["left"]) > 0:
-                return Gathered()
             await asyncio.to_thread(self._write, ref, page)
         finish, plan = await self._ledger.close_page(ref, len(job.lanes))
         return Gathered(finish, plan)

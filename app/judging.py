@@ -8,6 +8,7 @@ is waited for; it never turns an answer into a failure.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 from collections import OrderedDict
@@ -33,6 +34,8 @@ from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from workers.gate import Lease
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 ALL_DIMENSIONS = "*"
 """What the log names as the dimension of a batched call."""
@@ -74,7 +77,8 @@ class _Call:
 
 
 class Judge:
-    """Judges messages on one event loop. `provider` gives a pool's provider, `model` an agent's model."""
+    """Judges messages on one event loop. `provider` gives a pool's provider, `model` an agent's model,
+    `call_timeout_s` how long a pool's call may take in total."""
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Judge:
         provider: Callable[[str], Awaitable[Provider]],
         model: Callable[[Agent], str],
         policy: RetryPolicy,
-        call_timeout_s: float,
+        call_timeout_s: Callable[[str], float],
     ) -> None:
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s = policy, call_timeout_s
@@ -128,13 +132,19 @@ class Judge:
         if not run:
             settled = all(c.verdict in {Claimed.DONE, Claimed.CANCELLED, Claimed.POISON} for c in claims)
             return _outcome(settled, recorded)
-        return await self._call(call, lease)
+        try:
+            return await self._call(call, lease)
+        except Exception as error:
+            # A fault of this program: it must not leave the unit in the hands of a task that is gone.
+            logger.exception("job %s, unit %s.%s.%s", ref.job, ref.lane, ref.page, token)
+            return await self._failed(call, ProviderFailure(FailureKind.INTERNAL, repr(error)), 0.0, {})
 
     # ------------------------------------------------------------------ the call
     async def _call(self, call: _Call, lease: Lease | None) -> Outcome:
         loop = asyncio.get_running_loop()
         left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
-        if left_s < 0.5 * self._call_timeout_s:  # no right to a whole call: give up the claim, come again for one
+        timeout_s = min(self._call_timeout_s(call.agent.pool), left_s)
+        if left_s < 0.5 * self._call_timeout_s(call.agent.pool):  # no right to a whole call: give up the claim, come again for one
             return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
         try:
             provider = await self._provider(call.agent.pool)
@@ -156,7 +166,6 @@ class Judge:
             temperature=call.agent.temperature,
             schema=prompt.schema,
         )
-        timeout_s = min(self._call_timeout_s, left_s)
         started = loop.time()
         try:
             async with asyncio.timeout(timeout_s):
@@ -330,10 +339,9 @@ class Judge:
         )
         return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
 
-    def _log(self, event: Callable[..., None], call: _Call, **values: object) -> None:
-        values.setdefault("dimension", call.label)
+    def _log(self, event: Callable[..., None], call: _Call, dimension: str | None = None, **values: object) -> None:
         event(
-            agent=call.agent.name, job=call.ref.job, item=call.item.id, pool=call.agent.pool,
+            dimension=dimension or call.label, agent=call.agent.name, job=call.ref.job, item=call.item.id, pool=call.agent.pool,
             unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
         )  # fmt: skip
 

@@ -48,18 +48,14 @@ class Messages:
         message = self._unit(job, ref, job.lanes[ref.lane], token)
         await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
 
-    async def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[Token]) -> None:
-        """Send units of an incomplete batch as further members of the chord of `task`."""
-
-        def send() -> None:
-            for token in tokens:
-                message = self._unit(job, ref, job.lanes[ref.lane], token)
-                if task.request.chord:
-                    task.add_to_chord(message)
-                else:
-                    message.apply_async()
-
-        await asyncio.to_thread(send)
+    def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[Token]) -> None:
+        """Send units of an incomplete batch as further members of the chord of `task`, from its own task greenlet."""
+        for token in tokens:
+            message = self._unit(job, ref, job.lanes[ref.lane], token)
+            if task.request.chord:
+                task.add_to_chord(message)
+            else:
+                message.apply_async()
 
     async def start(self, job_id: str) -> None:
         await self._control(EVALUATE, job_id, task_id=job_id)

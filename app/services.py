@@ -26,6 +26,8 @@ from workers.store.connection import connect_async
 
 logger = logging.getLogger(__name__)
 
+CLAIM_GRACE_S = 60.0
+"""How much longer a claim may last than its call: what a worker may need to read and store the answer."""
 RETENTION_S = 7 * 86_400
 
 
@@ -38,7 +40,8 @@ class Services:
         self._app, self._settings = app, settings
         self._client = connect_async(app.store_url)
         self._providers: dict[str, asyncio.Future[Provider]] = {}
-        self.ledger = Ledger(self._client, app.keys, app.node.id)
+        claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
+        self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms)
         self.messages = Messages(app)
         self.judge = Judge(
             self.ledger,
@@ -51,7 +54,7 @@ class Services:
                 requeue_budget=settings.requeue_budget,
                 retry_after_max_s=settings.retry_after_max,
             ),
-            call_timeout_s=settings.llm_call_timeout,
+            call_timeout_s=app.call_timeout_s,
         )
         self._planner = Planner(
             self.ledger, self.messages.page, window_s=settings.window_seconds, page_max=settings.page_units

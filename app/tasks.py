@@ -55,7 +55,7 @@ async def _judge(self: Any, job_id: str, lane: int, page: int, token: str) -> st
     if outcome.follow_ups:
         job = await service.judge.job(job_id)
         assert job is not None
-        await service.messages.join_chord(self, job, ref, outcome.follow_ups)
+        service.messages.join_chord(self, job, ref, outcome.follow_ups)
     if outcome.plan:
         await service.messages.plan(job_id, lane)
     if outcome.gather:

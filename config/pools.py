@@ -43,7 +43,8 @@ class PoolSpec:
     """One `[pools.<name>]` table, defaults filled in. `limit` to `tpm` are first values: live state is not kept here.
 
     `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
-    `api_key_env` None: no key is sent. `timeout_s` None: LLM_CALL_TIMEOUT.
+    `api_key_env` None: no key is sent. `timeout_s` bounds a server's silence, not the whole call, which
+    LLM_CALL_TIMEOUT does; None: no shorter than that.
     """
 
     name: str

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
 
@@ -158,12 +159,15 @@ class Settings:
         return self.worker_slots or self.max_concurrent_llm_calls + 4
 
     def secrets(self) -> list[str]:
-        """Values that must never be shown."""
-        return [
-            value
-            for spec in fields(self)
-            if spec.metadata["secret"] and spec.name != "redis_url" and (value := getattr(self, spec.name))
-        ]
+        """Values that must never be shown: keys, and the password of a URL."""
+        values = [getattr(self, spec.name) for spec in fields(self) if spec.metadata["secret"]]
+        return [secret for value in values if value for secret in (_password(value) if "://" in value else [value])]
+
+
+def _password(url: str) -> list[str]:
+    """The password of a URL as it stands there, and as it is meant."""
+    password = urlsplit(url).password
+    return [password, unquote(password)] if password else []
 
 
 def environment(dotenv: str | Path = ".env") -> dict[str, str]:
@@ -220,7 +224,7 @@ def _whole(raw: str) -> int:
 
 
 def _number(raw: str) -> float:
-    if raw != raw.strip() or "_" in raw:
+    if raw != raw.strip() or "_" in raw or not raw.isascii():
         raise ValueError
     value = float(raw)
     if not math.isfinite(value):

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import gc
 import itertools
 import logging
 import queue
+import socket
 import sys
 import threading
 import traceback
@@ -80,7 +82,9 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
         self._hub: Any = None
         self._callbacks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._drain_asked = False
+        self._wake_asked = False
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
 
         self._beats = self._missed_beats = 0
         self._lag_max_s = 0.0
@@ -96,10 +100,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
         return self._thread.is_alive()
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Once per connection to the broker: with a lost one goes also what the hub was asked to call."""
+        """Once per connection to the broker: with a lost one the hub forgets what it was to watch."""
         self._hub = hub
-        self._drain_asked = False
-        hub.call_soon(self._drain)
+        # Not `hub.call_soon`: acknowledgements that a callback asks for would wait for the next event, up to 1 s.
+        hub.add_reader(self._wake_reader, self._drain)
         hub.call_repeatedly(WATCH_S, self._watch)
 
     def on_apply(
@@ -192,13 +196,19 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._callbacks.put((function, *args))
         if self._hub is None:  # a broker that needs no hub: called in place, as by Celery's thread pool
             self._drain()
-        elif not self._drain_asked:
-            self._drain_asked = True
-            self._hub.call_soon(self._drain)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._wake_asked:
+            self._wake_asked = True
+            self._wake_writer.send(b"\0")
 
     # ------------------------------------------------------------------ on the hub
     def _drain(self) -> None:
-        self._drain_asked = False
+        with contextlib.suppress(BlockingIOError):
+            self._wake_reader.recv(64)
+        self._wake_asked = False
         while True:
             try:
                 entry = self._callbacks.get_nowait()
@@ -234,8 +244,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._failure = failure
         logger.critical("%s: the worker stops", failure)
         worker_state.should_stop = EX_FAILURE
-        if self._hub is not None:
-            self._hub.call_soon(self._drain)  # wakes it
+        self._wake()
 
     # ------------------------------------------------------------------ on the loop
     def ended(self, run: TaskRun) -> None:

@@ -69,12 +69,13 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """What the composition root tells the gate, as `app.gate`. `call_deadline_s` bounds a call and its lease."""
+    """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
+    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends."""
 
     store_url: str
     keys: Keys
     node: str
-    call_deadline_s: float
+    lease_s: Callable[[str], float]
     observer: Observer
     broker_is_store: bool = True
 
@@ -205,13 +206,14 @@ class Gate:
 
     async def _admit(self, wants: list[Want], asked: Any) -> tuple[list[Verdict], int]:
         config = self.host.config
+        lease_s = config.lease_s(self.pool)
         given, self._give_back = self._give_back, []
         started = asyncio.get_running_loop().time()
         try:
             answer = await self.host.store.admit(
                 pool=self.pool,
                 node=config.node,
-                ttl_ms=int(config.call_deadline_s * 1000),
+                ttl_ms=int(lease_s * 1000),
                 give_back=given,
                 wanted=wants,
             )
@@ -220,7 +222,7 @@ class Gate:
             self._give_back = given + [w.lease for w in wants] + self._give_back
             raise
         self._open_calls = answer.open_in_all
-        expires_at = started + config.call_deadline_s
+        expires_at = started + lease_s
         for request, want, verdict in zip(asked, wants, answer.verdicts, strict=True):
             if verdict is Verdict.REFUSED:
                 if not request.announced:

@@ -57,7 +57,10 @@ def reap(app: Any, registry: Registry, keys: Keys) -> int:
         restored += count
         if dead:
             freed = registry.bury(node)
-            logger.warning("node %s is dead: %d messages put back, %d leases freed", node.id, count, freed)
+            logger.warning(
+                "node %s is dead: %d messages put back, %d leases freed", node.id, count, freed,
+                extra={"event": "node_lost", "node": node.id, "leases": freed, "messages": count},
+            )  # fmt: skip
         else:
             registry.forget(node)
             logger.warning("node %s is silent: %d messages put back, its leases run out", node.id, count)

@@ -18,6 +18,9 @@ from app.domain.job import Dimension, Scale
 CHARACTERS_PER_TOKEN = 2
 """A cautious guess: English has about four, escaped or non-Latin text far fewer."""
 
+FRAME_TOKENS = 40
+"""An opinion's braces, keys, white space and score."""
+
 LENGTHS = frozenset({"minLength", "maxLength"})
 """Keywords that OpenAI's strict mode does not document: pass them to `without`."""
 
@@ -34,7 +37,7 @@ class Room(NamedTuple):
 
 def room(max_tokens: int, opinions: int = 1) -> Room:
     """What `opinions` opinions may fill so that they end within `max_tokens`: half argument, half quotes."""
-    characters = max_tokens * CHARACTERS_PER_TOKEN // opinions
+    characters = (max_tokens // opinions - FRAME_TOKENS) * CHARACTERS_PER_TOKEN
     return Room(
         argument_chars=min(max(characters // 2, 40), 1200),
         quote_chars=min(max(characters // 4, 20), 400),
@@ -83,7 +86,7 @@ def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
 
 def _opinion(lowest: int, highest: int, limits: Room) -> Schema:
     return {
-        "argument": {"type": "string", "minLength": 1, "maxLength": limits.argument_chars},
+        "argument": {"type": "string", "minLength": 20, "maxLength": limits.argument_chars},
         "cited_evidence": {
             "type": "array",
             "items": {"type": "string", "minLength": 1, "maxLength": limits.quote_chars},

@@ -22,6 +22,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"  # the SDK's own deadline, or the caller's total one
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422, redirects: terminal
     MALFORMED = "malformed"  # a 200 that is no answer: HTML, too large, no content, bad JSON, no opinion
+    INTERNAL = "internal"  # a fault of this program
 
 
 RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
@@ -39,6 +40,7 @@ _RECORDED_AS = {
     FailureKind.TIMEOUT: ErrorKind.TIMEOUT,
     FailureKind.REJECTED: ErrorKind.REJECTED,
     FailureKind.MALFORMED: ErrorKind.MALFORMED,
+    FailureKind.INTERNAL: ErrorKind.INTERNAL,
 }
 
 

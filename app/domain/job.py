@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
+MAX_SCORE = 10**9
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -70,8 +71,8 @@ class ItemSource(Strict):
 class Scale(Strict):
     """Whole numbers from `min` to `max`, both allowed."""
 
-    min: int = 1
-    max: int = 10
+    min: int = Field(default=1, ge=-MAX_SCORE, le=MAX_SCORE)
+    max: int = Field(default=10, ge=-MAX_SCORE, le=MAX_SCORE)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -29,7 +29,6 @@ _NOT_RETRIED = {
     ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
     ErrorKind.CANCELLED: "Evaluation cancelled",
     ErrorKind.LOST: "Evaluation failed: its worker died too often",
-    ErrorKind.INTERNAL: "Evaluation failed: internal error",
 }
 
 

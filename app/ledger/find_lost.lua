@@ -2,6 +2,7 @@
 -- message will bring become due.
 -- KEYS  1 page  2 due  3 clock
 -- ARGV  1 now_ms  2 prefix of the members of due  3 prefix of the nodes' beacons  4 stride  5 1 if the page's queue is empty
+--       6 ms that a claim may last
 -- Reply -1 if the page is whole (gather it), else how many messages were found lost.
 --@include clock.lua
 --@include unit.lua
@@ -17,7 +18,7 @@ local function is_lost(position)
   if redis.call('HEXISTS', page, 'r:' .. position) == 1 then return false, false end
   local u = read_unit(page, position)
   if not u then return nothing_waits, true end
-  if u.owner ~= '' then return redis.call('EXISTS', ARGV[3] .. u.owner) == 0, false end
+  if u.owner ~= '' then return not in_living_hands(u, ARGV[3], now, tonumber(ARGV[6])), false end
   return redis.call('ZSCORE', KEYS[2], ARGV[2] .. position) == false and
          redis.call('ZSCORE', KEYS[2], ARGV[2] .. 'b' .. (position - position % stride)) == false, false
 end

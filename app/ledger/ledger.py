@@ -138,11 +138,14 @@ class LaneState(NamedTuple):
 class Ledger:
     """All verbs, for one event loop. Store errors are raised as they come: nothing is known of that write."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys, node: str) -> None:
-        self._redis, self._node = client, node
+    def __init__(self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int) -> None:
+        """`claim_ms` is how long a claim may last: longer than the longest call."""
+        self._redis, self._node, self._claim_ms = client, node, claim_ms
         self.keys = LedgerKeys(keys)
-        names = ("start", "open_page", "claim", "record", "defer", "take_due", "close_page", "claim_finish", "complete",
-                 "find_lost")  # fmt: skip
+        names = (
+            "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
+            "complete", "find_lost",
+        )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
 
     # ------------------------------------------------------------------ jobs
@@ -267,6 +270,7 @@ class Ledger:
                 str(token),
                 f"{ref}|{token}",
                 QUARANTINE_DEATHS,
+                self._claim_ms,
                 f"i:{item}",
                 *positions,
             ],
@@ -318,10 +322,12 @@ class Ledger:
         return taken
 
     # ------------------------------------------------------------------ gathering
-    async def page(self, ref: PageRef) -> dict[str, str]:
-        """All fields of a page; empty when it is gathered."""
-        fields: dict[str, str] = await self._redis.hgetall(self.keys.page(ref))
-        return fields
+    async def take_page(self, ref: PageRef) -> dict[str, str] | None:
+        """All fields of a whole page; {} when it is gathered already, None while units are open."""
+        fields = await self._scripts["take_page"](keys=[self.keys.page(ref)])
+        if not fields:
+            return None if await self._redis.exists(self.keys.page(ref)) else {}
+        return dict(zip(fields[::2], fields[1::2], strict=True))
 
     async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
         """Drop a page whose results lie on disk; returns (finish the job, plan the lane)."""
@@ -339,7 +345,8 @@ class Ledger:
         """
         k = self.keys
         lost = await self._scripts["find_lost"](
-            keys=[k.page(ref), k.due, k.base.clock], args=["", f"{ref}|", k.base.node(""), stride, int(queue_empty)]
+            keys=[k.page(ref), k.due, k.base.clock],
+            args=["", f"{ref}|", k.base.node(""), stride, int(queue_empty), self._claim_ms],
         )
         return None if lost < 0 else int(lost)
 

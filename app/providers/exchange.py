@@ -106,17 +106,16 @@ class Exchange:
         for link in chain:
             if isinstance(link, ResponseTooLarge | httpx2.DecodingError):
                 too_large = isinstance(link, ResponseTooLarge)
-                return ProviderFailure(
-                    FailureKind.MALFORMED, str(link) if too_large else "the body cannot be unpacked"
-                )
+                return ProviderFailure(FailureKind.MALFORMED, str(link) if too_large else "the body cannot be unpacked")
         if isinstance(root, TimeoutError | httpx2.TimeoutException):
             return ProviderFailure(FailureKind.TIMEOUT, f"no answer in time ({name})")
         if isinstance(root, httpx2.InvalidURL | httpx2.UnsupportedProtocol | aiohttp.InvalidURL):
             return ProviderFailure(FailureKind.REJECTED, f"the pool's base_url cannot be called ({name})")
         if isinstance(root, UnicodeEncodeError) and not _encodable(request):
             return ProviderFailure(FailureKind.REJECTED, "the texts hold lone surrogates and cannot be sent")
-        detail = self._redactor.clean(str(root), request.user)
-        return ProviderFailure(FailureKind.CONNECTION, f"connection failed ({name}): {detail}")
+        # An operating system error names host and reason; a parser's error would quote what the server sent.
+        detail = f": {self._redactor.clean(str(root))}" if isinstance(root, OSError) else ""
+        return ProviderFailure(FailureKind.CONNECTION, f"connection failed ({name}){detail}")
 
 
 class _Error(NamedTuple):

@@ -6,6 +6,8 @@ default one, which rescans its connection pool at each request.
 
 from __future__ import annotations
 
+import functools
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +23,6 @@ KEEPALIVE_S = 4.0
 """Shorter than the 5 s after which uvicorn, hence vLLM and LiteLLM, closes an idle connection under a new request."""
 
 CONNECT_TIMEOUT_S = 15.0
-READ_GRACE_S = 5.0
-"""The caller's total deadline comes first; the socket's own is there for callers that set none."""
 
 _RATE_LIMIT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-", "retry-after")
 _MAX_HEADERS = 64
@@ -47,7 +47,7 @@ class BoundedBodies(httpx2.AsyncClient):
     def __init__(self, *, max_response_bytes: int, timeout_s: float, trust_env: bool) -> None:
         self._max_response_bytes = max_response_bytes
         super().__init__(
-            timeout=httpx2.Timeout(timeout_s + READ_GRACE_S, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
+            timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
             limits=httpx2.Limits(
                 max_connections=MAX_CONNECTIONS,
                 max_keepalive_connections=MAX_CONNECTIONS,
@@ -55,6 +55,7 @@ class BoundedBodies(httpx2.AsyncClient):
             ),
             follow_redirects=False,
             trust_env=trust_env,
+            verify=_tls(trust_env),
         )
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **kwargs: Any) -> httpx2.Response:
@@ -77,6 +78,12 @@ class BoundedBodies(httpx2.AsyncClient):
             request=request,
             extensions={**response.extensions, "content_type": response.headers.get("content-type", "")},
         )
+
+
+@functools.cache
+def _tls(trust_env: bool) -> ssl.SSLContext:
+    """Loading the certificate authorities costs 50 ms: once a process, not once a pool."""
+    return httpx2.create_ssl_context(trust_env=trust_env)
 
 
 def rate_limit_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,9 @@ from app.providers.openai import OpenAIProvider
 from config.pools import PoolSpec
 from config.settings import Settings
 
+_GRACE_S = 5.0
+"""The caller's total deadline comes first; the socket's own is there for callers that set none."""
+
 
 def build_provider(
     spec: PoolSpec, settings: Settings, environ: Mapping[str, str], *, base_url: str | None = None
@@ -27,7 +30,7 @@ def build_provider(
         spec,
         api_key=_api_key(spec, settings, environ),
         base_url=base_url,
-        timeout_s=spec.timeout_s or settings.llm_call_timeout,
+        timeout_s=spec.timeout_s or settings.llm_call_timeout + _GRACE_S,
         max_response_bytes=settings.max_response_bytes,
     )
 

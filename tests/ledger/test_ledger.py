@@ -40,7 +40,7 @@ class Bench:
         self.nodes = [Node.here(f"w{n}@h", limit=5, slots=5) for n in range(2)]
         for node in self.nodes:
             self.registry.announce(node)
-        self.one, self.two = (Ledger(self.asyncs, KEYS, node.id) for node in self.nodes)
+        self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000) for node in self.nodes)
 
     def submit(self, job, batched=False):
         plan = lanes(["p"] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
@@ -151,7 +151,7 @@ async def test_a_unit_that_kills_its_workers_is_quarantined(bench):
     for _ in range(QUARANTINE_DEATHS):
         doomed = Node.here("x@h", limit=1, slots=1)
         bench.registry.announce(doomed)
-        assert (await claim(Ledger(bench.asyncs, KEYS, doomed.id), ref, 0)).verdict is Verdict.RUN
+        assert (await claim(Ledger(bench.asyncs, KEYS, doomed.id, claim_ms=60_000), ref, 0)).verdict is Verdict.RUN
         bench.registry.bury(doomed)
     last = await claim(bench.one, ref, 0)
     assert (last.verdict, last.calls) == (Verdict.POISON, QUARANTINE_DEATHS)
@@ -294,7 +294,7 @@ async def test_many_workers_on_one_page_give_each_unit_one_result(bench):
     async def worker(n):
         node = Node.here(f"x{n}@h", limit=1, slots=1)
         bench.registry.announce(node)
-        ledger = Ledger(bench.asyncs, KEYS, node.id)
+        ledger = Ledger(bench.asyncs, KEYS, node.id, claim_ms=60_000)
         for position in range(40):
             mine = await claim(ledger, ref, position, item=position // 2)
             if mine.verdict is Verdict.RUN:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.providers.anthropic import AnthropicProvider
-from app.providers.base import ChatRequest
+from app.providers.base import ChatRequest, ProviderFailure
 from app.providers.openai import OpenAIProvider
 from config.pools import PoolSpec
 
@@ -60,6 +60,18 @@ async def provider_at() -> AsyncIterator[Callable[..., AnyProvider]]:
     yield build
     for provider in made:
         await provider.close()
+
+
+async def failure_of(provider: Any, request: Any = None) -> ProviderFailure:
+    with pytest.raises(ProviderFailure) as caught:
+        await provider.complete(request or chat())
+    return caught.value
+
+
+async def until(condition: Any, deadline_s: float = 5.0) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not condition():  # noqa: ASYNC110  the condition is another server's state
+            await asyncio.sleep(0.01)
 
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -8,21 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.providers.base import FailureKind, ProviderFailure
+from app.providers.base import FailureKind
 from app.providers.simulated import Behaviour, SimulatedConfig, SimulatedProvider
-from tests.providers.conftest import KEY, SCHEMA, chat
+from tests.providers.conftest import KEY, SCHEMA, chat, failure_of, until
 
 PROMPT = "> the text\nEND OF MATERIAL 0123456789abcdef\nSCALE: 2..4\nNONCE: 0123456789abcdef\nJudge."
 
 
 def config(**behaviour: Any) -> SimulatedConfig:
     return SimulatedConfig(behaviour=Behaviour().changed(behaviour))
-
-
-async def failure_of(provider: Any, request: Any = None) -> ProviderFailure:
-    with pytest.raises(ProviderFailure) as caught:
-        await provider.complete(request or chat(PROMPT))
-    return caught.value
 
 
 async def test_plain_answers_are_text_with_usage_and_the_answering_model(dialect, provider_at):
@@ -64,6 +58,13 @@ async def test_a_tool_that_was_ignored_is_no_structured_answer(provider_at):
     assert reply.text.startswith("Here is my verdict")
 
 
+async def test_a_tool_call_with_a_key_twice_is_malformed(provider_at):
+    async with SimulatedProvider(config(faults={"duplicate": 1})) as sim:
+        failure = await failure_of(provider_at("anthropic", sim.base_url), chat(PROMPT, schema=SCHEMA))
+    assert failure.kind is FailureKind.MALFORMED
+    assert "twice" in failure.message
+
+
 async def test_an_answer_cut_at_max_tokens_says_so(dialect, provider_at):
     async with SimulatedProvider(config()) as sim:
         reply = await provider_at(dialect, sim.base_url).complete(chat(PROMPT, max_tokens=1))
@@ -71,7 +72,7 @@ async def test_an_answer_cut_at_max_tokens_says_so(dialect, provider_at):
 
 
 async def test_rate_limit_headers_come_with_answers_and_refusals(dialect, provider_at):
-    async with SimulatedProvider(config(rpm=60, burst=1, tpm=1_000_000)) as sim:
+    async with SimulatedProvider(config(rpm=6, burst=10, tpm=1_000_000)) as sim:
         provider = provider_at(dialect, sim.base_url)
         reply = await provider.complete(chat(PROMPT))
         failure = await failure_of(provider)
@@ -82,7 +83,7 @@ async def test_rate_limit_headers_come_with_answers_and_refusals(dialect, provid
     assert failure.kind is FailureKind.RATE_LIMITED
     assert failure.status_code == 429
     assert failure.retry_after_s is not None
-    assert 0 < failure.retry_after_s <= 1
+    assert 0 < failure.retry_after_s <= 11
 
 
 @pytest.mark.parametrize(
@@ -124,31 +125,23 @@ async def test_temperature_and_limits_reach_the_provider(dialect, provider_at):
     assert charged == 5_000 if dialect == "openai" else 100 <= charged <= 120
 
 
-async def test_a_silent_server_times_out(dialect, provider_at, monkeypatch):
-    monkeypatch.setattr("app.providers.http.READ_GRACE_S", 0.0)
+async def test_a_silent_server_times_out(dialect, provider_at):
     async with SimulatedProvider(config(faults={"hang": 1})) as sim:
         failure = await failure_of(provider_at(dialect, sim.base_url, timeout_s=0.1))
     assert failure.kind is FailureKind.TIMEOUT
 
 
-async def test_cancelling_a_call_hangs_up(dialect, provider_at):
-    """The lease is released when the caller's deadline cuts the call, so the provider must see it closed."""
-    async with SimulatedProvider(config(faults={"hang": 1})) as sim:
-        provider = provider_at(dialect, sim.base_url)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await provider.complete(chat(PROMPT))
+@pytest.mark.parametrize("fault", ["hang", "drip"])
+async def test_cancelling_a_call_hangs_up(dialect, provider_at, fault):
+    """The lease is released when the caller's total deadline cuts the call, so the provider must see it closed."""
+    async with SimulatedProvider(config(faults={fault: 1})) as sim:
+        call = asyncio.create_task(provider_at(dialect, sim.base_url).complete(chat(PROMPT)))
+        await until(lambda: sim.stats()["faults"] == {fault: 1})
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         await until(lambda: sim.stats()["open"] == 0)
         assert sim.stats()["by_status"] == {"0": 1}
-
-
-async def test_a_dripping_body_is_cut_by_the_callers_deadline(dialect, provider_at):
-    async with SimulatedProvider(config(faults={"drip": 1}, drip_interval=0.05)) as sim:
-        provider = provider_at(dialect, sim.base_url)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.4):
-                await provider.complete(chat(PROMPT))
-        await until(lambda: sim.stats()["open"] == 0)
 
 
 async def test_a_closed_port_is_a_connection_failure(dialect, provider_at):
@@ -160,13 +153,10 @@ async def test_a_closed_port_is_a_connection_failure(dialect, provider_at):
 
 async def test_hundreds_of_calls_are_open_at_once(dialect, provider_at):
     """aiohttp's own default would stop at 100."""
-    async with SimulatedProvider(config(latency=1.0)) as sim:
+    async with SimulatedProvider(config(latency=60)) as sim:
         provider = provider_at(dialect, sim.base_url)
-        await asyncio.gather(*(provider.complete(chat(PROMPT)) for _ in range(300)))
-        assert sim.stats()["max_open"] == 300
-
-
-async def until(condition: Any, deadline_s: float = 5.0) -> None:
-    async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110  the condition is another server's state
-            await asyncio.sleep(0.01)
+        calls = [asyncio.create_task(provider.complete(chat(PROMPT))) for _ in range(300)]
+        await until(lambda: sim.stats()["open"] == 300, 20)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)

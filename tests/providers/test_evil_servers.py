@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import json
 import tracemalloc
-import zlib
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.providers.base import FailureKind, ProviderFailure
-from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, good_body, make, sends
-from tests.providers.test_contract import failure_of
+from app.providers.simulated.faults import bomb
+from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, failure_of, good_body, make, sends
 
 MALFORMED, CONNECTION, REJECTED = FailureKind.MALFORMED, FailureKind.CONNECTION, FailureKind.REJECTED
 
@@ -108,7 +107,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
         (OK + b"content-length: 100\r\n\r\n{}", CONNECTION),
         (OK + b"content-length: -1\r\n\r\n{}", CONNECTION),
         (OK + b"content-length: abc\r\n\r\n{}", CONNECTION),
-        (OK + b"content-length: 2\r\n\r\n{}{}{}{}", MALFORMED),
+        (OK + b"content-length: 2\r\n\r\n{}{}{}{}", CONNECTION),
         (OK + b"transfer-encoding: chunked\r\n\r\nZZ\r\n{}\r\n", CONNECTION),
         (OK + b"transfer-encoding: chunked\r\n\r\n5\r\n{}", CONNECTION),
         (OK + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}", MALFORMED),
@@ -118,8 +117,10 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", REJECTED),
         (b"HTTP/1.1 418 Teapot\r\ncontent-length: 0\r\n\r\n", REJECTED),
         (b"HTTP/1.1 799 Odd\r\ncontent-length: 0\r\n\r\n", FailureKind.SERVER),
-        (b"HTTP/1.1 500 X\r\ncontent-type: text/html; charset=undefined\r\ncontent-length: 2\r\n\r\n\xff\xff",
-         FailureKind.SERVER),
+        (
+            b"HTTP/1.1 500 X\r\ncontent-type: text/html; charset=undefined\r\ncontent-length: 2\r\n\r\n\xff\xff",
+            FailureKind.SERVER,
+        ),
         (b"HTTP/1.1 500 X\r\ncontent-type: a; charset=zlib_codec\r\ncontent-length: 2\r\n\r\n{}", FailureKind.SERVER),
         (b"HTTP/1.1 500 X\r\ncontent-length: 100\r\n\r\n{}", CONNECTION),
         (b"HTTP/1.1 429 X\r\nset-cookie: \x01;=;;\r\ncontent-length: 0\r\n\r\n", FailureKind.RATE_LIMITED),
@@ -201,7 +202,7 @@ async def test_status_codes(dialect, provider_at, status, error, kind):
     assert (failure.kind, failure.status_code) == (kind, status)
 
 
-@pytest.mark.parametrize("body", [b'{"error": "down"}', b"[" * 100_000, b"\xff", b"[]", b'{"error": {"error": 1}}', b""])
+@pytest.mark.parametrize("body", [b'{"error": "down"}', b"[" * 100_000, b"\xff", b"[]", b'{"error": {"error": 1}}'])
 async def test_error_bodies_of_any_form(dialect, provider_at, body):
     async with RawServer(answer(body, status="503 X")) as server:
         failure = await failure_of(provider_at(dialect, server.base_url))
@@ -217,7 +218,7 @@ async def test_several_retry_after_headers(dialect, provider_at):
 
 async def test_messages_hide_key_and_judged_text_and_escape(dialect, provider_at):
     text = "The defendant's private diary says that the moon is made of cheese."
-    said = f"Bad key {KEY} (also {KEY[:14]}***), near 'private diary says that the moon' \x1b[31m\n{{\"event\": 1}}" + "x" * 999
+    said = f"Bad key {KEY} (also {KEY[:14]}***), near 'private diary says that the moon' \x1b[31m\n{{}}" + "x" * 999
     body = json.dumps({"error": {"message": said, "code": KEY, "type": "invalid"}}).encode()
     async with RawServer(answer(body, status="400 X")) as server:
         failure = await failure_of(provider_at(dialect, server.base_url), chat(text))
@@ -262,11 +263,6 @@ async def test_proxies_are_used_when_asked_for(dialect, provider_at, monkeypatch
     assert reply.text == '{"score": 5}'
 
 
-def gzip_bomb(size: int) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    return b"".join(packer.compress(b" " * 2**20) for _ in range(size >> 20)) + packer.flush()
-
-
 def endless() -> Script:
     async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(OK + b"transfer-encoding: chunked\r\n\r\n")
@@ -280,13 +276,14 @@ def endless() -> Script:
 @pytest.mark.parametrize("kind", ["endless", "bomb", "bomb in an error", "bomb in a bomb"])
 async def test_memory_stays_flat_whatever_comes(dialect, provider_at, kind):
     limit = 1_000_000
-    packed = gzip_bomb(256 * 2**20)
-    encodings = "gzip"
+    packed, encodings = bomb(2**30), "gzip"
     if kind == "bomb in a bomb":
-        packed, encodings = gzip.compress(gzip_bomb(1024 * 2**20)), "gzip, gzip"
+        packed, encodings = gzip.compress(packed), "gzip, gzip"
     status = "500 X" if kind == "bomb in an error" else "200 OK"
-    script = endless() if kind == "endless" else answer(
-        packed, status=status, headers=("content-type: application/json", f"content-encoding: {encodings}")
+    script = (
+        endless()
+        if kind == "endless"
+        else answer(packed, status=status, headers=("content-type: application/json", f"content-encoding: {encodings}"))
     )
     async with RawServer(script) as server:
         provider = provider_at(dialect, server.base_url, max_response_bytes=limit)

@@ -20,7 +20,11 @@ from workers.policy.latency import LatencyWatch
 from workers.policy.parameters import Bucket
 from workers.policy.rate import NAME as RATE_BUCKET
 from workers.policy.rate import LearnedRate
-from workers.policy.verdict import Kind, VerdictConfig, episode_start, is_enough, judge, only_at_the_top
+from workers.policy.verdict import Kind, VerdictConfig, episode_start, is_enough, judge, ceiling_of
+
+
+import os
+X = float(os.environ.get('X','0'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class AdaptiveConfig:
     feedback_min_s: float = 0.5
     feedback_max_s: float = 15.0
     rtt_first_s: float = 5.0
-    pace_gain: float = 1.25
+    pace_gain: float = 2.0
     rate_room: float = 1.5
     trip_failures: int = 5
     latency_tolerance: float = 2.0
@@ -55,6 +59,14 @@ class Solo:
     highest: int = 0
 
 
+@dataclass(slots=True)
+class Suspect:
+    """A single refusal at the very top cost one slot: `level` was refused at `at`."""
+
+    level: int
+    at: float
+
+
 @dataclass
 class AdaptiveState:
     growth: Growth
@@ -62,9 +74,10 @@ class AdaptiveState:
     refusal_latencies: deque[float] = field(default_factory=lambda: deque(maxlen=8))
     rtt_s: float | None = None
     feedback_s: float = 1.0
-    judge_at: float | None = None
+    judging_since: float | None = None
     episode: float = 0.0
     rate_before: float = 0.0
+    rate_suspected_at: float = NEVER
     solo: Solo | None = None
     rate: LearnedRate | None = None
     not_a_rate_until: float = NEVER
@@ -81,10 +94,9 @@ class AdaptiveState:
     failures: int = 0
     failing_since: float | None = None
     limit_at_trip: float = 0.0
-    frontier_until: float = NEVER
-    frontier_trusted: bool = True
-    frontier_at: float = NEVER
-    frontier_level: float = 0.0
+    suspect: Suspect | None = None
+    noisy_until: float = NEVER
+    honest_until: float = NEVER
     reason: str = "start"
 
 
@@ -113,13 +125,13 @@ class Adaptive:
         """Spacing of grants: a quarter faster than the limit turns over, plus the pending step within its feedback."""
         growth = self.state.growth
         per_s = self.config.pace_gain * growth.limit / self.rtt_s
-        per_s += growth.step / self.state.feedback_s
+        per_s += growth.step / (self.state.feedback_s * (4.0 if growth.gentle else 1.0))
         return 1.0 / per_s
 
     @property
     def burst_s(self) -> float:
         growth = self.state.growth
-        return 0.0 if growth.cautious else growth.limit / 8.0 * self.pace_s
+        return 0.0 if growth.cautious else (2.0 + growth.limit / 40.0) * self.pace_s
 
     def buckets(self) -> list[Bucket]:
         found = [b.bucket(self.config.reserve, self.config.surplus_gain) for b in self.state.budgets.values()]
@@ -132,8 +144,8 @@ class Adaptive:
         state, growth = self.state, self.state.growth
         if not state.breaker.closed:
             return state.breaker.until if state.breaker.phase == "open" else None
-        if state.judge_at is not None:
-            return state.judge_at
+        if state.judging_since is not None:
+            return state.judging_since + state.feedback_s
         last = state.log.last()
         if state.solo is not None:
             return last.sent_at + state.feedback_s if last is not None else None
@@ -213,7 +225,7 @@ class Adaptive:
         state.room_shown_at, state.room_rate = now, advertised
         if state.rate is None and advertised > 0 and again and state.growth.slow_start:
             if state.log.sent_between(trial.sent_at - 1.0, trial.sent_at) >= advertised:
-                state.rate = LearnedRate(self.config.quantum_gain * advertised, now, trial.sent_at, now)
+                state.rate = LearnedRate(self.config.quantum_gain * advertised, now, trial.sent_at, now, now)
                 state.growth.cut(now, state.growth.limit)
                 self._say("per-second quanta")
 
@@ -228,7 +240,7 @@ class Adaptive:
         if event.status == OVERLOADED:
             state.not_a_rate_until = max(state.not_a_rate_until, now + 4.0 * self.rtt_s)
             growth.hold_rtts = min(growth.hold_rtts, 2.0)
-        if trial.sent_at <= growth.cut_at or state.judge_at is not None:
+        if trial.sent_at <= growth.cut_at or state.judging_since is not None:
             return
         if state.solo is not None:
             state.solo.highest = trial.open_before
@@ -237,28 +249,56 @@ class Adaptive:
         after = max(growth.cut_at, now - max(2.0, self.rtt_s))
         if growth.pending and not growth.slow_start and trial.sent_at >= growth.grew_at:
             if event.status != OVERLOADED or sum(t.refused for t in state.log.since(after)) >= 2:
+                state.log.explain(growth.grew_at)
+                if state.suspect is not None and growth.limit >= state.suspect.level:
+                    state.suspect, state.honest_until = None, now + 30.0 * self.rtt_s
                 growth.undo(now, config.hold_min_rtts, config.hold_max_rtts)
                 self._say("step refused")
                 return
         if state.rate is not None:
             self._refused_at_rate(trial, now)
             return
-        needed = 2 if growth.slow_start else 3
+        needed = 2 if growth.slow_start else 5 if now < state.noisy_until else 3
+        if self._at_frontier(event, trial, now):
+            return
         if is_enough(state.log, after, now, state.feedback_s, needed):
             state.rate_before = state.log.sent_between(now - 2.0, now) / 2.0
-            state.judge_at = now + state.feedback_s
+            state.judging_since = now
             state.episode = episode_start(state.log, max(after, now - 2.0 * state.feedback_s - 1.0))
+
+    def _at_frontier(self, event: Done, trial: Trial, now: float) -> bool:
+        """A single refusal at the very top: one less, at once; unless such refusals turned out to be noise lately.
+
+        The slot is tried again after a feedback delay, or, where refusals have been honest lately, after a hold.
+        """
+        state, growth = self.state, self.state.growth
+        if growth.slow_start or now < state.noisy_until or event.status == OVERLOADED:
+            return False
+        if state.suspect is not None and trial.sent_at <= state.suspect.at:
+            return False
+        level = state.log.open_at_provider(trial)
+        if level < int(growth.limit) - 1 or level < max(1, self.floor):
+            return False
+        state.suspect = Suspect(level, now)
+        good = level if now < state.honest_until else growth.good
+        growth.lower(float(level), float(good))
+        self._say("refused at the top")
+        return False
 
     def _refused_at_rate(self, trial: Trial, now: float) -> None:
         state, rate = self.state, self.state.rate
         assert rate is not None
-        tried = rate.trying > 0 or rate.raised_from is not None or now < rate.tried_at + self.rtt_s
-        if not tried and only_at_the_top(state.log, max(rate.since, now - 2.0 * self.rtt_s) - 1.0, now, state.feedback_s):
-            state.rate, state.not_a_rate_until = None, now + 10.0 * self.rtt_s
+        cap = ceiling_of(state.log, rate.started + self.rtt_s, now, state.feedback_s, self.rtt_s)
+        if cap is not None:
+            state.rate, state.not_a_rate_until = None, now + 3.0 * self.rtt_s
+            growth = state.growth
+            growth.cut(now, max(float(self.floor), min(growth.limit, float(cap))))
+            growth.good = growth.limit
             self._say("a cap after all")
             return
+        trial.explained = True
         rate.refused(trial, state.log, now, self.rtt_s, self.config.rate_interval_max_rtts)
-        if rate.setbacks >= 4:
+        if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * self.rtt_s
             self._say("slowing down does not help")
 
@@ -270,9 +310,9 @@ class Adaptive:
         state.breaker = breakers.tick(self.config.breaker, state.breaker, now)
         if not state.breaker.closed:
             return
-        if state.judge_at is not None:
-            if now >= state.judge_at - 1e-9:
-                state.judge_at = None
+        if state.judging_since is not None:
+            if now >= state.judging_since + state.feedback_s - 1e-9:
+                state.judging_since = None
                 self._judge(now)
             return
         if state.solo is not None:
@@ -290,6 +330,10 @@ class Adaptive:
             if at is None or now < at - 1e-9:
                 return
             growth.confirm(self.config.hold_min_rtts)
+            if state.suspect is not None and growth.limit > state.suspect.level:
+                if now - state.suspect.at < 3.0 * self.rtt_s:
+                    state.noisy_until = now + 30.0 * self.rtt_s
+                state.suspect = None
             if self._accepted_again(now):
                 return
             if growth.limit >= self.ceiling:
@@ -316,6 +360,11 @@ class Adaptive:
         self._say(f"verdict: {verdict.kind}")
         if verdict.kind is Kind.NOISE:
             return
+        if verdict.kind is Kind.RATE and not growth.slow_start and verdict.refused < 6:
+            first, state.rate_suspected_at = state.rate_suspected_at, now
+            if now > first + 3.0 * self.rtt_s:
+                return
+        state.log.explain(state.episode)
         if verdict.kind is Kind.RATE:
             growth.cut(now, growth.limit)
             went = state.log.accepted_per_s(now - 2.0 * state.feedback_s - self.rtt_s, now - state.feedback_s)
@@ -326,7 +375,10 @@ class Adaptive:
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts
             state.solo = Solo(verdict.level)
         else:
-            growth.double_hold(config.hold_min_rtts, config.hold_max_rtts)
+            if growth.slow_start:
+                growth.retry_gently()
+            else:
+                growth.double_hold(config.hold_min_rtts, config.hold_max_rtts)
         growth.cut(now, max(float(self.floor), min(growth.limit, level)))
         if verdict.kind is Kind.CAP:
             growth.good = growth.limit
@@ -337,7 +389,7 @@ class Adaptive:
         if now - state.room_shown_at < 2.0 * self.rtt_s and state.room_rate > 0:
             per_s = max(per_s, self.config.quantum_gain * state.room_rate)
         last = max((t.sent_at for t in state.log.refusals), default=now)
-        state.rate = LearnedRate(max(0.2, per_s), now, last, now)
+        state.rate = LearnedRate(max(0.2, per_s), now, last, now, now)
 
     def _solo(self, now: float) -> None:
         """The single call went through: climb back to the last refused number without waiting."""
@@ -385,7 +437,7 @@ class Adaptive:
                 start = max(float(self.floor), min(state.limit_at_trip / 2.0, config.start))
                 state.growth.restart(now, start, state.limit_at_trip, config.hold_min_rtts)
                 state.latency.forget()
-                state.failures, state.failing_since, state.judge_at, state.solo = 0, None, None, None
+                state.failures, state.failing_since, state.judging_since, state.solo = 0, None, None, None
                 self._say("breaker closed")
             return
         if event.failed or (event.refused and state.growth.limit <= self.floor):

@@ -231,7 +231,7 @@ def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
             fill.level = min(bucket.capacity, bucket.level + net * (now - bucket.dated_at)) - since
             fill.at = now
     fill.level = max(fill.level, min(bucket.capacity, fill.level + net * max(0.0, now - fill.at)))
-    fill.level += max(0.0, bucket.credit - fill.credit)
+    fill.level += bucket.credit - fill.credit
     fill.credit = bucket.credit
     fill.at = now
     return fill
@@ -303,7 +303,7 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Out
         state.refused += 1
         state.refused_at = now
         for bucket in params.buckets:
-            if bucket.credit > 0 and bucket.name in state.fills:
+            if bucket.credit != 0 and bucket.name in state.fills:
                 state.fills[bucket.name].level = min(state.fills[bucket.name].level, 0.0)
     return done
 

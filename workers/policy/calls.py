@@ -19,12 +19,14 @@ MOST_TRIALS = 2000
 
 @dataclass(slots=True)
 class Trial:
-    """One call. `refused_at` is when its refusal came back."""
+    """One call, the `number`th. `refused_at` is when its refusal came back, `explained` that a rule acted on it."""
 
     call: str
+    number: int
     sent_at: float
     open_before: int
     refused_at: float | None = None
+    explained: bool = False
 
     @property
     def refused(self) -> bool:
@@ -37,13 +39,15 @@ class CallLog:
 
     trials: deque[Trial] = field(default_factory=deque)
     refusals: deque[Trial] = field(default_factory=deque)
+    sent_total: int = 0
 
     def __post_init__(self) -> None:
         self._open = {trial.call: trial for trial in self.trials if not trial.refused}
         self.refusals = deque((trial for trial in self.trials if trial.refused), maxlen=200)
 
     def sent(self, event: Sent) -> None:
-        trial = Trial(event.call, event.at, event.open_before)
+        self.sent_total += 1
+        trial = Trial(event.call, self.sent_total, event.at, event.open_before)
         self.trials.append(trial)
         self._open[event.call] = trial
 
@@ -51,7 +55,8 @@ class CallLog:
         """Note the outcome; a call whose sending was not seen is taken from its outcome."""
         trial = self._open.pop(event.call, None)
         if trial is None:
-            trial = Trial(event.call, event.sent_at, event.open_before)
+            self.sent_total += 1
+            trial = Trial(event.call, self.sent_total, event.sent_at, event.open_before)
             self.trials.append(trial)
             if len(self.trials) > 1 and self.trials[-2].sent_at > trial.sent_at:
                 self.trials = deque(sorted(self.trials, key=lambda t: t.sent_at))
@@ -74,6 +79,12 @@ class CallLog:
                 return
             yield trial
 
+    def explain(self, since: float) -> None:
+        """Mark the refusals of calls sent since then as acted upon: they are not noise."""
+        for trial in self.refusals:
+            if trial.sent_at >= since:
+                trial.explained = True
+
     def last(self) -> Trial | None:
         return self.trials[-1] if self.trials else None
 
@@ -82,7 +93,7 @@ class CallLog:
         refused = sum(
             1
             for other in self.refusals
-            if other.sent_at < trial.sent_at and other.refused_at is not None and trial.sent_at < other.refused_at
+            if other.number < trial.number and other.refused_at is not None and trial.sent_at < other.refused_at
         )
         return trial.open_before - refused
 

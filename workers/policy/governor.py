@@ -42,7 +42,7 @@ class Governor:
             counts_after=s.growth.cut_at,
             stop_after=6,
             feedback_s=s.feedback_s,
-            hold_until=s.judge_at or 0.0,
+            hold_until=0.0 if s.judging_since is None else s.judging_since + s.feedback_s,
             solo_s=s.feedback_s if s.solo else 0.0,
             pace_s=e.pace_s,
             burst_s=e.burst_s,

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from workers.policy.calls import NEVER
 
 FILLS = 3
+GENTLE_FROM = 4.0
+"""A refused step of so many calls may have been refused for its haste."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Growth:
     hold_rtts: float = 1.0
     good: float = 0.0
     cut_at: float = NEVER
+    gentle: bool = False
 
     @property
     def step(self) -> float:
@@ -63,7 +66,7 @@ class Growth:
     def confirm(self, hold_min_rtts: float) -> None:
         self.pending = False
         if not self.slow_start and self.limit > self.good:
-            self.hold_rtts, self.good = hold_min_rtts, self.limit
+            self.hold_rtts, self.good = max(hold_min_rtts, self.hold_rtts / 2.0), self.limit
 
     def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
         """When the next step is due; None while the limit was not filled since it last moved."""
@@ -93,14 +96,27 @@ class Growth:
     def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
         """The pending step was too much: go back to where it came from, and wait longer before the next try."""
         self.good = self.before
-        if self.increment <= 2.0:
-            self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
+        if self.limit - self.before >= GENTLE_FROM and not self.gentle:
+            self.retry_gently()
+        else:
+            if self.increment <= 2.0:
+                self.double_hold(hold_min_rtts, hold_max_rtts)
+            self.gentle = False
         self.cut(now, self.before)
+
+    def retry_gently(self) -> None:
+        """Perhaps not the level was refused but the haste: try again at once, spread over several feedback delays."""
+        self.gentle, self.hold_rtts = True, 0.0
 
     def cut(self, now: float, limit: float) -> None:
         """Lower the limit; refusals of calls sent before now belong to the old one."""
         self._move(limit)
         self.slow_start, self.increment, self.cut_at = False, 1.0, now
+
+    def lower(self, limit: float, good: float) -> None:
+        """One less, without starting a new settle window."""
+        self._move(limit)
+        self.good, self.increment = good, 1.0
 
     def lift(self, limit: float) -> None:
         """Make room: something else than the number of open calls is the bound."""

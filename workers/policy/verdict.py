@@ -35,6 +35,7 @@ class Verdict:
     kind: Kind
     level: int
     refused_share: float
+    refused: int = 0
 
 
 def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool, below: int | None) -> Verdict:
@@ -48,18 +49,18 @@ def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool
     if not levels:
         return Verdict(Kind.NOISE, 0, 0.0)
     share = len(levels) / len(episode)
-    rare = sum(1 for t in log.trials if t.refused) < config.noise_share * len(log.trials)
-    if may_be_rate and _is_rate(config, episode, levels, below):
+    rare = sum(1 for t in log.trials if t.refused and not t.explained) < config.noise_share * len(log.trials)
+    if (may_be_rate and _is_rate(config, episode, levels)) or _fell_again(episode, levels, below):
         if rare and share < 0.25 and not slow_start:
-            return Verdict(Kind.NOISE, levels[0], share)
-        return Verdict(Kind.RATE, levels[0], share)
+            return Verdict(Kind.NOISE, levels[0], share, len(levels))
+        return Verdict(Kind.RATE, levels[0], share, len(levels))
     held = max((t.open_before for t in log.trials if not t.refused and t.sent_at < start), default=0)
     if share >= config.collapse_share and len(episode) >= config.least_calls and levels[0] < 0.95 * held:
-        return Verdict(Kind.COLLAPSE, levels[0], share)
-    return Verdict(Kind.CAP, levels[0], share)
+        return Verdict(Kind.COLLAPSE, levels[0], share, len(levels))
+    return Verdict(Kind.CAP, levels[0], share, len(levels))
 
 
-def _is_rate(config: VerdictConfig, episode: list[tuple[int, bool]], levels: list[int], below: int | None) -> bool:
+def _is_rate(config: VerdictConfig, episode: list[tuple[int, bool]], levels: list[int]) -> bool:
     """Accepted calls where a cap would have refused: at the usual refused number, or clearly above the least one."""
     high = [refused for n, refused in episode if n >= levels[len(levels) // 2]]
     if len(high) >= config.least_calls and high.count(False) >= config.rate_share * len(high):
@@ -67,24 +68,31 @@ def _is_rate(config: VerdictConfig, episode: list[tuple[int, bool]], levels: lis
     above = [refused for n, refused in episode if n > levels[0] + 2 + 0.02 * levels[0]]
     if above.count(False) >= 3 and above.count(False) >= 0.25 * len(above):
         return True
+    return False
+
+
+def _fell_again(episode: list[tuple[int, bool]], levels: list[int], below: int | None) -> bool:
     accepted = len(episode) - len(levels)
     return below is not None and accepted >= 3 and levels[0] < 0.95 * below
 
 
-def separation(refused: list[int], accepted: list[int]) -> float:
-    """Chance that a refused call had more others open than an accepted one (Mann-Whitney's U over its maximum)."""
-    wins = sum(1.0 if r > a else 0.5 if r == a else 0.0 for r in refused for a in accepted)
-    return wins / (len(refused) * len(accepted))
+def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s: float) -> int | None:
+    """The cap on open calls that explains the refusals since `after`, if one does.
 
-
-def only_at_the_top(log: CallLog, after: float, now: float, feedback_s: float) -> bool:
-    """Whether refusals since `after` came only in the upper half of the numbers open: then it is a cap after all."""
-    resolved = [
-        (log.open_at_provider(t), t.refused) for t in log.since(after) if t.refused or t.sent_at < now - feedback_s
-    ]
-    refused = [n for n, was_refused in resolved if was_refused]
-    accepted = [n for n, was_refused in resolved if not was_refused]
-    return len(refused) >= 5 and len(accepted) >= 5 and separation(refused, accepted) > 0.95
+    The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
+    are refused wherever it happens to be; under a cap, hardly any call was ever accepted above the usual refused
+    number. Needs refusals in five round trips of the log.
+    """
+    refused: list[Trial] = []
+    for trial in log.trials:
+        if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
+            refused.append(trial)
+    if len(refused) < 5:
+        return None
+    level = sorted(log.open_at_provider(t) for t in refused)[len(refused) // 2]
+    accepted = [t for t in log.since(refused[0].sent_at) if not t.refused and t.sent_at < now - feedback_s]
+    above = sum(1 for t in accepted if log.open_at_provider(t) > level + 1)
+    return level if above <= 0.02 * len(accepted) else None
 
 
 def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
@@ -106,4 +114,4 @@ def episode_start(log: CallLog, after: float) -> float:
     return min(t.sent_at for t in log.since(after) if t.refused)
 
 
-__all__ = ["Kind", "Trial", "Verdict", "VerdictConfig", "episode_start", "is_enough", "judge", "only_at_the_top"]
+__all__ = ["Kind", "Trial", "Verdict", "VerdictConfig", "ceiling_of", "episode_start", "is_enough", "judge"]

@@ -27,6 +27,10 @@ class Adapter:
     def limit(self) -> float:
         return self.governor.engine.limit
 
+    @property
+    def probe_fresh(self) -> bool:
+        return self.params.breaker != "closed"
+
     def _decide(self, events: list[Event], now: float) -> None:
         self.params = self.governor.decide(events, now)
 

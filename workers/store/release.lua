@@ -13,7 +13,7 @@ local function release(leases_key, holders_key, open_key, ids)
       change['j:' .. job] = (change['j:' .. job] or 0) - 1
     end
   end
-  if freed > 0 then redis.call('HINCRBY', open_key, 'all', -freed) end
+  if freed > 0 then change.all = -freed end
   for field, by in pairs(change) do
     if redis.call('HINCRBY', open_key, field, by) == 0 then redis.call('HDEL', open_key, field) end
   end

@@ -204,7 +204,7 @@ def spoil(fault: str, answer: Any) -> str:
         case "missing":
             _remove_one(answer)
         case "duplicate":
-            _contradict(answer)
+            return _contradicted(answer)
         case "unknown":
             _rename(entry, answer)
     return json.dumps(answer)
@@ -233,10 +233,13 @@ def _remove_one(answer: Any) -> None:
         _entries(answer)[0].pop("score", None)
 
 
-def _contradict(answer: Any) -> None:
+def _contradicted(answer: Any) -> str:
+    """A batch with two opinions on one criterion, or a single opinion that gives its score twice."""
     batch = _batch(answer)
-    if batch is not None:
-        batch.append({**batch[0], "score": batch[0]["score"] + 1})
+    if batch is None:
+        return json.dumps(answer).removesuffix("}") + ', "score": 1}'
+    batch.append({**batch[0], "score": batch[0]["score"] + 1})
+    return json.dumps(answer)
 
 
 def _rename(entry: dict[str, Any], answer: Any) -> None:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from random import Random
 from typing import Any, NamedTuple
 
 # How an answer can be spoilt. The first group breaks the HTTP answer, the second the judge's words in it.
@@ -56,6 +57,12 @@ class Behaviour:
     drip_interval: float = _option(0.05, "a dripping body sends one byte each so many s", minimum=0.001)
     huge_bytes: int = _option(100_000_000, "unpacked size of 'huge' and 'bomb' bodies", minimum=1)
     faults: Mapping[str, float] = field(default_factory=dict)
+
+    def draw_latency_s(self, random: Random) -> float:
+        """Time to serve one call: exact, or lognormal with `latency` as its arithmetic mean."""
+        if not self.latency or not self.sigma:
+            return self.latency
+        return random.lognormvariate(math.log(self.latency) - self.sigma**2 / 2, self.sigma)
 
     def changed(self, changes: Mapping[str, Any]) -> Behaviour:
         """A copy with some options replaced; raises `ConfigError`."""

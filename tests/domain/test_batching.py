@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.batching import divide_usage
+from app.domain.opinion import Usage
+
+
+def test_the_remainder_goes_to_the_first() -> None:
+    parts = divide_usage(Usage(input_tokens=1000, output_tokens=11), 3)
+    assert parts == [
+        Usage(input_tokens=334, output_tokens=5),
+        Usage(input_tokens=333, output_tokens=3),
+        Usage(input_tokens=333, output_tokens=3),
+    ]
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 200))
+def test_the_parts_add_up_to_the_call(inputs: int, outputs: int, opinions: int) -> None:
+    parts = divide_usage(Usage(input_tokens=inputs, output_tokens=outputs), opinions)
+    assert len(parts) == opinions
+    assert sum(part.input_tokens for part in parts) == inputs
+    assert sum(part.output_tokens for part in parts) == outputs
+
+
+def test_nothing_cannot_be_divided_among_none() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        divide_usage(Usage(), 0)

@@ -1,0 +1,177 @@
+"""Real parts for end-to-end tests: worker processes, a simulated provider over HTTP, one real store.
+
+What happened is read from the provider's own count, the ledger, the files and the logs, never from a worker's word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from app.celery import Dicast, create_app
+from app.messages import CONTROL_QUEUE, EVALUATE
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
+
+
+def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Wait for an event, with a deadline."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {deadline_s} s")
+        time.sleep(0.02)
+
+
+class Simulated:
+    """A simulated provider in a process of its own."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "app.providers.simulated", "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        assert self.process.stdout is not None
+        self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")
+
+    def stats(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.base_url}/stats", timeout=10) as reply:
+            found: dict[str, Any] = json.load(reply)
+            return found
+
+    def control(self, **changes: Any) -> None:
+        body = json.dumps(changes).encode()
+        request = urllib.request.Request(
+            f"{self.base_url}/control", data=body, headers={"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            assert reply.status == 200
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Worker:
+    """`celery -A app worker` in a process group of its own."""
+
+    def __init__(self, environ: dict[str, str], name: str, log: Path, *options: str) -> None:
+        self.log = log
+        command = [sys.executable, "-m", "celery", "-A", "app", "worker", "-n", f"{name}@%h", *options]
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                command, env=environ, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
+            )
+
+    def ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the worker ended: {self.log.read_text()[-3000:]}")
+        return b"ready." in self.log.read_bytes()
+
+    def kill(self) -> None:
+        """kill -9 of everything it started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, deadline_s: float = 30.0) -> int:
+        """Polite stop; its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=deadline_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        return self.process.returncode
+
+
+class Cluster:
+    """One installation: a store, pools, workers, and a client application."""
+
+    def __init__(self, folder: Path, redis_url: str, pools: str, **settings: str) -> None:
+        (folder / "pools.toml").write_text(pools)
+        self.folder = folder
+        self.results = folder / "results"
+        given = {
+            "REDIS_URL": redis_url,
+            "DICAST_POOLS_FILE": str(folder / "pools.toml"),
+            "DICAST_RESULTS_DIR": str(self.results),
+            "DICAST_STATE_DIR": str(folder / "state"),
+            "LLM_CALL_TIMEOUT": "20",
+            "RETRY_INITIAL_DELAY": "0.1",
+            "RETRY_MAX_DELAY": "0.5",
+            **settings,
+        }
+        inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "PYTHONPATH", "VIRTUAL_ENV")}
+        self.environ = {**inherited, **given}
+        self.app: Dicast = create_app(given)
+        self.workers: list[Worker] = []
+
+    def worker(self, *options: str, **settings: str) -> Worker:
+        """Start a worker and wait until it takes work."""
+        name = f"w{len(self.workers)}"
+        worker = Worker({**self.environ, **settings}, name, self.folder / f"{name}.log", *options)
+        self.workers.append(worker)
+        until(worker.ready, "a worker is ready")
+        return worker
+
+    def submit(self, job: dict[str, Any]) -> str:
+        job_id = self.app.submit(job)
+        self.app.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+        return job_id
+
+    def report(self, job_id: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        """The report, when the job has ended."""
+        status = until(lambda: self._ended(job_id), f"job {job_id} ends", deadline_s)
+        found: dict[str, Any] = status.report
+        return found
+
+    def _ended(self, job_id: str) -> Any:
+        status = self.app.ledger.status(job_id)
+        return status if status.state.ended else None
+
+    def done(self, job_id: str) -> int:
+        return self.app.ledger.status(job_id).done
+
+    def opinions(self, job_id: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.results / job_id / "opinions.jsonl").read_text().splitlines()]
+
+    def errors(self, job_id: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.results / job_id / "errors.jsonl").read_text().splitlines()]
+
+    def logs(self) -> Iterator[dict[str, Any]]:
+        for worker in self.workers:
+            for line in worker.log.read_text().splitlines():
+                if line.startswith("{"):
+                    yield json.loads(line)
+
+    def quiet(self) -> None:
+        """Wait until no lease is left: what every run ends with."""
+        until(lambda: not self.app.store.zcard(self.app.keys.leases), "all leases are back")
+        assert self.app.store.hgetall(self.app.keys.open) == {}
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.app.close()
+
+
+def a_job(agents: int = 3, dimensions: int = 10, items: int = 1, pool: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "items": [{"id": f"item-{n}", "text": f"A text to judge, number {n}."} for n in range(items)],
+        "agents": [{"name": f"judge-{n}", "pool": pool} for n in range(agents)],
+        "dimensions": [{"id": f"dim-{n}", "instructions": f"Is it good in respect {n}?"} for n in range(dimensions)],
+        **more,
+    }
