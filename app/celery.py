@@ -172,8 +172,9 @@ app = create_app(environment())
 
 @signals.setup_logging.connect
 def _json_logs(loglevel: Any = None, **_: Any) -> None:
-    node = {"node": app.node.id} if app.node is not None else {}
-    logs.configure(app.settings.log_level, app.settings.secrets(), **node)
+    formatter = logs.configure(app.settings.log_level, app.settings.secrets())
+    if app.node is not None:
+        formatter.bind(node=app.node.id)
 
 
 @signals.celeryd_init.connect

@@ -144,7 +144,7 @@ class Judge:
         loop = asyncio.get_running_loop()
         left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
         timeout_s = min(self._call_timeout_s(call.agent.pool), left_s)
-        if left_s < 0.5 * self._call_timeout_s(call.agent.pool):  # no right to a whole call: give up the claim, come again for one
+        if left_s < 0.5 * self._call_timeout_s(call.agent.pool):  # no right to a whole call: come again for one
             return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
         try:
             provider = await self._provider(call.agent.pool)

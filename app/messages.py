@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from celery import Celery, chord
+from celery import Celery, group
 
 from app.domain.plan import Lane
 from app.ledger.keys import PageRef
@@ -38,9 +38,14 @@ class Messages:
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Send a page's chord: a header task a message, and the body that gathers them."""
+        await asyncio.to_thread(self._publish, job, page)
+
+    def _publish(self, job: JobRecord, page: PageMessages) -> None:
+        """The header goes out through one producer, in one round trip where the transport can; `chord()` takes none."""
         group_id, body = self._chord(page.ref)
         header = [self._unit(job, page.ref, page.lane, token) for token in page.tokens]
-        await asyncio.to_thread(chord(header, body, task_id=group_id, app=self._app).apply_async)
+        with self._app.producer_or_acquire() as producer, producer.batch():
+            group(header, app=self._app).apply_async(task_id=group_id, chord=body, producer=producer)
 
     async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
         """Send one message of a page once more, as the same member of the same chord."""

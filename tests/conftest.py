@@ -21,11 +21,11 @@ _databases = itertools.cycle(range(16))
 def redis_server():
     """The URL of a server on a unix socket, without a database number.
 
-    It is the embedded Valkey, or, with DICAST_TEST_REDIS=redis-server, the program of that name.
+    It is the embedded Valkey, or, with TEST_REDIS=redis-server, the program of that name.
     """
-    wanted = os.environ.get("DICAST_TEST_REDIS", "")
+    wanted = os.environ.get("TEST_REDIS", "")
     binary = shutil.which(wanted) if wanted else get_binary_path()
-    assert binary, f"DICAST_TEST_REDIS={wanted}: there is no such program"
+    assert binary, f"TEST_REDIS={wanted}: there is no such program"
     with tempfile.TemporaryDirectory(prefix="dicast-test-") as folder:
         socket = Path(folder) / "s"
         server = subprocess.Popen(server_command(binary, Path(folder), socket), stdout=subprocess.DEVNULL)

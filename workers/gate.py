@@ -24,8 +24,10 @@ from typing import Any, Protocol
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.state import active_requests, task_reserved
+from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError
 
+from workers.acknowledgement import batch_acks, pending_acks
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.reaper import restore_messages
 from workers.store.connection import AsyncStoreClient, connect_async
@@ -41,6 +43,7 @@ HELD_MAX = 32
 CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
 FALLBACK_S = 1.0
+EVENTS_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._lease_ids = itertools.count(1)
         self._channels: list[Any] = []
         self._serving = False
+        self._events_due = False
         super().__init__(*args, **kwargs)
         self.config: GateConfig = self.app.gate
 
@@ -295,6 +299,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def register_with_event_loop(self, hub: Any) -> None:
         """Once per connection: every provider queue moves from the common channel to one that its gate opens."""
         super().register_with_event_loop(hub)
+        self._events_due = False
         if self.restart_count:
             self._put_back_stranded()
         handler, self._channels = self.create_task_handler(), []
@@ -304,6 +309,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             if gate is None:
                 gate = self.gates[name] = Gate(self, name.removeprefix(QUEUE_PREFIX))
             channel = self.connection.channel()
+            if isinstance(channel, RedisChannel):
+                batch_acks(channel)
             channel.qos.can_consume = gate.has_room
             consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
             consumer.consume()
@@ -312,9 +319,19 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             self._serving = True
             self.pool.submit(self._serve())
 
+    def on_send_event_buffered(self) -> None:
+        """Events leave a few times a second, many in a message, instead of one by one."""
+        if self.hub is not None and not self._events_due:
+            self._events_due = True
+            self.timer.call_after(EVENTS_EVERY_S, self._send_events)
+
+    def _send_events(self) -> None:
+        self._events_due = False
+        self._flush_events()
+
     def _put_back_stranded(self) -> None:
         """After a reconnect: messages that were taken by the lost connection and that nobody works on go back."""
-        working = frozenset(request._message.delivery_tag for request in active_requests)
+        working = frozenset(request._message.delivery_tag for request in active_requests) | pending_acks()
         count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
         if count:
             logger.warning("reconnected: %d messages put back, %d kept", count, len(working))

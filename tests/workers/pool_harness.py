@@ -47,7 +47,7 @@ class Server:
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pool-"))  # short: the path of a unix socket has a limit
         self.socket = self.directory / "socket"
-        self.client = redis.Redis(unix_socket_path=str(self.socket), decode_responses=True)
+        self.client = redis.Redis(unix_socket_path=str(self.socket), decode_responses=True, socket_timeout=None)
         self.start()
 
     def start(self) -> None:
@@ -132,6 +132,9 @@ def running(broker: Server, *options: str, store: Server | None = None, **enviro
     worker = Worker(broker, *options, store=store, **environment)
     try:
         yield worker
+    except BaseException:
+        print(worker.log.read_text())  # noqa: T201  (pytest shows it with the failure)
+        raise
     finally:
         if worker.process.poll() is None:
             worker.kill()

@@ -15,6 +15,7 @@ from celery.signals import task_failure, worker_ready
 from celery.worker.consumer import Consumer
 
 import workers.execution_pool
+import workers.result_backend
 import workers.task_run
 from workers.acknowledgement import batch_acks
 from workers.execution_pool import await_, in_task_greenlet, loop_resource
@@ -25,6 +26,7 @@ BACKEND = os.environ.get("POOL_TEST_BACKEND", "workers.result_backend:RedisBacke
 WAIT_S = 30
 
 workers.task_run.REQUEUE_DELAY_S = 0.2
+workers.result_backend.RETRIES = 1
 workers.execution_pool.STALL_WARNING_S, workers.execution_pool.STALL_LIMIT_S = 1.0, 2.0
 
 
@@ -58,7 +60,7 @@ app.conf.update(
     enable_utc=True,
 )
 
-meeting = loop_resource(lambda: redis.asyncio.Redis(unix_socket_path=BROKER), lambda client: client.aclose())
+meeting = loop_resource(lambda: redis.asyncio.Redis(unix_socket_path=BROKER, socket_timeout=None), lambda client: client.aclose())
 colour = contextvars.ContextVar("colour", default="none")
 
 

@@ -285,13 +285,13 @@ def test_events(client, worker):
 
 # ---------------------------------------------------------------------- shutdown
 def test_warm_shutdown_finishes_what_runs_and_leaves_the_rest(client, broker):
-    with running(broker, "-c", "2") as worker:
+    with running(broker, "-c", "2", "-l", "DEBUG") as worker:
         name = unique()
         results = [client.send(worker, "meet", name) for _ in range(2)] + [client.send(worker, "meet_in_thread", name)]
         broker.hear(f"{name}:started")
         broker.hear(f"{name}:started")
         worker.signal(signal.SIGTERM)
-        until(lambda: "Warm shutdown" in worker.log.read_text(), "shutdown")
+        until(lambda: "Stopping Pool" in worker.log.read_text(), "shutdown")
         broker.tell(f"{name}:go", 2)
         assert worker.ended() == 0
         assert [result.get() for result in results[:2]] == [name] * 2
@@ -345,8 +345,9 @@ def test_an_outcome_that_cannot_be_recorded_puts_the_message_back(broker):
             store.stop()
             broker.tell(f"{name}:go")
             assert broker.hear(f"{name}:ended") == "done"
-            broker.hear(f"{name}:started")  # again: it came back
+            until(lambda: "its outcome could not be recorded" in worker.log.read_text(), "noticed")
             store.start()
+            broker.hear(f"{name}:started")
             broker.tell(f"{name}:go")
             until(lambda: result.state == "SUCCESS", "recorded")
             until(lambda: worker.unacknowledged() == 0, "acknowledged")

@@ -83,6 +83,7 @@ class AdaptiveState:
     not_a_rate_until: float = NEVER
     refused_level: int | None = None
     refused_level_at: float = NEVER
+    passed_at: float = NEVER
     reversals: int = 0
     reversed_at: float = NEVER
     room_shown_at: float = NEVER
@@ -360,6 +361,12 @@ class Adaptive:
         self._say(f"verdict: {verdict.kind}")
         if verdict.kind is Kind.NOISE:
             return
+        if verdict.kind is not Kind.RATE and self._passed_lately(now):
+            state.log.explain(state.episode)
+            growth.cut(now, growth.limit)
+            self._keep_rate(self._accepted_lately(state.episode), now)
+            self._say("refused for haste: a rate")
+            return
         if verdict.kind is Kind.RATE and not growth.slow_start and verdict.refused < 6:
             first, state.rate_suspected_at = state.rate_suspected_at, now
             if now > first + 3.0 * self.rtt_s:
@@ -383,6 +390,12 @@ class Adaptive:
         if verdict.kind is Kind.CAP:
             growth.good = growth.limit
         state.refused_level, state.refused_level_at = verdict.level, now
+
+    def _passed_lately(self, now: float) -> bool:
+        return self.state.not_a_rate_until < now < self.state.passed_at + 5.0 * self.rtt_s
+
+    def _accepted_lately(self, now: float) -> float:
+        return self.state.log.accepted_between(now - 2.0, now) / 2.0
 
     def _keep_rate(self, per_s: float, now: float) -> None:
         state = self.state
@@ -410,6 +423,8 @@ class Adaptive:
             return False
         if state.refused_level >= 0.93 * state.growth.limit:
             return False
+        if now - state.refused_level_at < 3.0 * self.rtt_s:
+            state.passed_at = now
         state.refused_level = None
         return self._reversal(now)
 
