@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from app import datasets
@@ -38,6 +39,7 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     """
     job = checked(job)
     assert job.id is not None
+    assert isinstance(job.items, list | ItemSource)
     specs = [pools.get(agent.pool) for agent in job.agents]
     batching = settings.batching_enabled if job.batching is None else job.batching
     plan = lanes(
@@ -48,8 +50,10 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     )
     extra = {}
     if isinstance(job.items, ItemSource):
-        count = datasets.count_items(job.items)
-        extra["fingerprint"] = datasets.fingerprint(job.items)
+        # Workers read it too, from wherever they run.
+        job = job.model_copy(update={"items": job.items.model_copy(update={"path": str(Path(job.items.path).resolve())})})
+        found = datasets.survey(job.items, max_text_bytes=settings.max_text_bytes)
+        count, extra["fingerprint"] = found.items, found.fingerprint
     else:
         count = len(job.items)
         for item in job.items:

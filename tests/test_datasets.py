@@ -299,6 +299,14 @@ def test_parquet_readers_are_kept_few_and_forgotten_when_the_file_changes(tmp_pa
     assert len(parquet._idle) <= parquet.IDLE_READERS
 
 
+def test_a_parquet_reader_can_go_anywhere(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", records(400))
+    reader = parquet._Reader(str(tmp_path / "a.parquet"), ())
+    for row in [0, 399, 1, 100, 99, 149, 150, 151, 300, 299, 0]:
+        assert reader.fields(row)["id"] == f"q{row}"
+    reader.close()
+
+
 def test_reading_on_decodes_parquet_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One row group of 5,000 rows, read by pages of 10: as many batches as the file has, and not a thousand times."""
     path = tmp_path / "a.parquet"

@@ -297,8 +297,13 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._drop(run)
 
     def _run_loop(self) -> None:
+        serving = self.loop.create_task(self._serve())
         try:
-            self.loop.run_until_complete(self._serve())
+            while not serving.done():
+                try:
+                    self.loop.run_until_complete(serving)
+                except (SystemExit, KeyboardInterrupt) as error:  # asyncio lets these two through, and can go on
+                    logger.error("an asyncio task raised %r: the loop goes on", error, exc_info=error)
         except BaseException as error:
             logger.critical("the event loop died of %r", error, exc_info=error)
             self._fail("the event loop died")

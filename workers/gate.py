@@ -273,7 +273,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._channels: list[Any] = []
         self._serving = False
         self._events_due = False
-        super().__init__(*args, **kwargs)
+        # Neighbours' clocks and revoked tasks, which these two keep equal, decide nothing here; asking costs a second.
+        super().__init__(*args, without_mingle=True, without_gossip=True, **kwargs)
         self.config: GateConfig = self.app.gate
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread

@@ -129,8 +129,8 @@ async def call_other_as_function():
 @app.task
 async def meet(name):
     """Tells that it runs, waits to be let go; tells what became of it."""
-    await tell(f"{name}:started")
     try:
+        await tell(f"{name}:started")
         await wait(f"{name}:go")
     except asyncio.CancelledError:
         await tell(f"{name}:ended", "cancelled")
@@ -154,8 +154,8 @@ def meet_in_thread(name):
 
 @app.task
 async def swallow_cancellation(name):
-    await tell(f"{name}:started")
     try:
+        await tell(f"{name}:started")
         await wait(f"{name}:go")
     except asyncio.CancelledError:
         await tell(f"{name}:ended", "swallowed")
@@ -164,8 +164,8 @@ async def swallow_cancellation(name):
 
 @app.task
 async def soft_limited(name, catch):
-    await tell(f"{name}:started")
     try:
+        await tell(f"{name}:started")
         await wait(f"{name}:go")
     except SoftTimeLimitExceeded:
         if not catch:
@@ -267,14 +267,19 @@ async def on_error(request, exc, traceback):
 
 
 @app.task
-async def break_loop():
-    """A SystemExit in a task beside the body is what asyncio does not contain."""
+async def exit_in_child():
+    """asyncio lets a SystemExit of any of its tasks out of the loop."""
 
     async def leave():
         raise SystemExit("child")
 
-    child = asyncio.create_task(leave())
-    await child
+    await asyncio.create_task(leave())
+
+
+@app.task
+async def stop_loop():
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(3600)
 
 
 @app.task

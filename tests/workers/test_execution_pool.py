@@ -72,6 +72,12 @@ def test_a_message_is_acknowledged_when_its_task_starts_if_it_wants_so(client, w
 
 
 # ---------------------------------------------------------------------- what else tasks raise
+def test_a_child_of_a_body_that_exits_fails_its_task_only(client, worker):
+    with pytest.raises(Exception, match="child"):
+        client.send(worker, "exit_in_child").get()
+    assert client.send(worker, "add", 1, 1).get() == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "recorded"),
     [("exit", "SystemExit(3)"), ("interrupt", "KeyboardInterrupt()"), ("odd", "Odd('odd')"),
@@ -270,15 +276,18 @@ def test_inspect(client, worker, broker):
 
 def test_events(client, worker):
     seen: dict[str, list[str]] = {}
+
+    def note(event):
+        seen.setdefault(event.get("uuid"), []).append(event["type"])
+
     with client.app.connection_for_read() as connection:
-        receiver = client.app.events.Receiver(
-            connection, handlers={"*": lambda event: seen.setdefault(event.get("uuid"), []).append(event["type"])}
-        )
-        with receiver.consumer_context():
-            good, bad = client.send(worker, "add", 1, 1), client.send(worker, "fail", "seen")
-            for _ in receiver.itercapture(limit=None, timeout=DEADLINE_S, wakeup=False):
-                if {"task-succeeded", "task-failed"} <= {types[-1] for types in seen.values()}:
-                    break
+        receiver = client.app.events.Receiver(connection, handlers={"*": note})
+        consuming = receiver.consume(limit=None, timeout=DEADLINE_S, wakeup=False)
+        until(lambda: next(consuming) or seen, "a heartbeat: the subscription stands")
+        good, bad = client.send(worker, "add", 1, 1), client.send(worker, "fail", "seen")
+        ends = {"task-succeeded", "task-failed"}
+        until(lambda: next(consuming) or ends <= {types[-1] for types in seen.values()}, "both ends")
+        consuming.close()
     assert seen[good.id] == ["task-received", "task-started", "task-succeeded"]
     assert seen[bad.id] == ["task-received", "task-started", "task-failed"]
 
@@ -358,7 +367,7 @@ def test_an_outcome_that_cannot_be_recorded_puts_the_message_back(broker):
 
 
 def test_a_lost_connection_to_the_broker_loses_neither_tasks_nor_acknowledgements(client, broker):
-    with running(broker, "-c", "2") as worker:
+    with running(broker, "-c", "3") as worker:
         name = unique()
         result = client.send(worker, "meet", name)
         broker.hear(f"{name}:started")
@@ -379,7 +388,7 @@ def test_a_dead_loop_takes_the_worker_down(client, broker):
         name = unique()
         client.send(worker, "meet", name)
         broker.hear(f"{name}:started")
-        client.send(worker, "break_loop")
+        client.send(worker, "stop_loop")
         assert worker.ended() == 1
         assert "the event loop died" in worker.log.read_text()
         assert (worker.waiting_messages(), worker.unacknowledged()) == (2, 0)

@@ -251,6 +251,13 @@ class Adaptive:
         if growth.pending and not growth.slow_start and trial.sent_at >= growth.grew_at:
             if event.status != OVERLOADED or sum(t.refused for t in state.log.since(after)) >= 2:
                 state.log.explain(growth.grew_at)
+                if self._passed_lately(now):
+                    growth.cut(now, growth.before)
+                    self._keep_rate(self._accepted_lately(now), now)
+                    self._say("refused for haste: a rate")
+                    return
+                if growth.step >= 4.0:
+                    state.refused_level, state.refused_level_at = state.log.open_at_provider(trial), now
                 if state.suspect is not None and growth.limit >= state.suspect.level:
                     state.suspect, state.honest_until = None, now + 30.0 * self.rtt_s
                 growth.undo(now, config.hold_min_rtts, config.hold_max_rtts)

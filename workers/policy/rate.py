@@ -72,18 +72,23 @@ class LearnedRate:
             return
         if self.raised_from is not None:
             steady = self.raise_by <= 2.0 * RAISE_LEAST
-            self.interval_rtts = min(interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
+            self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
             self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
             self._move(self.raised_from, trial.sent_at, now)
             return
         if self._fell(trial, log, now, rtt_s):
             return
         if self.trying:
-            self.lost_credits = self.lost_credits + 1 if self.trying <= 2.0 else 0
+            if self.trying > 2.0:
+                self.lost_credits = 0
+            elif self.margin <= MARGIN_LEAST:
+                self.lost_credits += 1
             if self.trying - 1.0 < 0.5 * self.reserve:
                 self.reserve = max(0.0, self.reserve - 2.0)
         elif now < last + 2.0 * rtt_s and self.keeps:
             self.reserve = min(RESERVE_MOST, self.reserve + 1.0)
+        if not self.trying and self.keeps:
+            self.lost_credits = 0
         self.credit -= self.reserve
         self._measure(trial, log, now, rtt_s, interval_max_rtts)
 

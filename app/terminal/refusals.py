@@ -25,9 +25,25 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 
-def validation_lines(error: ValidationError, document: Any = None) -> list[str]:
-    """`field: message, got value`, one line a mistake; `document` is what was validated, if it is at hand."""
-    items = document.get("items") if isinstance(document, dict) else None
+class InvalidJob(ValueError):
+    """A job that its model refuses; `lines` tell why, one a mistake."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
+
+
+def validated(document: dict[str, Any]) -> EvaluationJob:
+    """The job that the document is; raises `InvalidJob`."""
+    try:
+        return EvaluationJob.model_validate(document)
+    except ValidationError as error:
+        raise InvalidJob(validation_lines(error, document)) from None
+
+
+def validation_lines(error: ValidationError, document: dict[str, Any]) -> list[str]:
+    """`field: message, got value`, one line a mistake."""
+    items = document.get("items")
     lines = list(dict.fromkeys(_line(mistake) for mistake in _meant(error.errors(), items)))
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]

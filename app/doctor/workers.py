@@ -1,0 +1,73 @@
+"""Who works: nodes, the beat's tick, and what waits in the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kombu.exceptions import OperationalError
+
+from app.celery import Dicast
+from app.doctor.finding import Finding, Severity
+from app.messages import BEAT_QUEUE, CONTROL_QUEUE
+from workers.gate import QUEUE_PREFIX
+
+
+def workers(dicast: Dicast) -> Iterator[Finding]:
+    known = dicast.registry.known()
+    alive = [node for node, heard in known if heard]
+    for node, heard in known:
+        facts = f"{node.name} (pid {node.pid} on {node.host})"
+        if heard:
+            yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}")
+        else:
+            yield Finding(Severity.WARNING, "worker", f"{facts} is silent; others take its work over")
+    if not alive:
+        yield Finding(
+            Severity.WARNING, "worker", "none is alive: jobs wait", "celery -A app worker, or dicast run --local"
+        )
+        return
+    limits = {node.limit for node in alive}
+    if len(limits) > 1:
+        yield Finding(
+            Severity.WARNING, "limit", f"workers disagree ({', '.join(map(str, sorted(limits)))}); the smallest binds",
+            "give all the same MAX_CONCURRENT_LLM_CALLS and restart them",
+        )  # fmt: skip
+    elif limits != {dicast.settings.max_concurrent_llm_calls}:
+        yield Finding(
+            Severity.INFO, "limit",
+            f"{limits.pop()} for the workers, {dicast.settings.max_concurrent_llm_calls} here; theirs binds",
+        )  # fmt: skip
+    names = [node.name for node in alive]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Finding(
+            Severity.WARNING, "worker", f"{names.count(name)} are called {name}", "start each with its own -n"
+        )
+    leader = dicast.store.get(dicast.keys.beat)
+    if leader:
+        yield Finding(Severity.OK, "beat", f"ticks, last at {leader}")
+    else:
+        yield Finding(
+            Severity.WARNING, "beat", "no tick for some seconds: lost work is not found again",
+            "celery -A app beat; or see the workers' logs, one of which should take its place",
+        )  # fmt: skip
+
+
+def queues(dicast: Dicast) -> Iterator[Finding]:
+    names = [CONTROL_QUEUE, BEAT_QUEUE, *(QUEUE_PREFIX + pool for pool in dicast.pools.pools)]
+    try:
+        depths = {name: _depth(dicast, name) for name in names}
+    except (OperationalError, OSError) as error:
+        yield Finding(Severity.ERROR, "queues", f"the broker does not answer: {error}", "is it the store's own URL?")
+        return
+    waiting = ", ".join(f"{name} {depth:,}" for name, depth in depths.items() if depth)
+    yield Finding(Severity.INFO if waiting else Severity.OK, "queues", waiting or "no message waits")
+
+
+def _depth(dicast: Dicast, name: str) -> int:
+    """Messages that no worker has taken; a queue that nobody has declared yet is empty."""
+    with dicast.connection_for_read() as connection:
+        channel = connection.default_channel
+        try:
+            return int(dicast.amqp.queues[name](channel).queue_declare(passive=True).message_count)
+        except connection.channel_errors:
+            return 0

@@ -1,0 +1,115 @@
+"""The two outputs of a command, and how it ends: results go to stdout, all that is said about them to stderr."""
+
+from __future__ import annotations
+
+import traceback
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from app.reports.text import printable
+
+MESSAGE_CHARS = 2000
+
+
+class Exit(IntEnum):
+    """Exit codes of all commands."""
+
+    OK = 0
+    FAILED = 1
+    """Some units have no score, the results cannot be had, or the doctor found an error."""
+    REFUSED = 2
+    """Nothing was done: wrong usage, settings or job, or no store or worker."""
+    INTERRUPTED = 3
+    """The job was cancelled, or is no longer watched."""
+
+
+class Refused(Exception):
+    """The command cannot do what it is asked for; the message says why and what would help."""
+
+
+class Terminal:
+    """Standard output and error as rich consoles. `secrets` are masked in all that is said."""
+
+    def __init__(self) -> None:
+        self.debug = False
+        self.secrets: list[str] = []
+
+    @cached_property
+    def out(self) -> Console:
+        return Console(highlight=False)
+
+    @cached_property
+    def err(self) -> Console:
+        return Console(stderr=True, highlight=False)
+
+    def say(self, message: str, style: str = "") -> None:
+        """A line on stderr; texts of jobs, models and errors cannot move the cursor or colour it."""
+        for line in self._masked(message).splitlines():
+            self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=True)
+
+    def fail(self, error: BaseException) -> Exit:
+        """Say why a command ends. What Dicast itself foresees needs one line; anything else tells where it comes from,
+        with `--debug` by its whole traceback."""
+        lines = foreseen(error)
+        if lines is not None:
+            for line in lines:
+                self.say(f"dicast: {line}", "red")
+        elif not self.debug:
+            self.say(f"dicast: {_chain(error)}", "red")
+            self.say(f"  raised in {_place(error)}; `dicast --debug ...` shows the whole traceback")
+        if self.debug:
+            self.say("".join(traceback.format_exception(error)))
+        return Exit.REFUSED if lines is not None else Exit.FAILED
+
+    def _masked(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def foreseen(error: BaseException) -> list[str] | None:
+    """The lines for an error that a person can do something about; None for any other."""
+    # Only here, when something has gone wrong: these modules take long to load.
+    from kombu.exceptions import OperationalError  # noqa: PLC0415
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    from app.datasets import DatasetError  # noqa: PLC0415
+    from app.jobfile import JobFileError  # noqa: PLC0415
+    from app.ledger.client import JobConflict, UnknownJob  # noqa: PLC0415
+    from app.reports.collecting import ResultsAway  # noqa: PLC0415
+    from app.reports.files import NoResults  # noqa: PLC0415
+    from app.submission import JobRefused  # noqa: PLC0415
+    from app.terminal.following import JobVanished, StoreAway  # noqa: PLC0415
+    from app.terminal.refusals import InvalidJob  # noqa: PLC0415
+    from config.pools import PoolsError, UnknownPool  # noqa: PLC0415
+    from config.settings import SettingsError  # noqa: PLC0415
+    from workers.resident import ResidentError  # noqa: PLC0415
+
+    plain = (
+        Refused, SettingsError, PoolsError, UnknownPool, JobFileError, JobRefused, JobConflict, UnknownJob, NoResults,
+        ResultsAway, DatasetError, ResidentError, StoreAway, JobVanished,
+    )  # fmt: skip
+    if isinstance(error, InvalidJob):
+        return error.lines
+    if isinstance(error, plain):
+        return str(error).splitlines()
+    if isinstance(error, RedisError | OperationalError):
+        return [f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"]
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename}: {error.strerror}"]
+    return None
+
+
+def _chain(error: BaseException) -> str:
+    said = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{said}, caused by {_chain(cause)}" if cause is not None else said
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "an unknown place"

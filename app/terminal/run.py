@@ -1,0 +1,205 @@
+"""`dicast run` and `dicast jobs watch`: from a job's file to its report."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+from rich.prompt import Prompt
+
+from app import jobfile
+from app.celery import Dicast, create_app
+from app.domain.job import EvaluationJob
+from app.domain.report import Report
+from app.ledger.client import JobStatus
+from app.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from app.reports.collecting import ResultsAway, collect, results_root
+from app.reports.table import print_report
+from app.submission import checked
+from app.terminal.console import Exit, Refused, Terminal
+from app.terminal.display import Display, display
+from app.terminal.following import Action, Interrupts, Lookout, StoreAway, follow
+from app.terminal.refusals import validated
+from config.settings import environment
+
+NO_WORKER = "no worker is alive, so nothing was submitted. Start one:"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options of `run` and `watch`. `on_interrupt` None: ask if somebody is there to be asked."""
+
+    json: bool = False
+    out: str | None = None
+    on_interrupt: Action | None = None
+    local: bool = False
+    detach: bool = False
+
+
+def run(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
+    """Submit the job in a file and follow it."""
+    if wishes.local and wishes.detach:
+        raise Refused("--local stops its worker when the command ends, so --detach cannot be with it")
+    document = jobfile.load(path)
+    for assignment in assignments:
+        jobfile.override(document, assignment)
+    if project is not None:
+        document["project"] = project
+    job = checked(validated(document))
+    if wishes.out is not None:
+        Path(wishes.out).mkdir(parents=True, exist_ok=True)
+    with Interrupts() as interrupts:
+        try:
+            if wishes.local:
+                return _run_local(terminal, job, wishes, interrupts)
+            return _run(terminal, application(terminal), job, wishes, interrupts)
+        except KeyboardInterrupt:
+            terminal.say(f"Interrupted. If job {job.id} was submitted already, `dicast jobs show {job.id}` tells.")
+            return Exit.INTERRUPTED
+
+
+def watch(terminal: Terminal, job_id: str, wishes: Wishes) -> Exit:
+    """Follow a job that was submitted before."""
+    dicast = application(terminal)
+    dicast.ledger.status(job_id)
+    with Interrupts() as interrupts:
+        return _followed(terminal, dicast, job_id, wishes, interrupts)
+
+
+def cancel(dicast: Dicast, job_id: str) -> str:
+    """Cancel a job; its state before. Raises `UnknownJob`."""
+    before, finish = dicast.ledger.cancel(job_id)
+    if finish:
+        dicast.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
+    return before
+
+
+def application(terminal: Terminal, changes: Mapping[str, str] | None = None) -> Dicast:
+    """The application of this environment, its secrets known to the terminal. Raises `SettingsError`."""
+    dicast = create_app({**environment(), **(changes or {})})
+    terminal.secrets = dicast.settings.secrets()
+    return dicast
+
+
+def _run_local(terminal: Terminal, job: EvaluationJob, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    from app.stack import LocalStack  # noqa: PLC0415
+
+    changes = {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.out is not None else {}
+    dicast = application(terminal, changes)
+    terminal.say("Starting store, worker, beat and, if a judge needs it, the local model ...", "dim")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(LocalStack(dicast.settings))
+        stack.enter_context(interrupts.held())
+        return _run(terminal, dicast, job, wishes, interrupts)
+
+
+def _run(terminal: Terminal, dicast: Dicast, job: EvaluationJob, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    if not wishes.detach and not dicast.registry.alive():
+        raise Refused(
+            f"{NO_WORKER}\n  celery -A app worker        in another terminal, or\n"
+            "  dicast run --local ...      to start all that is needed for this one run, or\n"
+            "  dicast run --detach ...     to submit now and judge when a worker comes"
+        )
+    job_id = dicast.submit(job)
+    try:
+        dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+    except (OperationalError, RedisError) as error:
+        terminal.say(f"Job {job_id} is stored, but its message could not be sent ({error}); a worker will find it.")
+    if wishes.detach:
+        if wishes.json:
+            terminal.out.file.write(orjson.dumps({"job_id": job_id}).decode() + "\n")
+        else:
+            terminal.out.file.write(f"{job_id}\n")
+        terminal.say(f"Submitted. `dicast jobs watch {job_id}` shows how it goes.")
+        return Exit.OK
+    return _followed(terminal, dicast, job_id, wishes, interrupts)
+
+
+def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    shown = display(terminal, quiet=wishes.json)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(interrupts.held())
+        lookout = stack.enter_context(Lookout(dicast.ledger, dicast.registry, job_id))
+        stack.callback(shown.pause)
+        status = follow(
+            lookout,
+            interrupts,
+            show=shown.show,
+            ask=lambda: _ask(terminal, shown, wishes, interrupts),
+            cancel=lambda: _cancelled(terminal, dicast, job_id),
+        )
+    if status is None:
+        if not wishes.local:
+            terminal.say(
+                f"No longer watched. The job goes on: `dicast jobs watch {job_id}`, `dicast jobs cancel {job_id}`"
+            )
+        return Exit.INTERRUPTED
+    return _reported(terminal, dicast, status, wishes)
+
+
+def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interrupts) -> Action:
+    leave = Action.CANCEL if wishes.local else Action.DETACH
+    if wishes.on_interrupt is not None:
+        return wishes.on_interrupt
+    if interrupts.ordered or not (sys.stdin.isatty() and terminal.err.is_terminal):
+        return leave
+    shown.pause()
+    answers = {"c": Action.CANCEL, "k": Action.KEEP}
+    if wishes.local:
+        terminal.say("Interrupted. What runs here stops with this command: cancel the job, or keep watching?")
+    else:
+        answers["d"] = Action.DETACH
+        terminal.say("Interrupted. Detach (the job goes on without this command), cancel the job, or keep watching?")
+    with interrupts.raised():
+        try:
+            answer = Prompt.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
+        except (KeyboardInterrupt, EOFError):
+            terminal.err.print()
+            return leave
+    return answers[answer]
+
+
+def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
+    """Whether the ledger has heard of it."""
+    try:
+        cancel(dicast, job_id)
+    except (RedisError, OperationalError, OSError) as error:
+        terminal.say(f"The job could not be cancelled, for the store does not answer: {error}", "red")
+        return False
+    terminal.say("Cancelling: no new calls; what is open ends and counts. Ctrl-C again: do not wait for it.")
+    return True
+
+
+def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, wishes: Wishes) -> Exit:
+    """Print the report of an ended job, and fetch its files if that is asked."""
+    report = Report.model_validate(status.report)
+    note, code = None, Exit.OK
+    try:
+        if wishes.out is not None:
+            report = collect(report, dicast.settings.results_dir, wishes.out)
+        else:
+            results_root(report, dicast.settings.results_dir)
+    except (ResultsAway, OSError) as error:
+        note = str(error)
+        code = Exit.FAILED if wishes.out is not None else Exit.OK
+    show_report(terminal, report, json=wishes.json)
+    if note is not None:
+        terminal.say(note, "yellow")
+    if report.failed:
+        terminal.say(f"{report.failed:,} of {report.units:,} units have no score; errors.jsonl tells why", "red")
+        code = Exit.FAILED
+    return Exit.INTERRUPTED if report.status == "cancelled" else code
+
+
+def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:
+    if json:
+        terminal.out.file.write(report.model_dump_json(indent=2) + "\n")
+    else:
+        print_report(report, terminal.out)
