@@ -20,6 +20,7 @@ import orjson
 from redis.exceptions import RedisError
 
 from app import logs
+from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
 from app.domain.job import Agent, Dimension, Item
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
@@ -299,7 +300,7 @@ class Judge:
     # ------------------------------------------------------------------ records
     async def _record(self, call: _Call, verdicts: dict[Claim, Verdict], counters: dict[str, int]) -> Recorded:
         dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
-        shares = _shares(call.usage, len(verdicts))
+        shares = divide_usage(call.usage, len(verdicts))
         results = []
         for (claim, verdict), usage in zip(verdicts.items(), shares, strict=True):
             dimension = dimension_of[claim]
@@ -393,18 +394,3 @@ def _nonce_for(item: Item) -> str:
 
 def _tokens(usage: Usage) -> dict[str, int]:
     return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
-
-
-def _shares(usage: Usage, count: int) -> list[Usage]:
-    """One call's usage divided among its opinions, the remainder to the first: the sum stays what was paid."""
-    shares = []
-    for n in range(count):
-        first = n == 0
-        shares.append(
-            Usage(
-                input_tokens=usage.input_tokens // count + (usage.input_tokens % count if first else 0),
-                output_tokens=usage.output_tokens // count + (usage.output_tokens % count if first else 0),
-            )
-        )
-    return shares
-

@@ -157,8 +157,13 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.limit = max(1, self.limit - n)
 
     def on_stop(self) -> None:
-        """Warm: wait for the running tasks. A signal's handler may enter it again while it waits."""
+        """Warm: wait for the running tasks. A signal's handler may enter it again while it waits.
+
+        In a cold shutdown Celery has cancelled the tasks it knows to have been accepted, and calls this, too.
+        """
         if self._thread.is_alive():
+            if worker_state.should_terminate:
+                self.loop.call_soon_threadsafe(self._drop_all)
             self.loop.call_soon_threadsafe(self._close)
         for function, *args in iter(self._callbacks.get, _CLOSED):
             self._call(function, args)

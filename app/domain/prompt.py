@@ -86,7 +86,7 @@ def batch_prompt(agent: Agent, dimensions: Sequence[Dimension], item: Item, nonc
     limits = room(max_tokens, len(dimensions))
     request = ["Judge the text above by each of these criteria, each for itself:"]
     for dimension in dimensions:
-        criterion_id = json.dumps(dimension.id, ensure_ascii=False)
+        criterion_id = json.dumps(dimension.id, ensure_ascii=not dimension.id.isprintable())
         request += [f"CRITERION: {criterion_id} {_scale(dimension)}", _criterion(dimension)]
     opinion = _opinion(limits, "a whole number on the criterion's scale")
     request.append(
@@ -130,10 +130,9 @@ def _quoted(text: str) -> str:
 
 
 def _criterion(dimension: Dimension) -> str:
-    lines = [dimension.name or dimension.id, *dimension.instructions.strip().splitlines()]
-    for score, meaning in sorted(dimension.levels.items()):
-        lines += f"{score} = {meaning.strip()}".splitlines()
-    return "\n".join(f"  {line}" for line in lines)
+    levels = [f"{score} = {meaning.strip()}" for score, meaning in sorted(dimension.levels.items())]
+    parts = [dimension.name or dimension.id, dimension.instructions.strip(), *levels]
+    return "\n".join(f"  {line}" for part in parts for line in part.splitlines())
 
 
 def _scale(dimension: Dimension) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 from kombu.exceptions import OperationalError
@@ -25,7 +24,7 @@ from app.reports.table import print_report
 from app.submission import checked
 from app.terminal.console import Exit, Refused, Terminal
 from app.terminal.display import Display, display
-from app.terminal.following import Action, Interrupts, Lookout, StoreAway, follow
+from app.terminal.following import Action, Interrupts, Lookout, follow
 from app.terminal.refusals import validated
 from config.settings import environment
 
@@ -38,15 +37,17 @@ class Wishes:
 
     json: bool = False
     out: str | None = None
-    on_interrupt: Action | None = None
+    on_interrupt: str | None = None
     local: bool = False
     detach: bool = False
 
 
-def run(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
+def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
     """Submit the job in a file and follow it."""
     if wishes.local and wishes.detach:
         raise Refused("--local stops its worker when the command ends, so --detach cannot be with it")
+    if wishes.detach and wishes.out is not None:
+        raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
     document = jobfile.load(path)
     for assignment in assignments:
         jobfile.override(document, assignment)
@@ -65,7 +66,7 @@ def run(terminal: Terminal, path: str, project: str | None, assignments: list[st
             return Exit.INTERRUPTED
 
 
-def watch(terminal: Terminal, job_id: str, wishes: Wishes) -> Exit:
+def watch_job(terminal: Terminal, job_id: str, wishes: Wishes) -> Exit:
     """Follow a job that was submitted before."""
     dicast = application(terminal)
     dicast.ledger.status(job_id)
@@ -137,9 +138,7 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
         )
     if status is None:
         if not wishes.local:
-            terminal.say(
-                f"No longer watched. The job goes on: `dicast jobs watch {job_id}`, `dicast jobs cancel {job_id}`"
-            )
+            terminal.say(f"No longer watched. The job goes on: `dicast jobs watch {job_id}` or `jobs cancel {job_id}`.")
         return Exit.INTERRUPTED
     return _reported(terminal, dicast, status, wishes)
 
@@ -147,7 +146,7 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
 def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interrupts) -> Action:
     leave = Action.CANCEL if wishes.local else Action.DETACH
     if wishes.on_interrupt is not None:
-        return wishes.on_interrupt
+        return Action(wishes.on_interrupt)
     if interrupts.ordered or not (sys.stdin.isatty() and terminal.err.is_terminal):
         return leave
     shown.pause()

@@ -59,6 +59,16 @@ class Server:
     def stop(self) -> None:
         self._server.stop()
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It takes connections and commands, and answers none."""
+        pid = self.client.info("server")["process_id"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def remove(self) -> None:
         self.stop()
         self.client.close()

@@ -60,7 +60,9 @@ app.conf.update(
     enable_utc=True,
 )
 
-meeting = loop_resource(lambda: redis.asyncio.Redis(unix_socket_path=BROKER, socket_timeout=None), lambda client: client.aclose())
+meeting = loop_resource(
+    lambda: redis.asyncio.Redis(unix_socket_path=BROKER, socket_timeout=None), lambda client: client.aclose()
+)
 colour = contextvars.ContextVar("colour", default="none")
 
 

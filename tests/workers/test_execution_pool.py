@@ -6,17 +6,10 @@ import pytest
 from celery import chord, group
 from celery.exceptions import ChordError, SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
 
-from tests.workers.pool_harness import (  # noqa: F401
-    DEADLINE_S,
-    Client,
-    Server,
-    broker,
-    client,
-    running,
-    unique,
-    until,
-    worker,
-)
+from tests.workers import pool_harness
+from tests.workers.pool_harness import DEADLINE_S, Client, Server, running, unique, until
+
+broker, client, worker = pool_harness.broker, pool_harness.client, pool_harness.worker
 
 
 # ---------------------------------------------------------------------- ordinary tasks

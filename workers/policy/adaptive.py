@@ -56,6 +56,7 @@ class Solo:
     """After a collapse: one unresolved call at a time. `level` was refused; `highest` is the last number refused since."""
 
     level: int
+    slow_start: bool
     highest: int = 0
 
 
@@ -387,7 +388,7 @@ class Adaptive:
         level = max(1, verdict.level)
         if verdict.kind is Kind.COLLAPSE:
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts
-            state.solo = Solo(verdict.level)
+            state.solo = Solo(verdict.level, growth.slow_start)
         else:
             if growth.slow_start:
                 growth.retry_gently()
@@ -419,6 +420,9 @@ class Adaptive:
         if last is None or last.sent_at <= growth.cut_at or last.refused or now < last.sent_at + state.feedback_s - 1e-9:
             return
         solo, state.solo = state.solo, None
+        if solo.slow_start:
+            growth.restart(now, max(growth.limit, solo.level / 2.0), 0.0, self.config.hold_min_rtts)
+            return
         growth.good = max(growth.limit, float(solo.highest))
         if state.log.open_at_provider(last) > 0.75 * solo.level:
             self._reversal(now)

@@ -57,7 +57,7 @@ class Growth:
 
     def confirmed_at(self, feedback_s: float) -> float | None:
         """When the pending step counts as accepted, if nothing is refused until then; None before it is filled."""
-        if len(self.filled_at) < FILLS:
+        if len(self.filled_at) < min(FILLS, int(self.limit)):
             return None
         if self.slow_start:
             return max(self.filled_at[-1], self.grew_at + feedback_s)

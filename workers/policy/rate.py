@@ -46,6 +46,7 @@ class LearnedRate:
     tried_at: float = NEVER
     refused_at: float = NEVER
     raised_from: float | None = None
+    sustained: float = 0.0
     raise_by: float = RAISE_FIRST
     lost_credits: int = 0
     interval_rtts: float = 1.0
@@ -104,7 +105,8 @@ class LearnedRate:
         went = sum(1 for other in recent if not other.refused and other.sent_at > first)
         went_per_s = went / max(0.4, 4.0 / self.per_s, trial.sent_at - first)
         least = 0.25 if len(refused) >= 0.4 * len(recent) else 0.93
-        self._move(max(least * self.per_s, min(0.97 * self.per_s, went_per_s)), trial.sent_at, now)
+        least_per_s, self.sustained = max(least * self.per_s, min(self.sustained, 0.97 * self.per_s)), 0.0
+        self._move(max(least_per_s, min(0.97 * self.per_s, went_per_s)), trial.sent_at, now)
         self.interval_rtts = 1.0
         return True
 
@@ -144,8 +146,10 @@ class LearnedRate:
                 self.trying += step
                 self.credit += step
                 return
+        if fresh or self.trying:
+            self.sustained, self.trying = self.per_s, 0.0
         self.raised_from, self.since = self.per_s, now
-        room = 1.3 * going + self.trying / rtt_s
+        room = 1.3 * going + 4.0 / rtt_s
         self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))
         if not fresh:
             self.raise_by = min(RAISE_MOST, 1.5 * self.raise_by)

@@ -1,0 +1,141 @@
+"""`dicast jobs list|show|cancel|export`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.table import Table
+from rich.text import Text
+
+from app.celery import Dicast
+from app.domain.report import Report
+from app.ledger.client import JobState, JobStatus, UnknownJob
+from app.reports.collecting import results_root
+from app.reports.exports import Format, export
+from app.reports.files import NoResults, read_report
+from app.reports.text import printable
+from app.terminal.console import Refused, Terminal
+from app.terminal.run import application, cancel, show_report
+
+STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow"}
+
+
+def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
+    found = list(application(terminal).ledger.jobs(newest))
+    if json:
+        _print_json(terminal, [_plain(status, report=False) for status in found])
+        return
+    if not found:
+        terminal.say("There are no jobs.")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("job", "project", "state"):
+        table.add_column(title, overflow="fold", header_style="dim")
+    for title in ("units", "done", "failed", "submitted"):
+        table.add_column(title, justify="right", no_wrap=True, header_style="dim")
+    for status in found:
+        failed = status.counters["failed"]
+        table.add_row(
+            Text(status.id),
+            Text(printable(status.project, 30)),
+            Text(status.state, style=STATES.get(status.state, "cyan")),
+            f"{status.units:,}",
+            f"{status.done:,}",
+            Text(f"{failed:,}", style="red" if failed else "dim"),
+            f"{_local(status.created_ms):%d %b %H:%M}",
+        )
+    terminal.out.print(table)
+
+
+def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
+    """A job past its retention in the store is shown from its files, if they are here. Raises `UnknownJob`."""
+    dicast = application(terminal)
+    try:
+        status = dicast.ledger.status(job_id)
+    except UnknownJob:
+        report = _filed(dicast, job_id)
+        if report is None:
+            raise
+        if json:
+            _print_json(terminal, {"id": job_id, "state": report.status, "report": report.model_dump(mode="json")})
+        else:
+            show_report(terminal, report, json=False)
+        return
+    if json:
+        _print_json(terminal, _plain(status, report=True))
+    elif status.report is not None:
+        show_report(terminal, Report.model_validate(status.report), json=False)
+    else:
+        _show_running(terminal, dicast, status)
+
+
+def cancel_job(terminal: Terminal, job_id: str) -> None:
+    before = cancel(application(terminal), job_id)
+    if before in (JobState.SUBMITTED, JobState.RUNNING):
+        terminal.say(f"Cancelled: job {job_id} makes no new calls; open ones end and count.")
+    else:
+        terminal.say(f"Nothing to do: job {job_id} was {before} already.")
+
+
+def export_job(terminal: Terminal, job_id: str, format: Format, to: str) -> None:
+    """Raises `UnknownJob`, `ResultsAway` or OSError."""
+    dicast = application(terminal)
+    report = _filed(dicast, job_id)
+    if report is not None:
+        root = Path(dicast.settings.results_dir)
+    else:
+        status = dicast.ledger.status(job_id)
+        if status.report is None:
+            raise Refused(f"job {job_id} is {status.state}; there is something to export when it has ended")
+        report = Report.model_validate(status.report)
+        root = results_root(report, dicast.settings.results_dir)
+    export(root, job_id, format, to)
+    terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
+
+
+def _filed(dicast: Dicast, job_id: str) -> Report | None:
+    """The report among the files here, None if there is none."""
+    try:
+        return read_report(dicast.settings.results_dir, job_id)
+    except NoResults:
+        return None
+    except ValueError as error:  # no id that any job can have
+        raise Refused(str(error)) from None
+
+
+def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None:
+    calls = dicast.ledger.open_calls().get(f"j:{status.id}", 0)
+    rows = {
+        "job": status.id,
+        "project": printable(status.project),
+        "state": status.state,
+        "units": f"{status.done:,} of {status.units:,} done, {status.counters['failed']:,} failed",
+        "calls": f"{calls:,} open"
+        + (f" of {status.limit:,}" if status.limit else "")
+        + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
+        f"{status.counters['requeues']:,} requeues",
+        "submitted": f"{_local(status.created_ms):%Y-%m-%d %H:%M:%S}",
+    }
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in rows.items():
+        table.add_row(Text(name, style="dim"), Text(text))
+    terminal.out.print(table)
+
+
+def _plain(status: JobStatus, *, report: bool) -> dict[str, Any]:
+    fields = {**asdict(status), "done": status.done}
+    if not report:
+        del fields["report"]
+    return fields
+
+
+def _print_json(terminal: Terminal, value: Any) -> None:
+    terminal.out.file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def _local(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000).astimezone()

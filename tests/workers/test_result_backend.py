@@ -1,0 +1,277 @@
+"""The result backend: Celery's results to the byte, by a way on which the loop never waits."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+from celery import Celery, states
+
+import workers.result_backend
+from tests.workers import pool_harness
+from tests.workers.pool_harness import DEADLINE_S, ROOT, Server, running, until
+from workers.loop_bridge import TaskGreenlet, close_loop_resources
+from workers.result_backend import BATCH_MAX, LANES, RedisBackend
+
+broker, client, worker = pool_harness.broker, pool_harness.client, pool_harness.worker
+
+
+def make_backend(socket, **settings):
+    app = Celery("results", set_as_current=False)
+    app.conf.update(result_backend=f"workers.result_backend:RedisBackend+socket://{socket}?virtual_host=0", **settings)
+    return app.backend
+
+
+@pytest.fixture
+async def backend(broker):
+    backend = make_backend(broker.socket)
+    yield backend
+    await close_loop_resources()
+    backend.client.close()
+
+
+def in_greenlet(function, *args, **kwargs):
+    async def drive():
+        return await TaskGreenlet(lambda: function(*args, **kwargs))
+
+    return asyncio.create_task(drive())
+
+
+# ---------------------------------------------------------------------- the same results as Celery's own backend
+def anonymous(meta):
+    """Without what differs from task to task."""
+    return {name: value for name, value in meta.items() if name not in {"task_id", "date_done", "traceback"}}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [("add", 1, 2), ("add_in_thread", 1, 2), ("fail", "no luck"), ("raise_oddly", "odd"), ("retry_in_vain",)],
+    ids=lambda call: call[0],
+)
+def test_stored_as_by_celery(client, worker, broker, call):
+    with running(broker, "-c", "2", POOL_TEST_BACKEND="redis+socket") as stock:
+        results = [client.send(one, *call) for one in (worker, stock)]
+        for result in results:
+            until(result.ready, "done")
+        ours, celerys = (json.loads(broker.client.get(f"celery-task-meta-{result.id}")) for result in results)
+        assert anonymous(ours) == anonymous(celerys)
+        lifetimes = [broker.client.ttl(f"celery-task-meta-{result.id}") for result in results]
+        assert all(590 < lifetime <= 600 for lifetime in lifetimes)
+
+
+def test_any_client_waits_for_a_result(worker, broker):
+    """Celery's own backend subscribes to the result: it must be published, too."""
+    script = f"""
+from celery import Celery
+app = Celery(broker="redis+socket://{broker.socket}", backend="redis+socket://{broker.socket}")
+print(app.send_task("tests.workers.pool_tasks.add", (20, 22), queue="{worker.queue}").get(timeout={DEADLINE_S}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "42\n", done.stderr
+
+
+def test_a_chord_leaves_what_celery_leaves(client, worker, broker):
+    def keys(one):
+        before = set(broker.client.keys("celery-taskset-meta-*"))
+        header = [client.task("add", n, n) for n in range(3)]
+        assert client.chord(one, header, client.task("total")).get() == 6
+        return sorted(key.rsplit(".", 1)[-1] for key in set(broker.client.keys("celery-taskset-meta-*")) - before)
+
+    with running(broker, "-c", "2", POOL_TEST_BACKEND="redis+socket") as stock:
+        assert keys(worker) == keys(stock)
+
+
+# ---------------------------------------------------------------------- the loop goes on
+async def test_the_loop_turns_while_the_store_does_not_answer(broker, backend):
+    await in_greenlet(backend.store_result, "warm", 1, states.SUCCESS)
+    with broker.frozen():
+        storing = [in_greenlet(backend.store_result, f"frozen-{n}", n, states.SUCCESS) for n in range(300)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in storing)
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*storing)
+    assert await in_greenlet(lambda: [backend.get_result(f"frozen-{n}") for n in (0, 299)]) == [0, 299]
+
+
+async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
+    trips = []
+    execute = redis.asyncio.client.Pipeline.execute
+
+    async def counted(pipeline, *args, **kwargs):
+        trips.append(len(pipeline.command_stack))
+        return await execute(pipeline, *args, **kwargs)
+
+    monkeypatch.setattr(redis.asyncio.client.Pipeline, "execute", counted)
+    await asyncio.gather(*[in_greenlet(backend.store_result, f"together-{n}", n, states.SUCCESS) for n in range(1000)])
+    assert sum(trips) == 3000  # GET, SETEX, PUBLISH, as Celery does
+    assert max(trips) <= 2 * BATCH_MAX
+    assert len(trips) <= 100
+    assert len(backend.client.client_list()) < 20 + LANES
+
+
+async def test_a_server_that_comes_back_in_time_is_not_missed(monkeypatch):
+    monkeypatch.setattr(workers.result_backend, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(workers.result_backend, "RETRIES", 500)
+    server = Server()
+    try:
+        backend = make_backend(server.socket)
+        await in_greenlet(backend.store_result, "before", 1, states.SUCCESS)
+        server.stop()
+        storing = in_greenlet(backend.store_result, "meanwhile", 2, states.SUCCESS)
+        await asyncio.to_thread(server.start)
+        async with asyncio.timeout(DEADLINE_S):
+            await storing
+        assert await in_greenlet(backend.get_result, "meanwhile") == 2
+        await close_loop_resources()
+    finally:
+        server.remove()
+
+
+async def test_a_server_that_stays_away_is_told_of(monkeypatch):
+    monkeypatch.setattr(workers.result_backend, "RETRIES", 1)
+    backend = make_backend("/nowhere/socket")
+    storing = [in_greenlet(backend.store_result, f"never-{n}", n, states.SUCCESS) for n in range(10)]
+    async with asyncio.timeout(DEADLINE_S):
+        errors = await asyncio.gather(*storing, return_exceptions=True)
+    assert all(isinstance(error, redis.ConnectionError) for error in errors)
+    await close_loop_resources()
+
+
+async def test_celerys_own_retries_do_not_hold_the_loop(monkeypatch):
+    monkeypatch.setattr(workers.result_backend, "RETRIES", 0)
+    backend = make_backend(
+        "/nowhere/socket",
+        result_backend_always_retry=True,
+        result_backend_max_retries=1,
+        result_backend_base_sleep_between_retries_ms=3_600_000,
+        result_backend_max_sleep_between_retries_ms=7_200_000,
+    )
+    sleeping = asyncio.Event()
+    sleep = asyncio.sleep
+
+    async def noted(delay):
+        sleeping.set()
+        await sleep(delay)
+
+    monkeypatch.setattr(workers.result_backend.asyncio, "sleep", noted)
+    storing = in_greenlet(backend.store_result, "never", 1, states.SUCCESS)
+    async with asyncio.timeout(DEADLINE_S):
+        await sleeping.wait()
+    storing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await storing
+    await close_loop_resources()
+
+
+async def test_waits_between_writes_do_not_hold_the_loop(backend):
+    """`ensure` would sleep an hour in the thread if `on_connection_error` left that to it."""
+    waiting = in_greenlet(backend.on_connection_error, 3, OSError("away"), iter([3600.0]), 1)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert backend.on_connection_error(3, OSError("away"), iter([0.5]), 1) == 0.5
+
+
+# ---------------------------------------------------------------------- callers do not disturb each other
+async def test_an_error_reaches_its_caller_only(backend):
+    await in_greenlet(lambda: backend.client.set("a-text", "not a number"))
+
+    def good(n):
+        return backend.client.set(f"fine-{n}", n)
+
+    calls = [in_greenlet(good, n) for n in range(5)]
+    bad = in_greenlet(lambda: backend.client.incr("a-text"))
+    calls += [in_greenlet(good, n) for n in range(5, 10)]
+    with pytest.raises(redis.ResponseError, match="not an integer"):
+        await bad
+    assert await asyncio.gather(*calls) == [True] * 10
+
+
+async def test_a_cancelled_caller_leaves_the_others_their_replies(backend):
+    calls = [in_greenlet(lambda n=n: backend.client.echo(str(n))) for n in range(10)]
+    await asyncio.sleep(0)
+    calls[3].cancel()
+    replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(replies.pop(3), asyncio.CancelledError)
+    assert replies == [str(n).encode() for n in range(10) if n != 3]
+
+
+async def test_pipelines_reply_in_order_and_raise_the_first_error(backend):
+    def pipeline():
+        with backend.client.pipeline() as pipe:
+            return pipe.set("p", 1).incr("p").get("p").execute()
+
+    assert await in_greenlet(pipeline) == [True, 2, b"2"]
+
+    def failing():
+        with backend.client.pipeline() as pipe:
+            pipe.set("p", "text").incr("p").execute()
+
+    with pytest.raises(redis.ResponseError):
+        await in_greenlet(failing)
+
+
+async def test_scripts_are_loaded_again_when_the_server_forgot_them(backend):
+    script = backend.client.register_script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
+    backend.client.delete("scripted")
+    assert await in_greenlet(lambda: script(["scripted"], [2], client=backend.client)) == 2
+    backend.client.script_flush()
+    assert await in_greenlet(lambda: script(["scripted"], [3], client=backend.client)) == 5
+
+
+# ---------------------------------------------------------------------- elsewhere it is Celery's
+async def test_outside_of_greenlets_the_client_is_the_ordinary_one(backend):
+    ordinary = backend.client
+    assert type(ordinary) is redis.Redis
+    assert await in_greenlet(lambda: backend.client is not ordinary)
+    assert await asyncio.to_thread(lambda: backend.client is ordinary)
+    backend.store_result("outside", 5, states.SUCCESS)
+    assert backend.get_result("outside") == 5
+
+
+async def test_a_task_does_not_subscribe_to_the_results_of_what_it_publishes(backend):
+    """Another thread's chord join may have allowed that for the whole process."""
+    await in_greenlet(backend.on_task_call, None, "a-child")
+    assert backend.result_consumer.subscribed_to == set()
+
+
+@pytest.mark.parametrize(
+    ("url", "connection_class", "wanted"),
+    [
+        ("redis://:secret@host:6380/3", redis.asyncio.Connection, {"host": "host", "port": 6380, "db": 3, "password": "secret"}),
+        ("rediss://host/1?ssl_cert_reqs=none", redis.asyncio.SSLConnection, {"host": "host", "db": 1}),
+        ("socket:///run/redis.sock?virtual_host=2", redis.asyncio.UnixDomainSocketConnection, {"path": "/run/redis.sock", "db": 2}),
+    ],
+)  # fmt: skip
+async def test_both_ways_lead_to_the_same_server(url, connection_class, wanted):
+    app = Celery("results", set_as_current=False)
+    app.conf.result_backend = f"workers.result_backend:RedisBackend+{url}"
+    app.conf.redis_socket_timeout = 7.0
+    assert isinstance(app.backend, RedisBackend)
+    loop_pool = (await in_greenlet(lambda: app.backend.client)).batches._client.connection_pool
+    assert loop_pool.connection_class is connection_class
+    for pool in (loop_pool, app.backend.client.connection_pool):
+        made = {**pool.connection_kwargs}
+        assert {name: made[name] for name in wanted} == wanted
+        assert made["socket_timeout"] == 7.0
+    await close_loop_resources()
+
+
+async def test_one_backend_serves_several_loops(broker, backend):
+    await in_greenlet(backend.store_result, "first loop", 1, states.SUCCESS)
+    seen = []
+
+    async def second():
+        seen.append(await TaskGreenlet(lambda: backend.get_result("first loop")))
+        await close_loop_resources()
+
+    thread = threading.Thread(target=asyncio.run, args=(second(),))
+    thread.start()
+    await asyncio.to_thread(thread.join, DEADLINE_S)
+    assert seen == [1]
