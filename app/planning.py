@@ -64,7 +64,9 @@ class Planner:
             if not await self._page(job, lane_number, lane, state, size.page, size.low_water):
                 return
 
-    async def _page(self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int) -> bool:
+    async def _page(
+        self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int
+    ) -> bool:
         cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
         total = job.units // (len(job.spec.agents) * lane.dimensions * job.spec.replicates) * lane.units_per_item
         first: int = cursor["position"]

@@ -38,8 +38,8 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     Raises `ValidationError`, `UnknownPool`, `JobRefused`, `datasets.DatasetError` or `JobConflict`.
     """
     job = checked(job)
-    assert job.id is not None
-    assert isinstance(job.items, list | ItemSource)
+    job_id = job.id
+    assert job_id is not None
     specs = [pools.get(agent.pool) for agent in job.agents]
     batching = settings.batching_enabled if job.batching is None else job.batching
     plan = lanes(
@@ -50,9 +50,10 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     )
     extra = {}
     if isinstance(job.items, ItemSource):
-        # Workers read it too, from wherever they run.
-        job = job.model_copy(update={"items": job.items.model_copy(update={"path": str(Path(job.items.path).resolve())})})
-        found = datasets.survey(job.items, max_text_bytes=settings.max_text_bytes)
+        # Workers read the file too, from wherever they run.
+        source = job.items.model_copy(update={"path": str(Path(job.items.path).resolve())})
+        job = job.model_copy(update={"items": source})
+        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes)
         count, extra["fingerprint"] = found.items, found.fingerprint
     else:
         count = len(job.items)
@@ -62,7 +63,7 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
         raise JobRefused("items: at least one is needed, got 0")
     units = count * len(job.agents) * len(job.dimensions) * job.replicates
     ledger.submit(job, plan, units, extra)
-    return job.id
+    return job_id
 
 
 def _check_size(item: Item, most: int) -> None:

@@ -49,7 +49,7 @@ class Terminal:
     def say(self, message: str, style: str = "") -> None:
         """A line on stderr; texts of jobs, models and errors cannot move the cursor or colour it."""
         for line in self._masked(message).splitlines():
-            self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=True)
+            self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=not self.err.is_terminal)
 
     def fail(self, error: BaseException) -> Exit:
         """Say why a command ends. What Dicast itself foresees needs one line; anything else tells where it comes from,

@@ -32,21 +32,21 @@ def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
     if not found:
         terminal.say("There are no jobs.")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("job", "project", "state"):
-        table.add_column(title, overflow="fold", header_style="dim")
-    for title in ("units", "done", "failed", "submitted"):
-        table.add_column(title, justify="right", no_wrap=True, header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("job", no_wrap=True, min_width=max(len(status.id) for status in found))
+    table.add_column("project", no_wrap=True)
+    table.add_column("state", no_wrap=True, min_width=max(len(status.state) for status in found))
+    for title in ("done", "failed", "since"):
+        table.add_column(title, justify="right", no_wrap=True)
     for status in found:
         failed = status.counters["failed"]
         table.add_row(
             Text(status.id),
             Text(printable(status.project, 30)),
             Text(status.state, style=STATES.get(status.state, "cyan")),
-            f"{status.units:,}",
-            f"{status.done:,}",
+            f"{status.done:,} of {status.units:,}",
             Text(f"{failed:,}", style="red" if failed else "dim"),
-            f"{_local(status.created_ms):%d %b %H:%M}",
+            _since(status.created_ms),
         )
     terminal.out.print(table)
 
@@ -135,6 +135,12 @@ def _plain(status: JobStatus, *, report: bool) -> dict[str, Any]:
 
 def _print_json(terminal: Terminal, value: Any) -> None:
     terminal.out.file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def _since(ms: int) -> str:
+    """The time of day if it is today's, else the day."""
+    then = _local(ms)
+    return f"{then:%H:%M}" if then.date() == datetime.now(then.tzinfo).date() else f"{then:%d %b}"
 
 
 def _local(ms: int) -> datetime:

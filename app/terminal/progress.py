@@ -15,6 +15,12 @@ from app.reports.text import printable
 
 RATE_WINDOW_S = 10.0
 RATE_UNITS = 20
+TROUBLES = (
+    ("retries", "retry", "retries"),
+    ("requeues", "requeue", "requeues"),
+    ("timeouts", "timeout", "timeouts"),
+    ("failed", "failed", "failed"),
+)
 _GAP = "   "
 
 
@@ -89,9 +95,7 @@ class Progress:
             facts.append(pace(rate))
         of = f" of {status.limit:,}" if status.limit else ""
         facts.append(f"{self._sight.open_here:,}{of} calls open" + (f" (+{others:,} of other jobs)" if others else ""))
-        for name in ("retries", "requeues", "timeouts", "failed"):
-            if counters.get(name) or name in ("retries", "failed"):
-                facts.append(f"{counters.get(name, 0):,} {name}")
+        facts += [counted(counters[name], one, many) for name, one, many in TROUBLES if counters.get(name)]
         return facts
 
     def notice(self) -> str | None:
@@ -141,6 +145,10 @@ def wrapped(facts: list[str], width: int) -> list[str]:
         else:
             lines.append(fact)
     return lines
+
+
+def counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def pace(per_s: float) -> str:

@@ -44,8 +44,8 @@ class Wishes:
 
 def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
     """Submit the job in a file and follow it."""
-    if wishes.local and wishes.detach:
-        raise Refused("--local stops its worker when the command ends, so --detach cannot be with it")
+    if wishes.local and (wishes.detach or wishes.on_interrupt == Action.DETACH):
+        raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
     if wishes.detach and wishes.out is not None:
         raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
     document = jobfile.load(path)
@@ -118,7 +118,7 @@ def _run(terminal: Terminal, dicast: Dicast, job: EvaluationJob, wishes: Wishes,
             terminal.out.file.write(orjson.dumps({"job_id": job_id}).decode() + "\n")
         else:
             terminal.out.file.write(f"{job_id}\n")
-        terminal.say(f"Submitted. `dicast jobs watch {job_id}` shows how it goes.")
+        terminal.say(f"Submitted. See how it goes:\n  dicast jobs watch {job_id}")
         return Exit.OK
     return _followed(terminal, dicast, job_id, wishes, interrupts)
 
@@ -137,8 +137,10 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
             cancel=lambda: _cancelled(terminal, dicast, job_id),
         )
     if status is None:
-        if not wishes.local:
-            terminal.say(f"No longer watched. The job goes on: `dicast jobs watch {job_id}` or `jobs cancel {job_id}`.")
+        if wishes.local:
+            terminal.say("Stopping at once. What is open is lost, and the job stays cancelled.")
+        else:
+            terminal.say(f"Detached. The job goes on:\n  dicast jobs watch {job_id}\n  dicast jobs cancel {job_id}")
         return Exit.INTERRUPTED
     return _reported(terminal, dicast, status, wishes)
 
@@ -152,10 +154,10 @@ def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interru
     shown.pause()
     answers = {"c": Action.CANCEL, "k": Action.KEEP}
     if wishes.local:
-        terminal.say("Interrupted. What runs here stops with this command: cancel the job, or keep watching?")
+        terminal.say("Interrupted. The worker stops with this command: cancel the job, or keep watching?")
     else:
         answers["d"] = Action.DETACH
-        terminal.say("Interrupted. Detach (the job goes on without this command), cancel the job, or keep watching?")
+        terminal.say("Interrupted. Detach (the job goes on), cancel it, or keep watching?")
     with interrupts.raised():
         try:
             answer = Prompt.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
@@ -172,7 +174,7 @@ def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
     except (RedisError, OperationalError, OSError) as error:
         terminal.say(f"The job could not be cancelled, for the store does not answer: {error}", "red")
         return False
-    terminal.say("Cancelling: no new calls; what is open ends and counts. Ctrl-C again: do not wait for it.")
+    terminal.say("Cancelling: no new calls; open ones end and count. Ctrl-C again leaves at once.")
     return True
 
 
@@ -191,10 +193,12 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, wishes: Wis
     show_report(terminal, report, json=wishes.json)
     if note is not None:
         terminal.say(note, "yellow")
+    if report.status == "cancelled":
+        return Exit.INTERRUPTED
     if report.failed:
         terminal.say(f"{report.failed:,} of {report.units:,} units have no score; errors.jsonl tells why", "red")
         code = Exit.FAILED
-    return Exit.INTERRUPTED if report.status == "cancelled" else code
+    return code
 
 
 def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:

@@ -73,7 +73,9 @@ async def claim(ledger, ref, position, token=None, item=0):
 
 
 async def record(ledger, ref, *claims, scored=True):
-    return await ledger.record(ref, {"calls": 1}, [Result(c.position, c.fence, b'{"opinion":{}}', scored) for c in claims])
+    return await ledger.record(
+        ref, {"calls": 1}, [Result(c.position, c.fence, b'{"opinion":{}}', scored) for c in claims]
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- submission
@@ -92,7 +94,7 @@ async def test_the_same_job_again_is_the_same_job_and_another_is_refused(bench):
     with pytest.raises(JobConflict, match="'j' was submitted before with other content"):
         bench.submit(a_job(items=3))
     assert [s.id for s in bench.client.jobs()] == ["j"]
-    assert not [k for k in bench.redis.keys("*staging*")]
+    assert not bench.redis.keys("*staging*")
 
 
 async def test_nothing_is_there_before_all_is(bench):

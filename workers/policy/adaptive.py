@@ -388,7 +388,8 @@ class Adaptive:
         level = max(1, verdict.level)
         if verdict.kind is Kind.COLLAPSE:
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts
-            state.solo = Solo(verdict.level, growth.slow_start)
+            starting = growth.slow_start or now < growth.slow_start_until + 4.0 * self.rtt_s
+            state.solo = Solo(verdict.level, starting)
         else:
             if growth.slow_start:
                 growth.retry_gently()

@@ -37,6 +37,7 @@ class Growth:
     good: float = 0.0
     cut_at: float = NEVER
     gentle: bool = False
+    slow_start_until: float = NEVER
 
     @property
     def step(self) -> float:
@@ -110,6 +111,8 @@ class Growth:
 
     def cut(self, now: float, limit: float) -> None:
         """Lower the limit; refusals of calls sent before now belong to the old one."""
+        if self.slow_start:
+            self.slow_start_until = now
         self._move(limit)
         self.slow_start, self.increment, self.cut_at = False, 1.0, now
 

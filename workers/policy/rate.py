@@ -23,7 +23,8 @@ MARGIN_LEAST, MARGIN_MOST, MARGIN_UP, MARGIN_DOWN = -0.005, 0.03, 0.01, 0.0025
 RESERVE_MOST = 8.0
 RAISE_FIRST, RAISE_LEAST, RAISE_MOST = 0.25, 0.01, 0.5
 LOST_CREDITS = 2
-"""So many credits refused at once show that the provider saves nothing."""
+"""After so many credits refused at once it is tested whether the provider saves anything."""
+SAVED_FOR_TEST = 6.0
 
 
 @dataclass(slots=True)
@@ -48,15 +49,13 @@ class LearnedRate:
     raised_from: float | None = None
     sustained: float = 0.0
     raise_by: float = RAISE_FIRST
+    keeps: bool = True
+    proven: bool = False
+    testing: bool = False
     lost_credits: int = 0
     interval_rtts: float = 1.0
     setbacks: int = 0
     setback_at: float = NEVER
-
-    @property
-    def keeps(self) -> bool:
-        """Whether the provider seems to save what is not spent."""
-        return self.lost_credits < LOST_CREDITS
 
     def bucket(self) -> Bucket:
         return Bucket(NAME, Unit.REQUESTS, "", 1.0 + 0.05 * self.per_s, self.per_s, credit=self.credit)
@@ -80,18 +79,23 @@ class LearnedRate:
         if self._fell(trial, log, now, rtt_s):
             return
         if self.trying:
-            if self.trying > 2.0:
-                self.lost_credits = 0
-            elif self.margin <= MARGIN_LEAST:
-                self.lost_credits += 1
-            if self.trying - 1.0 < 0.5 * self.reserve:
-                self.reserve = max(0.0, self.reserve - 2.0)
+            self._learn_keeping(now, rtt_s)
         elif now < last + 2.0 * rtt_s and self.keeps:
             self.reserve = min(RESERVE_MOST, self.reserve + 1.0)
-        if not self.trying and self.keeps:
             self.lost_credits = 0
         self.credit -= self.reserve
         self._measure(trial, log, now, rtt_s, interval_max_rtts)
+
+    def _learn_keeping(self, now: float, rtt_s: float) -> None:
+        """Credit was refused: does the provider save what is not spent? If in doubt, save a little and try again."""
+        if self.testing:
+            self.testing, self.proven, self.keeps = False, True, self.trying > 0.5 * SAVED_FOR_TEST
+        if self.trying - 1.0 < 0.5 * self.reserve:
+            self.reserve = max(0.0, self.reserve - 2.0)
+        self.lost_credits = self.lost_credits + 1 if self.trying <= 2.0 else 0
+        if self.lost_credits >= LOST_CREDITS and not self.proven:
+            self.testing, self.lost_credits = True, 0
+            self.credit -= SAVED_FOR_TEST
 
     def _fell(self, trial: Trial, log: CallLog, now: float, rtt_s: float) -> bool:
         """Whether too many were refused lately for a random walk; then the rate is what was accepted meanwhile."""
@@ -135,7 +139,7 @@ class LearnedRate:
         window = max(rtt_s, 8.0 / self.per_s)
         going = log.accepted_per_s(now - feedback_s - window, now - feedback_s)
         fresh = not self.trying and self.raised_from is None
-        if fresh and going < 0.9 * self.per_s:
+        if fresh and going < 0.9 * self.per_s and not self.testing:
             self.tried_at = now - (self.interval_rtts - 0.2) * rtt_s
             return
         self.tried_at = now
@@ -153,9 +157,13 @@ class LearnedRate:
         self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))
         if not fresh:
             self.raise_by = min(RAISE_MOST, 1.5 * self.raise_by)
+        if not self.keeps and self.per_s > 1.1 * self.sustained:
+            self.keeps, self.proven = True, False
 
     def next_at(self, rtt_s: float, feedback_s: float) -> float:
         """When `advance` will do something."""
+        if self.testing and not self.trying:
+            return self.refused_at + SAVED_FOR_TEST / self.per_s + feedback_s
         if self.raised_from is not None:
             return self.tried_at + (2.0 * feedback_s if self.keeps else max(2.0 * feedback_s, rtt_s))
         if self.trying:
