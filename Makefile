@@ -54,6 +54,10 @@ fmt: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
+.PHONY: bench
+bench: setup ## measure the pipeline against a simulated provider (BENCH='--only open --runs 1')
+	$(BIN)/python -m bench.pipeline $(BENCH)
+
 .PHONY: lock clean
 lock: setup ## pin what is installed now into requirements.lock
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check > requirements.lock

