@@ -13,7 +13,6 @@ from typing import Any
 
 from celery import Celery, signals
 from kombu import Exchange, Queue
-from workers.store.embedded import backend_url, broker_url, ensure_running
 
 import config
 from app import logs
@@ -27,6 +26,7 @@ from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
 from workers.nodes import Node, Registry
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect
+from workers.store.embedded import backend_url, broker_url, ensure_running
 from workers.store.keys import Keys
 
 BEAT_EVERY_S = 1.0
@@ -105,6 +105,7 @@ class Dicast(Celery):  # type: ignore[misc]
             node=self.node.id,
             lease_s=lambda pool: self.call_timeout_s(pool) + CALL_GRACE_S,
             observer=GateLog(),
+            pool_limits={name: spec.limit for name, spec in self.pools.pools.items()},
         )
 
     def configuration(self) -> dict[str, Any]:

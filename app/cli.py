@@ -7,8 +7,7 @@ What takes long to load is imported by the command that needs it, so that `--hel
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,18 +26,6 @@ jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich
 cli.add_typer(jobs, name="jobs")
 
 
-class OnInterrupt(StrEnum):
-    ASK = "ask"
-    DETACH = "detach"
-    CANCEL = "cancel"
-
-
-class Format(StrEnum):
-    CSV = "csv"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-
-
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `dicast jobs list` shows it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Out = Annotated[
@@ -46,7 +33,7 @@ Out = Annotated[
     typer.Option("--out", metavar="DIR", help="Put the job's files into DIR/<job id>/, copied if need be."),
 ]
 Interrupted = Annotated[
-    OnInterrupt | None,
+    Literal["ask", "detach", "cancel"] | None,
     typer.Option(help="What Ctrl-C does to the job. Default: ask on a terminal, else detach (with --local: cancel)."),
 ]
 
@@ -113,7 +100,7 @@ def run(
     """
     from app.terminal.run import Wishes, run_job
 
-    wishes = Wishes(json=json, out=out, on_interrupt=_action(on_interrupt), local=local, detach=detach)
+    wishes = Wishes(json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach)
     raise typer.Exit(run_job(context.obj, job, project, assignments or [], wishes))
 
 
@@ -144,7 +131,7 @@ def watch(
     """Show a job's progress until it ends, then its report."""
     from app.terminal.run import Wishes, watch_job
 
-    wishes = Wishes(json=json, out=out, on_interrupt=_action(on_interrupt))
+    wishes = Wishes(json=json, out=out, on_interrupt=_unless_ask(on_interrupt))
     raise typer.Exit(watch_job(context.obj, job_id, wishes))
 
 
@@ -164,7 +151,10 @@ def export(
     context: typer.Context,
     job_id: JobId,
     to: Annotated[str, typer.Option(metavar="FILE", help="Where to.")],
-    format: Annotated[Format, typer.Option(help="CSV is made safe for spreadsheets; the others are exact.")],
+    format: Annotated[
+        Literal["csv", "jsonl", "parquet"],
+        typer.Option(help="CSV is made safe for spreadsheets; the others are exact."),
+    ],
 ) -> None:
     """Write the opinions of a finished job to a file.
 
@@ -173,7 +163,7 @@ def export(
     """
     from app.terminal.jobs import export_job
 
-    export_job(context.obj, job_id, format.value, to)
+    export_job(context.obj, job_id, format, to)
 
 
 @cli.command()
@@ -186,15 +176,30 @@ def doctor(
 ) -> None:
     """Check settings, pools, store, workers and keys.
 
-    What is seen is this machine with this environment; a worker elsewhere may have other keys. Exit code 1 if something is wrong that keeps jobs from being judged or safe.
+    What is seen is this machine with this environment; a worker elsewhere may have other keys.
+    Exit code 1 if something is wrong that keeps jobs from being judged or safe.
     """
     from app.terminal.doctor import show_findings
 
     raise typer.Exit(show_findings(context.obj, call=call, json=json))
 
 
-def _action(choice: OnInterrupt | None) -> str | None:
-    return None if choice is None or choice is OnInterrupt.ASK else choice.value
+@cli.command()
+def stop(
+    context: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Even if workers live on that store.")] = False,
+) -> None:
+    """Stop the embedded store and local model of this machine.
+
+    They outlive the command that needed them first. Jobs stay on disk; the next command finds them again.
+    """
+    from app.terminal.stop import stop_residents
+
+    stop_residents(context.obj, force=force)
+
+
+def _unless_ask(choice: str | None) -> str | None:
+    return None if choice == "ask" else choice
 
 
 if __name__ == "__main__":

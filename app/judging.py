@@ -85,7 +85,7 @@ class Judge:
         self,
         ledger: Ledger,
         *,
-        provider: Callable[[str], Awaitable[Provider]],
+        provider: Callable[[str], Provider],
         model: Callable[[Agent], str],
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
@@ -148,7 +148,7 @@ class Judge:
         if left_s < 0.5 * self._call_timeout_s(call.agent.pool):  # no right to a whole call: come again for one
             return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
         try:
-            provider = await self._provider(call.agent.pool)
+            provider = self._provider(call.agent.pool)
         except ProviderFailure as failure:
             return await self._failed(call, failure, 0.0, {"calls": 0})
         if call.token.batch and not provider.structured_output:
@@ -342,8 +342,8 @@ class Judge:
 
     def _log(self, event: Callable[..., None], call: _Call, dimension: str | None = None, **values: object) -> None:
         event(
-            dimension=dimension or call.label, agent=call.agent.name, job=call.ref.job, item=call.item.id, pool=call.agent.pool,
-            unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
+            dimension=dimension or call.label, agent=call.agent.name, job=call.ref.job, item=call.item.id,
+            pool=call.agent.pool, unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
         )  # fmt: skip
 
     async def job(self, job_id: str) -> JobRecord | None:

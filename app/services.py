@@ -18,6 +18,7 @@ from app.ledger.ledger import Ledger
 from app.messages import Messages
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
+from app.providers.local import LocalProvider
 from app.providers.registry import build_provider
 from config.pools import PoolSpec
 from workers.execution_pool import loop_resource
@@ -39,7 +40,7 @@ class Services:
         assert app.node is not None
         self._app, self._settings = app, settings
         self._client = connect_async(app.store_url)
-        self._providers: dict[str, asyncio.Future[Provider]] = {}
+        self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms)
         self.messages = Messages(app)
@@ -116,23 +117,18 @@ class Services:
     def _reap(self) -> int:
         return reap(self._app, self._app.registry, self._app.keys)
 
-    async def _provider(self, pool: str) -> Provider:
-        """The pool's provider, built once even if many units ask for it at the same time."""
+    def _provider(self, pool: str) -> Provider:
+        """The pool's provider, made when a unit first needs it."""
         spec = self._app.pools.get(pool)
-        future = self._providers.get(spec.name)
-        if future is None:
-            future = self._providers[spec.name] = asyncio.ensure_future(self._build(spec))
-        try:
-            return await asyncio.shield(future)
-        except Exception:
-            self._providers.pop(spec.name, None)
-            raise
+        if spec.name not in self._providers:
+            self._providers[spec.name] = self._build(spec)
+        return self._providers[spec.name]
 
-    async def _build(self, spec: PoolSpec) -> Provider:
-        base_url = None
-        if spec.provider == "local":
-            base_url = await asyncio.to_thread(ensure_local_model, self._settings.state_dir)
-        return build_provider(spec, self._settings, self._app.environ, base_url=base_url)
+    def _build(self, spec: PoolSpec) -> Provider:
+        def build(base_url: str | None = None) -> Provider:
+            return build_provider(spec, self._settings, self._app.environ, base_url=base_url)
+
+        return LocalProvider(self._settings.state_dir, build) if spec.provider == "local" else build()
 
     def _announce(self, job_id: str, report: dict[str, Any]) -> None:
         self._app.backend.mark_as_done(job_id, report)
@@ -142,9 +138,8 @@ class Services:
     async def close(self) -> None:
         self._housekeeping.cancel()
         await asyncio.gather(self._housekeeping, return_exceptions=True)
-        for future in self._providers.values():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                await future.result().close()
+        for provider in self._providers.values():
+            await provider.close()
         await self._client.aclose()
 
 

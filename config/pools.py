@@ -181,8 +181,6 @@ def _dialect_options(name: str, values: dict[str, Any]) -> None:
         if key in values:
             raise PoolsError(f"pool {name!r}: {key} is for dialect 'openai', this pool speaks 'anthropic'")
     values.setdefault("structured_channel", "json_schema" if genuine else "tool")
-    # llama.cpp's server accepts a forced tool on /v1/messages and does not enforce it.
-    values.setdefault("structured_output", provider != "local")
 
 
 def _no_strangers(name: str, table: Mapping[str, Any]) -> None:

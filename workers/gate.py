@@ -80,6 +80,7 @@ class GateConfig:
     node: str
     lease_s: Callable[[str], float]
     observer: Observer
+    pool_limits: Mapping[str, int | None]
     broker_is_store: bool = True
 
 
@@ -354,6 +355,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
         client = connect_async(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys)
+        await self.store.set_pool_limits(self.config.pool_limits)
         services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
         services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
 

@@ -5,6 +5,9 @@
 Celery publishes through blocking sockets and sleeps between its attempts; on the loop, one broker that does not answer
 would stop every task of the process. A task greenlet therefore holds no producer: a helper thread takes one for each
 message, so that greenlets that wait cannot hold what others wait for. Elsewhere this is Celery's own class.
+
+A retry without a countdown may run before the run that asked for it has stored that it retries, as it may among
+several of Celery's own processes.
 """
 
 from __future__ import annotations

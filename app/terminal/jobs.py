@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from rich.table import Table
@@ -14,9 +14,6 @@ from rich.text import Text
 from app.celery import Dicast
 from app.domain.report import Report
 from app.ledger.client import JobState, JobStatus, UnknownJob
-from app.reports.collecting import results_root
-from app.reports.exports import Format, export
-from app.reports.files import NoResults, read_report
 from app.reports.text import printable
 from app.terminal.console import Refused, Terminal
 from app.terminal.run import application, cancel, show_report
@@ -33,21 +30,24 @@ def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
         terminal.say("There are no jobs.")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("job", no_wrap=True, min_width=max(len(status.id) for status in found))
-    table.add_column("project", no_wrap=True)
-    table.add_column("state", no_wrap=True, min_width=max(len(status.state) for status in found))
-    for title in ("done", "failed", "since"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for status in found:
-        failed = status.counters["failed"]
-        table.add_row(
+    rows = [
+        (
             Text(status.id),
-            Text(printable(status.project, 30)),
+            Text(printable(status.project, 30), no_wrap=True, overflow="ellipsis"),
             Text(status.state, style=STATES.get(status.state, "cyan")),
-            f"{status.done:,} of {status.units:,}",
-            Text(f"{failed:,}", style="red" if failed else "dim"),
-            _since(status.created_ms),
+            Text(f"{status.done:,} of {status.units:,}"),
+            Text(f"{status.counters['failed']:,}", style="red" if status.counters["failed"] else "dim"),
+            Text(_since(status.created_ms)),
         )
+        for status in found
+    ]
+    for n, title in enumerate(("job", "project", "state", "done", "failed", "since")):
+        # What does not fit costs the project's name, and never an id that somebody wants to copy.
+        shrinks = title == "project"
+        least = None if shrinks else max(len(title), *(row[n].cell_len for row in rows))
+        table.add_column(title, no_wrap=not shrinks, min_width=least, justify="right" if n > 2 else "left")
+    for row in rows:
+        table.add_row(*row)
     terminal.out.print(table)
 
 
@@ -81,8 +81,11 @@ def cancel_job(terminal: Terminal, job_id: str) -> None:
         terminal.say(f"Nothing to do: job {job_id} was {before} already.")
 
 
-def export_job(terminal: Terminal, job_id: str, format: Format, to: str) -> None:
+def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str) -> None:
     """Raises `UnknownJob`, `ResultsAway` or OSError."""
+    from app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
+    from app.reports.exports import export  # noqa: PLC0415
+
     dicast = application(terminal)
     report = _filed(dicast, job_id)
     if report is not None:
@@ -99,6 +102,8 @@ def export_job(terminal: Terminal, job_id: str, format: Format, to: str) -> None
 
 def _filed(dicast: Dicast, job_id: str) -> Report | None:
     """The report among the files here, None if there is none."""
+    from app.reports.files import NoResults, read_report  # noqa: PLC0415  (takes long to load)
+
     try:
         return read_report(dicast.settings.results_dir, job_id)
     except NoResults:
@@ -134,7 +139,7 @@ def _plain(status: JobStatus, *, report: bool) -> dict[str, Any]:
 
 
 def _print_json(terminal: Terminal, value: Any) -> None:
-    terminal.out.file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    terminal.emit(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 def _since(ms: int) -> str:

@@ -78,10 +78,11 @@ class Progress:
     @property
     def left_s(self) -> float | None:
         """Seconds to the end at the recent rate, None if that cannot be told."""
-        if self._sight is None or self._sight.status.state is not JobState.RUNNING or self._sight.away_s:
+        sight = self._sight
+        if sight is None or sight.away_s or not sight.workers or sight.status.state is not JobState.RUNNING:
             return None
         rate = self._rate.per_s(self._now_s)
-        return (self._sight.status.units - self._sight.status.done) / rate if rate else None
+        return (sight.status.units - sight.status.done) / rate if rate else None
 
     def facts(self) -> list[str]:
         """Short phrases, the most important first."""
@@ -121,13 +122,15 @@ class Progress:
         if self._sight is None:
             return
         status, width = self._sight.status, options.max_width
-        yield Text.assemble(
-            ("Job ", "bold"), (status.id, "bold"), "  project ", printable(status.project, 60), f"  {status.state}",
-            no_wrap=True, overflow="ellipsis",
-        )  # fmt: skip
+        project = printable(status.project, 60, "...")
+        if options.ascii_only:
+            project = project.encode("ascii", "backslashreplace").decode()
+        head = Text.assemble(("Job ", "bold"), (status.id, "bold"), "  project ", project, f"  {status.state}")
+        head.truncate(width)
+        yield head
         bar = Table.grid(expand=True, padding=(0, 2, 0, 0))
         bar.add_column(ratio=1)
-        bar.add_column(no_wrap=True)
+        bar.add_column(no_wrap=True, overflow="crop")
         count = f"{status.done:,} of {status.units:,} units, {100 * status.done // status.units} %"
         bar.add_row(ProgressBar(total=status.units, completed=status.done), count)
         yield bar

@@ -15,11 +15,11 @@ from rich.prompt import Prompt
 
 from app import jobfile
 from app.celery import Dicast, create_app
+from app.doctor.store import URL_SHAPES, understood
 from app.domain.job import EvaluationJob
 from app.domain.report import Report
 from app.ledger.client import JobStatus
 from app.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
-from app.reports.collecting import ResultsAway, collect, results_root
 from app.reports.table import print_report
 from app.submission import checked
 from app.terminal.console import Exit, Refused, Terminal
@@ -28,7 +28,10 @@ from app.terminal.following import Action, Interrupts, Lookout, follow
 from app.terminal.refusals import validated
 from config.settings import environment
 
-NO_WORKER = "no worker is alive, so nothing was submitted. Start one:"
+NO_WORKER = """no worker is alive, so nothing was submitted
+celery -A app worker      starts one, in another terminal
+dicast run --local ...    starts all that is needed, for this one run
+dicast run --detach ...   submits now; the job waits for a worker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ def application(terminal: Terminal, changes: Mapping[str, str] | None = None) ->
     """The application of this environment, its secrets known to the terminal. Raises `SettingsError`."""
     dicast = create_app({**environment(), **(changes or {})})
     terminal.secrets = dicast.settings.secrets()
+    if dicast.settings.redis_url and not understood(dicast.settings.redis_url):
+        raise Refused(f"REDIS_URL cannot be understood; it looks like {URL_SHAPES}")
     return dicast
 
 
@@ -96,28 +101,24 @@ def _run_local(terminal: Terminal, job: EvaluationJob, wishes: Wishes, interrupt
     dicast = application(terminal, changes)
     terminal.say("Starting store, worker, beat and, if a judge needs it, the local model ...", "dim")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(LocalStack(dicast.settings))
+        model = any(dicast.pools.get(agent.pool).provider == "local" for agent in job.agents)
+        stack.enter_context(LocalStack(dicast.settings, model=model))
         stack.enter_context(interrupts.held())
         return _run(terminal, dicast, job, wishes, interrupts)
 
 
 def _run(terminal: Terminal, dicast: Dicast, job: EvaluationJob, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    for agent in job.agents:
+        dicast.pools.get(agent.pool)
     if not wishes.detach and not dicast.registry.alive():
-        raise Refused(
-            f"{NO_WORKER}\n  celery -A app worker        in another terminal, or\n"
-            "  dicast run --local ...      to start all that is needed for this one run, or\n"
-            "  dicast run --detach ...     to submit now and judge when a worker comes"
-        )
+        raise Refused(NO_WORKER)
     job_id = dicast.submit(job)
     try:
         dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
     except (OperationalError, RedisError) as error:
         terminal.say(f"Job {job_id} is stored, but its message could not be sent ({error}); a worker will find it.")
     if wishes.detach:
-        if wishes.json:
-            terminal.out.file.write(orjson.dumps({"job_id": job_id}).decode() + "\n")
-        else:
-            terminal.out.file.write(f"{job_id}\n")
+        terminal.emit(orjson.dumps({"job_id": job_id}).decode() if wishes.json else job_id)
         terminal.say(f"Submitted. See how it goes:\n  dicast jobs watch {job_id}")
         return Exit.OK
     return _followed(terminal, dicast, job_id, wishes, interrupts)
@@ -180,6 +181,8 @@ def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
 
 def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, wishes: Wishes) -> Exit:
     """Print the report of an ended job, and fetch its files if that is asked."""
+    from app.reports.collecting import ResultsAway, collect, results_root  # noqa: PLC0415  (takes long to load)
+
     report = Report.model_validate(status.report)
     note, code = None, Exit.OK
     try:
@@ -203,6 +206,6 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, wishes: Wis
 
 def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:
     if json:
-        terminal.out.file.write(report.model_dump_json(indent=2) + "\n")
+        terminal.emit(report.model_dump_json(indent=2))
     else:
         print_report(report, terminal.out)

@@ -61,7 +61,7 @@ def test_the_file_shipped():
             {"structured_channel": "tool", "api_key_env": None, "structured_output": True},
         ),
         ('provider = "local"', {"dialect": "openai", "structured_output": True, "api_key_env": None}),
-        ('provider = "local"\ndialect = "anthropic"', {"structured_output": False}),
+        ('provider = "local"\ndialect = "anthropic"', {"structured_output": True, "structured_channel": "tool"}),
         (
             'provider = "simulated"\ndialect = "anthropic"\nmodel = "m"',
             {"structured_output": True, "structured_channel": "tool"},

@@ -200,6 +200,25 @@ def test_the_same_job_twice_is_one_job(cluster):
     assert c.provider.stats()["calls"] == 30
 
 
+def test_delay_and_get_as_a_caller_does(cluster):
+    """From a process of its own: a dict goes in, the report comes back; a wrong job is refused before it is sent."""
+    c = cluster("--latency", "0.05")
+    c.worker()
+    program = f"""
+from app.tasks import evaluate
+report = evaluate.delay({a_job()!r}).get(timeout=60)
+print(report["scored"], report["status"])
+try:
+    evaluate.delay({{**{a_job()!r}, "replicas": 2}})
+except ValueError as error:
+    print("refused", "replicas" in str(error))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=c.environ, capture_output=True, text=True, check=False
+    )
+    assert run.stdout.splitlines() == ["30 completed", "refused True"], run.stderr
+
+
 def test_a_polite_stop_hands_everything_back(cluster):
     c = cluster("--latency", "0.5")
     first = c.worker()

@@ -27,6 +27,15 @@ DEADLINE_S = 20
 
 _names = itertools.count(1)
 
+DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Runs the rest of its command line as Python; a test run that is killed leaves no workers behind."""
+
 
 def unique(prefix: str = "t") -> str:
     return f"{prefix}{next(_names)}-{os.getpid()}"
@@ -94,8 +103,8 @@ class Worker:
         self.broker, self.queue = broker, unique("q")
         self.node = f"{self.queue}@test"
         self.log = broker.directory / f"{self.queue}.log"
-        command = [sys.executable, "-m", "celery", "-A", "tests.workers.pool_tasks", "worker", "-l", "INFO"]
-        command += ["-Q", self.queue, "-n", self.node, "--without-gossip", "--without-mingle", *options]
+        command = [sys.executable, "-c", DIE_WITH_PARENT, "-m", "celery", "-A", "tests.workers.pool_tasks", "worker"]
+        command += ["-l", "INFO", "-Q", self.queue, "-n", self.node, "--without-gossip", "--without-mingle", *options]
         self.environment = {
             "POOL_TEST_BROKER": str(broker.socket),
             "POOL_TEST_STORE": str((store or broker).socket),
@@ -151,7 +160,7 @@ def running(broker: Server, *options: str, store: Server | None = None, **enviro
 
 
 class Looked(AsyncResult):
-    """Looks for its outcome, and so leaves no subscriptions that would outlive their server."""
+    """Looks for its outcome, with no subscription to wait for."""
 
     def get(self, timeout: float = DEADLINE_S, propagate: bool = True) -> Any:
         until(self.ready, f"outcome of {self.id}", timeout)
@@ -182,20 +191,24 @@ class Client:
         return self.app.control.inspect([worker.node], timeout=5, limit=1)
 
     def close(self) -> None:
+        # Results unsubscribe when they are collected, and then it does not matter to them whether the server is there.
+        consumer = self.app.backend.result_consumer
+        consumer.subscribed_to.clear()
+        consumer.stop()
         self.app.close()
 
 
 @functools.cache
-def _server() -> Server:
-    server = Server()
-    atexit.register(server.remove)
-    return server
+def server() -> Server:
+    """One for all tests of a process."""
+    made = Server()
+    atexit.register(made.remove)
+    return made
 
 
 @pytest.fixture
 def broker() -> Server:
-    """One for all tests of a process."""
-    return _server()
+    return server()
 
 
 @pytest.fixture
@@ -208,6 +221,6 @@ def client(broker: Server) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     """One for all tests of a module that leave it running: 8 slots, events on."""
-    with running(_server(), "-c", "8", "-E") as worker:
+    with running(server(), "-c", "8", "-E") as worker:
         yield worker
         assert worker.stop() == 0, worker.log.read_text()

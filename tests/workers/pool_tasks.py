@@ -190,14 +190,17 @@ async def soft_limited_group(name):
         children.create_task(child())
 
 
+RETRY_S = 0.1  # with 0 the next run could be over before this one has stored that it retries
+
+
 @app.task(bind=True, max_retries=3)
 async def retry_by_hand(self):
     if self.request.retries < 2:
-        raise self.retry(countdown=0)
+        raise self.retry(countdown=RETRY_S)
     return self.request.retries
 
 
-@app.task(bind=True, autoretry_for=(ValueError,), max_retries=3, default_retry_delay=0)
+@app.task(bind=True, autoretry_for=(ValueError,), max_retries=3, default_retry_delay=RETRY_S)
 async def retry_by_itself(self):
     await asyncio.sleep(0)
     if self.request.retries < 2:
@@ -207,7 +210,7 @@ async def retry_by_itself(self):
 
 @app.task(bind=True, max_retries=1)
 async def retry_in_vain(self):
-    raise self.retry(countdown=0, exc=LookupError("gone"))
+    raise self.retry(countdown=RETRY_S, exc=LookupError("gone"))
 
 
 class Odd(BaseException):

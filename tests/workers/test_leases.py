@@ -91,6 +91,23 @@ async def test_a_pools_limit_binds_only_that_pool(client, store):
     await check_books(client)
 
 
+async def test_no_pool_keeps_another_from_its_share_of_the_total(client, store):
+    """The fast pool gives back and asks in one step; the other still gets half, and all when nobody else asks."""
+    await limit(client, j=4)
+    fast, slow = Asker(store, "fast"), Asker(store, "slow")
+    await fast("f1", "f2", "f3", "f4")
+    assert (await slow("s1")).verdicts == [R]
+    assert (await fast("f5", give_back=["f1"])).verdicts == [R]
+    assert (await slow("s1")).verdicts == [G]
+    assert (await slow("s2")).verdicts == [R]
+    assert (await fast("f6", give_back=["f2"])).verdicts == [R]
+    assert (await slow("s2", "s3")).verdicts == [G, R]
+    assert (await fast("f7", give_back=["f3"])).verdicts == [G]  # each has its half now
+    slow.now_ms = fast.now_ms = fast.now_ms + 2000  # the slow pool asks no more
+    assert (await fast("f8", "f9", give_back=["f4"])).verdicts == [G, R]
+    await check_books(client)
+
+
 async def test_a_job_that_does_not_run_makes_no_call(client, store):
     await limit(client, j=1)
     admission = await Asker(store)(Want("x", "cancelled", "p"), "a")
@@ -164,7 +181,9 @@ async def test_many_askers_against_one_cap_get_exactly_the_cap(redis_url):
         verdicts = []
         for i in range(5):
             verdicts += (
-                await store.admit(pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wanted=[Want(f"{n}.{i}", "j", "p")])
+                await store.admit(
+                    pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wanted=[Want(f"{n}.{i}", "j", "p")]
+                )
             ).verdicts
         return verdicts
 
@@ -189,7 +208,7 @@ async def test_random_histories_never_exceed_a_limit(client, store):
         now_ms += chance.choice([0, 1, 50, 2000])
         ask = chance.choice(askers)
         ask.now_ms = now_ms
-        mine = [lease for lease, (pool, *_ ) in held.items() if pool == ask.pool]
+        mine = [lease for lease, (pool, *_) in held.items() if pool == ask.pool]
         back = chance.sample(mine, k=min(len(mine), chance.randrange(3)))
         wants = []
         for _ in range(chance.randrange(4)):

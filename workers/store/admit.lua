@@ -1,9 +1,11 @@
 -- admit.lua: give leases back, then grant or refuse new ones for one pool, in one step.
--- KEYS  1 clock  2 leases  3 holders  4 open  5 pool_limits  6 job_limits  7 rates  8 waiting  (see keys.py)
+-- KEYS  1 clock  2 leases  3 holders  4 open  5 pool_limits  6 job_limits  7 rates  8 waiting  9 short  (see keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel
 --       6 JSON [lease id, ...] to give back  7 JSON [[lease id, job, project], ...] wanted, oldest first
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, verdict, verdict, ...}
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
+-- While the slots of all pools together are short, a pool with its share of them or more leaves the next to one with
+-- less: whoever gives a lease back asks in the same step, and would otherwise keep what it has for ever.
 -- Holds: granted implies open <= the pool's limit, <= the job's frozen limit, and in all <= the largest frozen limit.
 --@include clock.lua
 --@include release.lua
@@ -30,6 +32,13 @@ local open = redis.call('HMGET', KEYS[4], 'all', 'p:' .. pool)
 local open_all, open_pool = tonumber(open[1] or 0), tonumber(open[2] or 0)
 local pool_limit = tonumber(redis.call('HGET', KEYS[5], pool) or 'inf')
 local reply = {0, 0, -1, ''}
+
+redis.call('ZREM', KEYS[9], pool)
+local rivals = redis.call('ZRANGEBYSCORE', KEYS[9], now - 1500, '+inf')
+local share, behind = math.floor(cap / (1 + #rivals)), 0
+for _, rival in ipairs(rivals) do
+  if tonumber(redis.call('HGET', KEYS[4], 'p:' .. rival) or 0) < share then behind = behind + 1 end
+end
 local job_open, job_limit, taken = {}, {}, 0
 
 for _, want in ipairs(wanted) do
@@ -40,7 +49,9 @@ for _, want in ipairs(wanted) do
   end
   local verdict = 0
   if job_limit[job] < 0 then verdict = 2
-  elseif open_all >= cap then reply[4] = 'limit'
+  elseif open_all >= cap or (behind > 0 and open_pool >= share and open_all >= cap - behind) then
+    reply[4] = 'limit'
+    redis.call('ZADD', KEYS[9], now, pool)
   elseif open_pool >= pool_limit then reply[4] = 'pool_limit'
   elseif job_open[job] >= job_limit[job] then reply[4] = 'job_limit'
   else

@@ -61,6 +61,11 @@ class Keys:
         return self.at("waiting")
 
     @property
+    def short(self) -> str:
+        """zset pool -> ms when the limit over all pools last refused it"""
+        return self.at("short")
+
+    @property
     def freed(self) -> str:
         """channel: the pool whose lease was given back, '*' for any"""
         return self.at("freed")

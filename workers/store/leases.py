@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -69,11 +69,20 @@ class LeaseStore:
         """
         k = self._keys
         reply = await self._admit(
-            keys=[k.clock, k.leases, k.holders, k.open, k.pool_limits, k.job_limits, k.rates, k.waiting],
+            keys=[k.clock, k.leases, k.holders, k.open, k.pool_limits, k.job_limits, k.rates, k.waiting, k.short],
             args=["" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed, _json(give_back), _json(wanted)],
         )
         open_in_pool, open_in_all, retry_after_ms, reason, *verdicts = reply
         return Admission([Verdict(v) for v in verdicts], open_in_pool, open_in_all, retry_after_ms, reason)
+
+    async def set_pool_limits(self, limits: Mapping[str, int | None]) -> None:
+        """Bound the pools' leases from now on; None lifts a bound."""
+        bounds = {pool: limit for pool, limit in limits.items() if limit is not None}
+        pipe = self._client.pipeline()
+        pipe.delete(self._keys.pool_limits)
+        if bounds:
+            pipe.hset(self._keys.pool_limits, mapping=bounds)
+        await pipe.execute()
 
     async def open_counts(self) -> dict[str, int]:
         """Open leases: 'all', 'p:<pool>', 'j:<job>'."""

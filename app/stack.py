@@ -1,0 +1,176 @@
+"""All of Dicast on one machine, for as long as a command runs: store, model server, worker, beat.
+
+What runs already (a Redis that REDIS_URL names, an embedded store or a model server that somebody else started) is used
+and left alone. Logs are in `<state dir>/logs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import FrameType
+from typing import Self
+
+from celery import Celery
+
+from app.providers.local import ensure_local_model, running_local_model, stop_local_model
+from config.settings import Settings
+from workers.resident import tail
+from workers.store import embedded
+from workers.store.connection import connect
+
+READY_DEADLINE_S = 60.0
+STOP_GRACE_S = 20.0
+"""A worker that is told to stop ends its open calls first, but not for ever."""
+PING_TIMEOUT_S = 0.3
+
+
+class StackError(RuntimeError):
+    """A part did not start; the message holds the end of its log."""
+
+
+class LocalStack:
+    """A context in which `celery -A <app>` runs here, worker and beat, ready for jobs.
+
+    `model` also starts the local model at once; without it, the worker does so when a unit needs it. On leaving, by
+    whatever way, what was started here is stopped in the order beat, worker, model, store, and is gone afterwards; a
+    second interrupt kills what still hesitates. SIGTERM, if nobody else handles it, leaves the context like Ctrl-C.
+
+    Raises `StackError`, `ResidentError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
+    """
+
+    def __init__(self, settings: Settings, *, model: bool = False, app: str = "app") -> None:
+        self._settings, self._model, self._app = settings, model, app
+        self._state_dir = Path(settings.state_dir).resolve()
+        self._environ = {**os.environ, **environ_of(settings)}
+        self._exit = contextlib.ExitStack()
+        self.store_url = ""
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(_terminable())
+            undo.enter_context(_alone(self._state_dir))
+            self.store_url = self._store(undo)
+            if running_local_model(self._state_dir) is None:
+                undo.callback(stop_local_model, self._state_dir)
+            node = f"local-{os.getpid()}@localhost"
+            worker = _Process("worker", self._celery("worker", "-n", node), self._environ, self._logs)
+            undo.callback(worker.stop)
+            beat = _Process("beat", self._celery("beat", "--pidfile="), self._environ, self._logs)
+            undo.callback(beat.stop)
+            if self._model:
+                ensure_local_model(self._state_dir)
+            self._wait_for(worker, beat, node)
+            self._exit = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    @property
+    def _logs(self) -> Path:
+        return self._state_dir / "logs"
+
+    def _store(self, undo: contextlib.ExitStack) -> str:
+        url = self._settings.redis_url
+        if url is None:
+            store = embedded.ensure_running(self._state_dir)
+            if store.started_by_us:
+                undo.callback(embedded.stop, self._state_dir)
+            url = store.url
+        with connect(url) as client:
+            client.ping()
+        return url
+
+    def _celery(self, *command: str) -> list[str]:
+        return [sys.executable, "-m", "celery", "-A", self._app, *command]
+
+    def _wait_for(self, worker: _Process, beat: _Process, node: str) -> None:
+        """Until the worker answers through the broker, and the beat has not given up meanwhile."""
+        end = time.monotonic() + READY_DEADLINE_S
+        with Celery(broker=embedded.broker_url(self.store_url), set_as_current=False) as client:
+            inspect = client.control.inspect(destination=[node], timeout=PING_TIMEOUT_S, limit=1)
+            while not inspect.ping():
+                worker.check()
+                beat.check()
+                if time.monotonic() > end:
+                    raise StackError(f"the worker is not ready after {READY_DEADLINE_S:g} s{worker.log_tail()}")
+            beat.check()
+
+
+class _Process:
+    """One child, in a session of its own, so that the terminal's Ctrl-C reaches it only through `stop`."""
+
+    def __init__(self, name: str, command: list[str], environ: Mapping[str, str], logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.name, self._log = name, logs / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603  (our own command)
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def check(self) -> None:
+        code = self._process.poll()
+        if code is not None:
+            raise StackError(f"the {self.name} ended with exit code {code}{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        return f"; {self._log} ends with:\n{tail(self._log)}"
+
+    def stop(self) -> None:
+        """Ask it to end, and kill it when it takes too long, or when somebody interrupts the wait."""
+        try:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_GRACE_S)
+        finally:
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+
+def environ_of(settings: Settings) -> dict[str, str]:
+    """The environment from which `Settings.from_env` reads these very settings, whatever `.env` says."""
+    values = {spec.metadata["variable"]: getattr(settings, spec.name) for spec in fields(settings)}
+    return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+@contextlib.contextmanager
+def _alone(state_dir: Path) -> Iterator[None]:
+    """Two stacks on one state directory would stop each other's parts."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with (state_dir / "stack.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(
+                f"another command has started Dicast in {state_dir}: its worker takes jobs that are submitted without "
+                "--local; or set another DICAST_STATE_DIR"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a Python process without unwinding; here it must unwind."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,83 @@
+"""Fails, with the name of what moved, when a private hook of Celery or kombu that we rest on is no longer there."""
+
+import inspect
+from importlib.metadata import version
+
+import pytest
+from celery.app.task import Task
+from celery.app.trace import build_tracer
+from celery.backends.redis import RedisBackend
+from celery.concurrency.base import BasePool, apply_target
+from celery.worker import state
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request, create_request_cls
+from celery.worker.strategy import default as default_strategy
+from kombu.asynchronous import Hub
+from kombu.messaging import Producer
+from kombu.transport import redis as transport
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize("package", ["celery", "kombu"])
+def test_the_versions_are_those_that_were_read(package):
+    assert version(package) == "5.7.0", f"{package} changed: read its changes against workers/, then pin it anew"
+
+
+@pytest.mark.parametrize(
+    ("function", "first"),
+    [
+        (BasePool.apply_async, ["self", "target"]),
+        (apply_target, ["target", "args", "kwargs", "callback", "accept_callback"]),
+        (Consumer.bucket_for_task, ["self", "type"]),
+        (Consumer._limit_task, ["self", "request", "bucket", "tokens"]),
+        (Consumer._limit_post_eta, ["self", "request", "bucket", "tokens"]),
+        (Consumer.register_with_event_loop, ["self", "hub"]),
+        (Consumer.create_task_handler, ["self"]),
+        (Consumer.on_close, ["self"]),
+        (Consumer.on_send_event_buffered, ["self"]),
+        (Consumer._flush_events, ["self"]),
+        (Request.acknowledge, ["self"]),
+        (Request.reject, ["self", "requeue"]),
+        (RedisBackend.on_chord_part_return, ["self", "request", "state", "result"]),
+        (RedisBackend.set_chord_size, ["self", "group_id", "chord_size"]),
+        (transport.QoS.restore_by_tag, ["self", "tag", "client", "leftmost"]),
+        (transport.QoS.ack, ["self", "delivery_tag"]),
+        (transport.Channel._do_restore_message, ["self", "payload", "exchange", "routing_key"]),
+        (Hub.call_soon, ["self", "callback"]),
+        (Producer.batch, ["self", "max_size"]),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_signatures(function, first):
+    assert parameters(function)[: len(first)] == first
+
+
+def test_the_strategy_asks_for_a_bucket_and_hands_over():
+    source = inspect.getsource(default_strategy)
+    for hook in ("task_buckets.__getitem__", "_limit_task", "_limit_post_eta"):
+        assert f"consumer.{hook}" in source
+    assert "symbol_by_name(task.Request)" in source
+
+
+def test_a_request_passes_its_own_dict_to_the_tracer():
+    """The gate puts the lease into it."""
+    assert "self.request_dict" in inspect.getsource(create_request_cls)
+    assert "_request_dict" in inspect.getsource(Request.request_dict.fget)
+    assert "_message" in inspect.getsource(Request.__init__)
+    assert hasattr(state, "active_requests")
+
+
+def test_the_tracer_counts_a_chord_by_the_tasks_own_request():
+    """A unit that has to come again leaves its chord by `self.request.chord = None`."""
+    assert "mark_as_done" in inspect.getsource(build_tracer)
+    assert "request.chord" in inspect.getsource(RedisBackend.mark_as_done)
+    assert hasattr(Task, "add_to_chord")
+
+
+def test_unacknowledged_messages_have_keys_of_the_channels_own():
+    for option in ("unacked_key", "unacked_index_key", "unacked_mutex_key", "visibility_timeout"):
+        assert option in transport.Channel.from_transport_options
+    assert "can_consume" in inspect.getsource(transport.MultiChannelPoller.on_poll_start)

@@ -1,0 +1,257 @@
+"""`dicast` as a process, on a real store, with nobody who works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.celery import create_app
+from workers.nodes import Node
+
+ROOT = Path(__file__).parents[1]
+JOB = {
+    "agents": [{"name": "a"}],
+    "dimensions": [{"id": "d", "instructions": "?"}],
+    "items": [{"id": "i", "text": "a text"}],
+}
+POOLS = """
+[pools.sim]
+provider = "simulated"
+base_url = "http://127.0.0.1:9/v1"
+"""
+Dicast = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
+    (tmp_path / "pools.toml").write_text(POOLS)
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
+    return {
+        **inherited,
+        "PYTHONPATH": str(ROOT),
+        "REDIS_URL": redis_url,
+        "DICAST_POOLS_FILE": str(tmp_path / "pools.toml"),
+        "DICAST_RESULTS_DIR": str(tmp_path / "results"),
+        "DICAST_STATE_DIR": str(tmp_path / "state"),
+    }
+
+
+@pytest.fixture
+def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
+    def run(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "app.cli", *arguments],
+            cwd=tmp_path, env={**environ, **settings}, input=stdin, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+def refused(run: subprocess.CompletedProcess[str]) -> str:
+    assert (run.returncode, run.stdout) == (2, ""), run.stderr
+    assert "Traceback" not in run.stderr
+    return run.stderr
+
+
+@pytest.mark.parametrize("command", ["", "run", "jobs", "jobs export", "jobs watch", "doctor"])
+def test_help_loads_nothing_heavy(command: str, environ: dict[str, str], tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "app.cli", *command.split(), "--help"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in run.stderr.splitlines()}
+    assert not loaded & {"celery", "kombu", "redis", "numpy", "pyarrow", "openai", "anthropic", "aiohttp", "yaml"}
+    assert all(len(line) <= 80 for line in run.stdout.splitlines())
+
+
+def test_version(dicast: Dicast) -> None:
+    run = dicast("--version")
+    assert (run.returncode, run.stdout.split()[0].rstrip(",")) == (0, "dicast")
+
+
+def test_without_a_worker_nothing_is_submitted(dicast: Dicast) -> None:
+    said = refused(dicast("run", "job.json"))
+    assert "no worker is alive" in said
+    assert "celery -A app worker" in said
+    assert "--local" in said
+    assert json.loads(dicast("jobs", "list", "--json").stdout) == []
+
+
+def test_a_detached_job_waits_for_a_worker(dicast: Dicast) -> None:
+    run = dicast("run", "job.json", "--detach", "--project", "team", "--set", "replicates=4")
+    assert run.returncode == 0
+    job_id = run.stdout.strip()
+    assert f"dicast jobs watch {job_id}" in run.stderr
+    [listed] = json.loads(dicast("jobs", "list", "--json").stdout)
+    shown = json.loads(dicast("jobs", "show", job_id, "--json").stdout)
+    assert {**listed, "report": None} == shown
+    assert (shown["id"], shown["state"], shown["project"], shown["units"]) == (job_id, "submitted", "team", 4)
+    assert "0 of 4 done" in dicast("jobs", "show", job_id).stdout
+    line = dicast("jobs", "list").stdout.splitlines()[1]
+    assert line.split()[:3] == [job_id, "team", "submitted"]
+
+
+def test_the_message_is_a_task_of_the_job_s_id(dicast: Dicast, environ: dict[str, str]) -> None:
+    job_id = json.loads(dicast("run", "job.json", "--detach", "--json").stdout)["job_id"]
+    app = create_app(environ)
+    with app.connection_for_read() as connection:
+        message = app.amqp.queues["dicast.control"](connection.default_channel).get(no_ack=True)
+    assert message.headers["id"] == job_id
+    assert message.headers["task"] == "dicast.evaluate"
+    assert message.payload[0] == [job_id]
+    assert b"a text" not in message.body
+    app.close()
+
+
+def test_the_same_job_again_is_the_same_job(dicast: Dicast, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "id": "once"}))
+    assert [dicast("run", "job.json", "-d").stdout for _ in range(2)] == ["once\n", "once\n"]
+    said = refused(dicast("run", "job.json", "-d", "--set", "replicates=2"))
+    assert "job 'once' was submitted before with other content" in said
+
+
+def test_a_job_can_come_by_standard_input(dicast: Dicast, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "r", "text": "t"}\n{"id": "s", "text": "u"}\n')
+    run = dicast("run", "-", "--detach", stdin=json.dumps({**JOB, "items": "rows.jsonl"}))
+    assert run.returncode == 0, run.stderr
+    assert json.loads(dicast("jobs", "show", run.stdout.strip(), "--json").stdout)["units"] == 2
+
+
+def test_items_are_found_from_another_folder(dicast: Dicast, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    (folder / "rows.jsonl").write_text('{"id": "r", "text": "t"}\n')
+    (folder / "job.yaml").write_text(json.dumps({**JOB, "items": "rows.jsonl"}))
+    run = dicast("run", "deep/er/job.yaml", "--detach")
+    assert run.returncode == 0, run.stderr
+
+
+def test_cancel_sends_for_the_report(dicast: Dicast, environ: dict[str, str]) -> None:
+    job_id = dicast("run", "job.json", "--detach").stdout.strip()
+    run = dicast("jobs", "cancel", job_id)
+    assert run.returncode == 0
+    assert f"job {job_id} makes no new calls" in run.stderr
+    app = create_app(environ)
+    with app.connection_for_read() as connection:
+        queue = app.amqp.queues["dicast.control"](connection.default_channel)
+        tasks = [queue.get(no_ack=True).headers["task"] for _ in range(2)]
+    assert tasks == ["dicast.evaluate", "dicast.finish_job"]
+    app.close()
+    again = dicast("jobs", "cancel", job_id)
+    assert again.returncode == 0
+    assert "was finishing already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("run", "none.yaml"), "none.yaml: cannot be read"),
+        (("run", "job.json", "--local", "--detach"), "nothing can be detached"),
+        (("run", "job.json", "--local", "--on-interrupt", "detach"), "nothing can be detached"),
+        (("run", "job.json", "--detach", "--out", "x"), "--out is for"),
+        (("run", "job.json", "-d", "--set", "agents.0.temperature=9", "--set", "replicates=0"),
+         "agents[0].temperature: should be less than or equal to 2, got 9\n  replicates: should be"),
+        (("run", "job.json", "-d", "--set", "agents.0.pool=smi"), "there is no pool 'smi'; did you mean 'sim'?"),
+        (("run", "job.json", "--set", "agents.0.pool=smi"), "there is no pool 'smi'"),
+        (("run", "job.json", "-d", "--set", "items=rows.jsonl"), "rows.jsonl"),
+        (("run", "job.json", "--out", "job.json"), "job.json: File exists"),
+        (("run", "job.json", "--on-interrupt", "die"), "on-interrupt"),
+        (("run", "job.json", "--nonsense"), "nonsense"),
+        (("jobs", "show", "nobody"), "no job 'nobody'"),
+        (("jobs", "watch", "nobody"), "no job 'nobody'"),
+        (("jobs", "cancel", "nobody"), "no job 'nobody'"),
+        (("jobs", "export", "nobody", "--format", "csv", "--to", "x"), "no job 'nobody'"),
+        (("jobs", "export", "../x", "--format", "csv", "--to", "x"), "may hold only letters"),
+        (("jobs", "export", "nobody", "--format", "xml", "--to", "x"), "xml"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_reason(dicast: Dicast, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(dicast(*arguments))
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"MAX_CONCURRENT_LLM_CALLS": "0"}, "MAX_CONCURRENT_LLM_CALLS must be >= 1, got 0"),
+        ({"DICAST_RESULT_DIR": "x"}, "unknown setting DICAST_RESULT_DIR; did you mean DICAST_RESULTS_DIR?"),
+        ({"REDIS_URL": "redis://:pass/w0rdw0rd@localhost"}, "REDIS_URL cannot be understood"),
+        ({"REDIS_URL": "http://localhost"}, "REDIS_URL cannot be understood"),
+        ({"REDIS_URL": "redis://:w0rdw0rd@127.0.0.1:1/0"}, "the store does not answer: ConnectionError"),
+    ],
+)
+def test_wrong_settings_are_one_line(dicast: Dicast, settings: dict[str, str], said: str) -> None:
+    for arguments in (("jobs", "list"), ("run", "job.json")):
+        told = refused(dicast(*arguments, **settings))
+        assert said in told
+        assert len(told.splitlines()) <= 2
+        assert "w0rd" not in told
+        assert "'pass'" not in told
+
+
+def test_nothing_that_a_job_says_reaches_the_terminal_raw(dicast: Dicast) -> None:
+    hostile = "[bold red]x[/] \x1b[2J\u202e"
+    told = refused(dicast("run", "job.json", "-d", "--set", f"agents.0.pool={json.dumps(hostile)}"))
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+    project = dicast("run", "job.json", "--detach", "--project", "[red]team[/red]")
+    assert project.returncode == 0
+    assert "[red]team[/red]" in dicast("jobs", "list").stdout
+
+
+def test_an_unreadable_terminal_encoding_loses_no_output(dicast: Dicast) -> None:
+    job_id = dicast("run", "job.json", "--detach", "--project", "équipe").stdout.strip()
+    for arguments in (("jobs", "list"), ("jobs", "show", job_id), ("jobs", "list", "--json")):
+        run = dicast(*arguments, PYTHONIOENCODING="ascii")
+        assert run.returncode == 0, run.stderr
+        assert "quipe" in run.stdout
+
+
+def test_an_export_waits_for_the_end(dicast: Dicast) -> None:
+    job_id = dicast("run", "job.json", "--detach").stdout.strip()
+    said = refused(dicast("jobs", "export", job_id, "--format", "csv", "--to", "x.csv"))
+    assert f"job {job_id} is submitted" in said
+
+
+def test_a_job_that_nobody_starts_is_watched_and_left(dicast: Dicast, environ: dict[str, str], tmp_path: Path) -> None:
+    """A node that beats but takes nothing: the watcher leaves on a signal, with the code that says so."""
+    app = create_app(environ)
+    app.registry.announce(Node.here("w@test", limit=5, slots=5))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "run", "job.json"],
+        cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said.startswith("submitted: 0 of 1 units")
+    process.terminate()
+    out, rest = process.communicate(timeout=20)
+    assert (process.returncode, out) == (3, "")
+    assert "Detached. The job goes on:" in rest
+    [job] = json.loads(dicast("jobs", "list", "--json").stdout)
+    assert (job["state"], f"dicast jobs watch {job['id']}" in rest) == ("submitted", True)
+    app.close()
+
+
+def test_a_store_that_forgets_the_job_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+    app: Any = create_app(environ)
+    app.registry.announce(Node.here("w@test", limit=5, slots=5))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "run", "job.json"],
+        cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    process.stderr.readline()
+    app.store.flushdb()
+    _, rest = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert "any more: was the store emptied?" in rest
+    app.close()

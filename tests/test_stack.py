@@ -1,0 +1,212 @@
+"""What `dicast run --local` starts is ready, is all there is, and is gone afterwards, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from app import stack
+from app.stack import LocalStack, StackError, environ_of
+from config.settings import Settings
+from workers.store import embedded
+
+ROOT = Path(__file__).parents[1]
+
+STANDIN = """
+import os, signal, sys, time
+from celery import Celery
+from workers.store.embedded import broker_url, ensure_running
+
+role = "beat" if "beat" in sys.argv else "worker"
+fault = os.environ.get("STANDIN", "")
+if fault == f"{role} fails":
+    sys.exit(f"the {role} fails on purpose")
+if fault == f"{role} hangs":
+    time.sleep(60)
+state_dir = os.environ["DICAST_STATE_DIR"]
+app = Celery("standin", broker=broker_url(os.environ["REDIS_URL"] or ensure_running(state_dir).url))
+app.conf.update(worker_pool="threads", worker_concurrency=1, beat_schedule_filename=f"{state_dir}/schedule")
+if fault == f"{role} will not leave":
+    from celery.signals import worker_ready
+    worker_ready.connect(lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN), weak=False)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    """Settings of an empty state directory, in which `standin` is a Celery application."""
+    (tmp_path / "standin.py").write_text(STANDIN)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    monkeypatch.delenv("STANDIN", raising=False)
+    yield Settings.from_env({"DICAST_STATE_DIR": str(tmp_path / "state")})
+    embedded.stop(tmp_path / "state")
+
+
+def state_dir(settings):
+    return Path(settings.state_dir)
+
+
+def running(settings):
+    """Every process that belongs to this state directory, by what it is."""
+    found = {}
+    for process in psutil.process_iter(["pid", "cmdline", "environ", "status"]):
+        info = process.info
+        words = info["cmdline"] or []
+        if info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        if (info["environ"] or {}).get("DICAST_STATE_DIR") == settings.state_dir and "celery" in words:
+            found["beat" if "beat" in words else "worker"] = info["pid"]
+        elif any(settings.state_dir in word for word in words) and "valkey" in words[0]:
+            found["store"] = info["pid"]
+    return found
+
+
+def test_all_parts_run_within_and_none_afterwards(settings):
+    with LocalStack(settings, app="standin") as local:
+        assert running(settings).keys() == {"worker", "beat", "store"}
+        with redis.Redis.from_url(local.store_url) as store:
+            assert store.ping()
+        assert (state_dir(settings) / "logs" / "worker.log").stat().st_size > 0
+    assert running(settings) == {}
+    assert not (ROOT / "celerybeat.pid").exists()
+
+
+def test_the_store_is_stopped_last_and_the_beat_first(settings, monkeypatch):
+    order = []
+    stop_store, stop_process = embedded.stop, stack._Process.stop
+    monkeypatch.setattr(embedded, "stop", lambda folder: (order.append("store"), stop_store(folder)))
+    monkeypatch.setattr(stack._Process, "stop", lambda self: (order.append(self.name), stop_process(self)))
+    with LocalStack(settings, app="standin"):
+        assert order == []
+    assert order == ["beat", "worker", "store"]
+
+
+def test_what_ran_before_is_used_and_left(settings):
+    store = embedded.ensure_running(settings.state_dir)
+    with LocalStack(settings, app="standin") as local:
+        assert local.store_url == store.url
+        assert running(settings)["store"] == store.pid
+    assert running(settings) == {"store": store.pid}
+
+
+def test_with_a_redis_url_no_store_is_started(settings, redis_url):
+    given = Settings.from_env({**environ_of(settings), "REDIS_URL": redis_url})
+    with LocalStack(given, app="standin") as local:
+        assert local.store_url == redis_url
+        assert running(settings).keys() == {"worker", "beat"}
+    with redis.Redis.from_url(redis_url) as store:
+        assert store.ping()
+
+
+def test_a_store_that_does_not_answer_ends_the_start(settings):
+    given = Settings.from_env({**environ_of(settings), "REDIS_URL": "redis://127.0.0.1:1/0"})
+    with pytest.raises(redis.ConnectionError), LocalStack(given, app="standin"):
+        pytest.fail("entered")
+    assert running(settings) == {}
+
+
+@pytest.mark.parametrize("part", ["worker", "beat"])
+def test_a_part_that_fails_shows_its_log_and_takes_the_rest_down(settings, monkeypatch, part):
+    monkeypatch.setenv("STANDIN", f"{part} fails")
+    message = rf"(?s)the {part} ended with .*{part}\.log ends with:.*fails on purpose"
+    with pytest.raises(StackError, match=message), LocalStack(settings, app="standin"):
+        pytest.fail("entered")
+    assert running(settings) == {}
+
+
+def test_a_worker_that_never_gets_ready_ends_the_start(settings, monkeypatch):
+    monkeypatch.setenv("STANDIN", "worker hangs")
+    monkeypatch.setattr(stack, "READY_DEADLINE_S", 0.5)
+    with pytest.raises(StackError, match=r"not ready after 0\.5 s"), LocalStack(settings, app="standin"):
+        pytest.fail("entered")
+    assert running(settings) == {}
+
+
+def test_a_worker_that_will_not_leave_is_killed(settings, monkeypatch):
+    monkeypatch.setenv("STANDIN", "worker will not leave")
+    monkeypatch.setattr(stack, "STOP_GRACE_S", 0.5)
+    with LocalStack(settings, app="standin"):
+        assert "worker" in running(settings)
+    assert running(settings) == {}
+
+
+def test_an_error_within_stops_everything_and_is_not_hidden(settings):
+    with pytest.raises(ZeroDivisionError), LocalStack(settings, app="standin"):
+        raise ZeroDivisionError
+    assert running(settings) == {}
+
+
+def test_a_second_one_on_the_same_state_directory_is_refused(settings):
+    with LocalStack(settings, app="standin"):
+        before = running(settings)
+        with pytest.raises(StackError, match="another command has started Dicast"), LocalStack(settings, app="standin"):
+            pytest.fail("entered")
+        assert running(settings) == before
+
+
+HOLDER = """
+import sys
+from app.stack import LocalStack
+from config.settings import Settings
+
+with LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
+def test_a_signal_to_the_owner_stops_everything(settings, number, code):
+    owner = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, settings.state_dir],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert owner.stdout.readline() == "up\n"
+        assert len(running(settings)) == 3
+        owner.send_signal(number)
+        assert owner.wait(timeout=30) == code
+    finally:
+        owner.kill()
+        owner.communicate()
+    assert running(settings) == {}
+
+
+def test_a_signal_during_the_start_stops_what_was_started(settings, monkeypatch):
+    monkeypatch.setenv("STANDIN", "worker hangs")
+    owner = subprocess.Popen([sys.executable, "-c", HOLDER, settings.state_dir], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while running(settings).keys() != {"worker", "beat", "store"}:
+            assert time.monotonic() < end, "it does not start"
+            time.sleep(0.02)
+        owner.terminate()
+        assert owner.wait(timeout=30) == 128 + signal.SIGTERM
+    finally:
+        owner.kill()
+        owner.wait()
+    assert running(settings) == {}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"BATCHING_ENABLED": "true", "LLM_CALL_TIMEOUT": "0.5", "REDIS_URL": "redis://h/1", "OPENAI_API_KEY": "k"},
+        {"MAX_CONCURRENT_LLM_CALLS": "7", "DICAST_RESULTS_DIR": "a b/ü"},
+    ],
+)
+def test_the_children_read_the_same_settings(environ):
+    settings = Settings.from_env(environ)
+    assert Settings.from_env(environ_of(settings)) == settings
+    assert len(environ_of(settings)) == len(fields(settings))
