@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from workers.policy.events import Cost, Done, Sent
+from workers.policy.buckets import amount
+from workers.policy.events import NOTHING, Cost, Done, Sent
 from workers.policy.fairness import Standing, may_take
-from workers.policy.headers import Reading, Unit
+from workers.policy.headers import Reading
 from workers.policy.parameters import BreakerPhase, Bucket, Parameters
 
 MAX_WAIT_S = 5.0
@@ -52,7 +53,7 @@ class Outcome:
     """What the caller knows when its call ends; see `Done`."""
 
     status: int
-    used: Cost = Cost()
+    used: Cost = NOTHING
     readings: tuple[Reading, ...] = ()
     reporter: str = ""
 
@@ -64,6 +65,7 @@ class Lease:
     sent_at: float
     open_before: int
     reserved: Cost
+    estimated_tokens: float
     spent: Cost
     expires_at: float
     probe: bool
@@ -96,17 +98,6 @@ class EnforcementState:
     fills: dict[str, Fill] = field(default_factory=dict)
     spent: dict[str, Cost] = field(default_factory=dict)
     projects: dict[str, Standing] = field(default_factory=dict)
-
-
-def amount(unit: Unit, cost: Cost) -> float:
-    """What `cost` takes from a budget that counts `unit`."""
-    if unit is Unit.REQUESTS:
-        return cost.requests
-    if unit is Unit.INPUT_TOKENS:
-        return cost.input_tokens
-    if unit is Unit.OUTPUT_TOKENS:
-        return cost.output_tokens
-    return cost.input_tokens + cost.output_tokens
 
 
 def effective_limit(params: Parameters, state: EnforcementState, now: float) -> int:
@@ -156,11 +147,7 @@ def _begin(params: Parameters, state: EnforcementState, request: Request, now: f
 
 def _denial(params: Parameters, state: EnforcementState, request: Request, now: float) -> Denied | None:
     if params.breaker is not BreakerPhase.CLOSED:
-        if now < params.breaker_until:
-            return Denied("breaker", _ms(params.breaker_until - now))
-        if state.probed_break == params.break_number and now < state.probe_until:
-            return Denied("probe")
-        return None
+        return _denial_while_broken(params, state, now)
     limit = effective_limit(params, state, now)
     if len(state.leases) >= limit:
         return Denied("limit")
@@ -177,6 +164,15 @@ def _denial(params: Parameters, state: EnforcementState, request: Request, now: 
         if seconds > wait:
             wait, reason = seconds, name
     return Denied(reason, _ms(wait)) if wait > 1e-9 else None
+
+
+def _denial_while_broken(params: Parameters, state: EnforcementState, now: float) -> Denied | None:
+    """One probe for each break; another only when the first is given up and the governor has not said so yet."""
+    if now < params.breaker_until:
+        return Denied("breaker", _ms(params.breaker_until - now))
+    if state.probed_break == params.break_number and now < state.probe_until:
+        return Denied("probe")
+    return None
 
 
 def _turn(params: Parameters, state: EnforcementState, request: Request, limit: int, now: float) -> bool:
@@ -227,7 +223,7 @@ def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
     if fill.snapshot != bucket.snapshot:
         fill.snapshot = bucket.snapshot
         if bucket.snapshot > 0:
-            since = amount(bucket.unit, state.spent.get(bucket.model, Cost(0.0))) - bucket.spent
+            since = amount(bucket.unit, state.spent.get(bucket.model, NOTHING)) - bucket.spent
             fill.level = min(bucket.capacity, bucket.level + net * (now - bucket.dated_at)) - since
             fill.at = now
     fill.level = max(fill.level, min(bucket.capacity, fill.level + net * max(0.0, now - fill.at)))
@@ -260,15 +256,23 @@ def _take(params: Parameters, state: EnforcementState, request: Request, sent: S
         state.paced_until = max(state.paced_until, now) + spacing
     state.last_sent_at = now
     state.held_by = ""
-    spent = _add(state.spent.get(request.model, Cost(0.0)), cost)
+    spent = _add(state.spent.get(request.model, NOTHING), cost)
     state.spent[request.model] = spent
     if request.model:
-        state.spent[""] = _add(state.spent.get("", Cost(0.0)), cost)
+        state.spent[""] = _add(state.spent.get("", NOTHING), cost)
     standing = state.projects[request.project]
     standing.open += 1
     standing.service += (1.0 + cost.input_tokens + cost.output_tokens) / params.weights.get(request.project, 1.0)
     state.leases[request.call] = Lease(
-        request.project, request.model, now, sent.open_before, cost, spent, now + request.lease_s, sent.probe
+        request.project,
+        request.model,
+        now,
+        sent.open_before,
+        cost,
+        request.input_tokens + request.output_tokens,
+        spent,
+        now + request.lease_s,
+        sent.probe,
     )
 
 
@@ -290,7 +294,7 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Out
         status=outcome.status,
         model=lease.model,
         spent=lease.spent,
-        reserved=lease.reserved,
+        estimated_tokens=lease.estimated_tokens,
         used=outcome.used,
         readings=outcome.readings,
         reporter=outcome.reporter,

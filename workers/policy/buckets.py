@@ -7,11 +7,15 @@ What is missing beyond our own spending was drained by other tenants of the acco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from workers.policy.calls import NEVER
+from workers.policy.events import Cost, Done
 from workers.policy.headers import Reading, Unit
 from workers.policy.parameters import Bucket
 
+SCALE_WEIGHT = 0.02
+SCALE_MOST = 4.0
 STEADY = 0.01
 """A limit that moved by more was changed by the provider: the prediction across the change means nothing."""
 
@@ -70,6 +74,57 @@ class Budget:
             spent=self.spent,
             dated_at=self.dated_at,
         )
+
+
+def amount(unit: Unit, cost: Cost) -> float:
+    """What `cost` takes from a budget that counts `unit`."""
+    if unit is Unit.REQUESTS:
+        return cost.requests
+    if unit is Unit.INPUT_TOKENS:
+        return cost.input_tokens
+    if unit is Unit.OUTPUT_TOKENS:
+        return cost.output_tokens
+    return cost.input_tokens + cost.output_tokens
+
+
+@dataclass(slots=True)
+class Budgets:
+    """All budgets that the provider advertises, and how estimated tokens compare with used ones.
+
+    `room_at` is when a call was last refused although every advertised budget had room for it: then something is
+    bounded that the headers do not show, usually the same rate counted per second. `room_per_s` is that rate.
+    """
+
+    known: dict[str, Budget] = field(default_factory=dict)
+    token_scale: float = 1.0
+    room_at: float = NEVER
+    room_per_s: float = 0.0
+
+    def observe(self, event: Done) -> bool:
+        """Take in an outcome's readings and tokens; True if there were readings and all showed room for the call."""
+        for reading in event.readings:
+            name = f"{reading.unit}:{event.model}"
+            budget = self.known.setdefault(name, Budget(reading.unit, event.model))
+            budget.observe(reading, event.sent_at, amount(reading.unit, event.spent))
+        used = event.used.input_tokens + event.used.output_tokens
+        if event.ok and used > 0 and event.estimated_tokens > 0:
+            scale = min(SCALE_MOST, used / event.estimated_tokens)
+            self.token_scale += SCALE_WEIGHT * (scale - self.token_scale)
+        needed = 2.0 * event.estimated_tokens * self.token_scale
+        return bool(event.readings) and all(
+            reading.remaining > 0.02 * reading.limit_per_min + (1.0 if reading.unit is Unit.REQUESTS else needed)
+            for reading in event.readings
+        )
+
+    def refused_with_room(self, now: float) -> bool:
+        """Note such a refusal; True if it is the second within a few seconds and the rate is known."""
+        again = now - self.room_at < 3.0
+        self.room_at = now
+        self.room_per_s = min((b.refill_per_s for b in self.known.values() if b.unit is Unit.REQUESTS), default=0.0)
+        return again and self.room_per_s > 0
+
+    def buckets(self, reserve: float, surplus_gain: float) -> list[Bucket]:
+        return [budget.bucket(reserve, surplus_gain) for budget in self.known.values()]
 
 
 def configured_bucket(unit: Unit, per_min: float) -> Bucket:

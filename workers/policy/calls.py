@@ -88,6 +88,10 @@ class CallLog:
     def last(self) -> Trial | None:
         return self.trials[-1] if self.trials else None
 
+    def last_refused_at(self, otherwise: float) -> float:
+        """Send time of the latest refused call."""
+        return max((trial.sent_at for trial in self.refusals), default=otherwise)
+
     def open_at_provider(self, trial: Trial) -> int:
         """Calls the provider was serving when `trial` arrived: open ones less those it had refused or would."""
         refused = sum(

@@ -17,8 +17,6 @@ REFUSALS = frozenset({429, 529})
 """The provider's limits said no: the call was not served and says nothing about the unit."""
 OVERLOADED = 529
 """The provider is short of capacity for everybody; it says nothing about this account's limits."""
-FAILED_BELOW_100 = 0
-"""Status of a call that got no answer: timeout, connection lost."""
 
 
 class Cost(NamedTuple):
@@ -27,6 +25,9 @@ class Cost(NamedTuple):
     requests: float = 1.0
     input_tokens: float = 0.0
     output_tokens: float = 0.0
+
+
+NOTHING = Cost(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class Done:
     open_before: int
     status: int
     model: str = ""
-    spent: Cost = Cost(0.0)
-    reserved: Cost = Cost()
-    used: Cost = Cost()
+    spent: Cost = NOTHING
+    estimated_tokens: float = 0.0
+    used: Cost = NOTHING
     readings: tuple[Reading, ...] = ()
     reporter: str = ""
     probe: bool = False
@@ -93,5 +94,5 @@ def is_sane(event: Event) -> bool:
     if isinstance(event, Sent):
         return math.isfinite(event.at) and event.open_before >= 0
     instants = math.isfinite(event.at) and math.isfinite(event.sent_at) and event.at >= event.sent_at
-    amounts = all(math.isfinite(x) and x >= 0 for x in (*event.spent, *event.reserved, *event.used))
+    amounts = all(math.isfinite(x) and x >= 0 for x in (*event.spent, *event.used, event.estimated_tokens))
     return instants and amounts and event.open_before >= 0 and 0 <= event.status <= 999

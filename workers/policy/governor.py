@@ -1,57 +1,196 @@
-"""draft"""
+"""The governor of one pool: events in, parameters out.
+
+`decide` is a pure function of the state and its arguments: no clock, no chance, no I/O. A beat task loads the state,
+feeds it what the enforcer reported since, in that order, and commits state and parameters by compare-and-set; where
+two decide at once, one of them is simply lost. The state is bounded, and survives a change of leader as JSON.
+
+The clamps come last, whatever an engine says: the ceiling and the SLO cap are hard, the floor holds unless they are
+lower.
+"""
 
 from __future__ import annotations
 
-from workers.policy.adaptive import Adaptive, AdaptiveConfig
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Discriminator, TypeAdapter
+
+from workers.policy.adaptive import Adaptive
+from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.adaptive_state import AdaptiveState
+from workers.policy.breaker import Breaker
+from workers.policy.buckets import configured_bucket
+from workers.policy.classic import Classic, ClassicConfig, ClassicState
+from workers.policy.engines import Directives, Engine, Fixed, FixedState
 from workers.policy.events import Event, Sent, is_sane
+from workers.policy.headers import Unit
 from workers.policy.parameters import Parameters
+from workers.policy.profiles import PoolConfig
+from workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus
+
+MOST_CHANGES = 50
+FUTURE_S = 5.0
+"""An event dated further ahead of the decision than this is garbage."""
+
+EngineState = Annotated[AdaptiveState | ClassicState | RulesState | FixedState, Discriminator("kind")]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the pool's history."""
+
+    at: float
+    before: int
+    after: int
+    reason: str
+
+
+@dataclass(slots=True)
+class GovernorState:
+    """Everything to remember about one pool. `garbage` counts events that could not be believed."""
+
+    engine: EngineState
+    version: int = 0
+    now: float = 0.0
+    limit: int = 0
+    slo: int | None = None
+    garbage: int = 0
+    history: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
+
+    def to_json(self) -> bytes:
+        return _CODEC.dump_json(self)
+
+    @classmethod
+    def from_json(cls, raw: bytes | str) -> GovernorState:
+        """Raises `pydantic.ValidationError` if `raw` is not such a state."""
+        state = _CODEC.validate_json(raw)
+        state.history = deque(state.history, maxlen=MOST_CHANGES)
+        return state
 
 
 class Governor:
-    def __init__(self, floor: int, ceiling: int, config: AdaptiveConfig | None = None) -> None:
-        self.config = config or AdaptiveConfig()
-        self.floor, self.ceiling = floor, ceiling
-        self.engine = Adaptive(self.config, Adaptive.first_state(self.config, floor, ceiling), floor, ceiling)
-        self.version = 0
-        self.garbage = 0
+    """Decides for one pool, by the engine that its configuration names."""
 
-    def decide(self, events: list[Event], now: float) -> Parameters:
-        e = self.engine
+    def __init__(self, config: PoolConfig, state: GovernorState | None = None) -> None:
+        """Take up `state`, or begin anew; a state that another engine left gives only its limit, clamped."""
+        self.config = config
+        self._engine = _engine(config, state)
+        self.state = state or GovernorState(self._engine.state, limit=config.first_limit)
+        self.state.engine = self._engine.state
+
+    def decide(self, events: Iterable[Event], now: float) -> Parameters:
+        """Take in the events in their order, let time pass up to `now`, and say what is in force from then on.
+
+        Events that cannot be believed are counted and ignored; time never runs backwards.
+        """
+        state = self.state
         for event in events:
-            if not is_sane(event):
-                self.garbage += 1
+            if not is_sane(event) or event.at > now + FUTURE_S:
+                state.garbage += 1
                 continue
-            e.advance(event.at)
+            self._advance(event.at)
             if isinstance(event, Sent):
-                e.sent(event)
+                self._engine.sent(event)
             else:
-                e.done(event)
-        e.advance(now)
-        return self.parameters(now)
+                self._engine.done(event)
+        self._advance(now)
+        return self._parameters()
 
-    def parameters(self, now: float) -> Parameters:
-        e, s = self.engine, self.engine.state
-        self.version += 1
-        limit = max(self.floor, min(self.ceiling, int(e.limit)))
-        before = int(s.growth.before) if s.growth.pending else limit
+    def next_at(self) -> float | None:
+        """When time alone will change the decision; None: not before an event."""
+        return self._engine.next_at()
+
+    def set_slo_constraint(self, most: int | None) -> None:
+        """Cap the limit from the next decision on, below the floor too; None lifts the cap."""
+        if most is not None and most < 1:
+            raise ValueError(f"SLO constraint must be >= 1, got {most}")
+        self.state.slo = most
+
+    def set_cpu(self, percent: float) -> None:
+        """The node's CPU load, for the rules engine; other engines do not care."""
+        if isinstance(self._engine, Rules):
+            self._engine.set_cpu(percent)
+
+    @property
+    def breaker(self) -> Breaker:
+        return self._engine.breaker
+
+    @property
+    def reason(self) -> str:
+        """Why the limit is what it is."""
+        return str(self._engine.state.reason)
+
+    def rules_status(self) -> RulesStatus | None:
+        """The rules engine's view; None for other engines."""
+        return self._engine.status(self.state.now) if isinstance(self._engine, Rules) else None
+
+    def _advance(self, now: float) -> None:
+        self.state.now = max(self.state.now, now)
+        self._engine.advance(self.state.now)
+        self.state.engine = self._engine.state
+        limit = self._clamp(self._engine.limit)
+        if limit != self.state.limit:
+            self.state.history.append(Change(self.state.now, self.state.limit, limit, self.reason))
+            self.state.limit = limit
+
+    def _clamp(self, limit: float) -> int:
+        config = self.config
+        whole = min(max(int(limit), config.floor), config.ceiling)
+        return max(1, whole if self.state.slo is None else min(whole, self.state.slo))
+
+    def _parameters(self) -> Parameters:
+        state, config = self.state, self.config
+        state.version += 1
+        say: Directives = self._engine.directives()
+        breaker = self._engine.breaker
+        budgets = [
+            configured_bucket(unit, per_min)
+            for unit, per_min in ((Unit.REQUESTS, config.requests_per_min), (Unit.TOKENS, config.tokens_per_min))
+            if per_min is not None
+        ]
         return Parameters(
-            version=self.version,
-            decided_at=now,
-            limit=limit,
-            limit_if_refused=max(self.floor, min(limit, before)),
-            counts_after=s.growth.cut_at,
-            stop_after=6,
-            feedback_s=s.feedback_s,
-            hold_until=0.0 if s.judging_since is None else s.judging_since + s.feedback_s,
-            solo_s=s.feedback_s if s.solo else 0.0,
-            pace_s=e.pace_s,
-            burst_s=e.burst_s,
-            breaker=s.breaker.phase,
-            breaker_until=s.breaker.until,
-            break_number=s.breaker.number,
-            buckets=tuple(e.buckets()),
-            token_scale=s.token_scale,
+            version=state.version,
+            decided_at=state.now,
+            limit=state.limit,
+            limit_if_refused=min(state.limit, self._clamp(say.limit_if_refused)),
+            counts_after=say.counts_after,
+            stop_after=say.stop_after,
+            feedback_s=say.feedback_s,
+            hold_until=say.hold_until,
+            solo_s=say.solo_s,
+            pace_s=say.pace_s,
+            burst_s=say.burst_s,
+            pace_jitter=say.pace_jitter,
+            breaker=breaker.phase,
+            breaker_until=breaker.until,
+            break_number=breaker.number,
+            probe_s=config.probe_s,
+            buckets=(*budgets, *say.buckets),
+            token_scale=say.token_scale,
+            stale_after_s=config.stale_after_s,
+            stale_limit=config.stale_limit or config.floor,
+            fair=config.fair,
+            weights=dict(config.weights),
         )
 
-    def next_at(self, now: float) -> float | None:
-        return self.engine.next_at(now)
+
+_CODEC: TypeAdapter[GovernorState] = TypeAdapter(GovernorState)
+
+
+def _engine(config: PoolConfig, state: GovernorState | None) -> Engine:
+    """The configured engine, on `state` if that is its own."""
+    was = state.engine if state is not None else None
+    limit = max(config.floor, min(config.ceiling, state.limit)) if state is not None else config.first_limit
+    constants = config.engine
+    if isinstance(constants, AdaptiveConfig):
+        adaptive = was if isinstance(was, AdaptiveState) else AdaptiveState.starting_at(constants, limit)
+        return Adaptive(constants, adaptive, config.floor, config.ceiling)
+    if isinstance(constants, ClassicConfig):
+        classic = was if isinstance(was, ClassicState) else ClassicState(limit)
+        return Classic(constants, classic, config.floor, config.ceiling)
+    if isinstance(constants, RulesConfig):
+        configured = config.limit or config.ceiling
+        return Rules(constants, was if isinstance(was, RulesState) else RulesState(configured, limit))
+    return Fixed(was if isinstance(was, FixedState) else FixedState(limit))

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from workers.policy.calls import NEVER
 
 FILLS = 3
-GENTLE_FROM = 4.0
-"""A refused step of so many calls may have been refused for its haste."""
+LARGE_STEP = 4.0
 
 
 @dataclass(slots=True)
@@ -45,6 +44,11 @@ class Growth:
         return max(0.0, self.limit - self.before) if self.pending else 0.0
 
     @property
+    def large_step(self) -> bool:
+        """The pending step is so large that it may be refused for its haste."""
+        return self.step >= LARGE_STEP
+
+    @property
     def cautious(self) -> bool:
         """No bursts while a step is tried, nor before the limit was filled again after a cut."""
         return not self.slow_start and (self.pending or self.full_since is None)
@@ -64,10 +68,13 @@ class Growth:
             return max(self.filled_at[-1], self.grew_at + feedback_s)
         return self.filled_at[-1] + feedback_s
 
-    def confirm(self, hold_min_rtts: float) -> None:
+    def confirm(self, hold_min_rtts: float, *, at_ceiling: bool) -> None:
+        """The pending step was accepted; slow start ends at the ceiling."""
         self.pending = False
         if not self.slow_start and self.limit > self.good:
             self.hold_rtts, self.good = max(hold_min_rtts, self.hold_rtts / 2.0), self.limit
+        if at_ceiling:
+            self.slow_start = False
 
     def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
         """When the next step is due; None while the limit was not filled since it last moved."""
@@ -97,7 +104,7 @@ class Growth:
     def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
         """The pending step was too much: go back to where it came from, and wait longer before the next try."""
         self.good = self.before
-        if self.limit - self.before >= GENTLE_FROM and not self.gentle:
+        if self.large_step and not self.gentle:
             self.retry_gently()
         else:
             if self.increment <= 2.0:
@@ -116,10 +123,19 @@ class Growth:
         self._move(limit)
         self.slow_start, self.increment, self.cut_at = False, 1.0, now
 
-    def lower(self, limit: float, good: float) -> None:
+    def lower(self, limit: float, *, good: float) -> None:
         """One less, without starting a new settle window."""
+        self._move(float(limit))
+        self.good, self.increment = float(good), 1.0
+
+    def uncut(self, now: float, limit: float) -> None:
+        """A cut was wrong: back to where it came from, which is known to be good."""
         self._move(limit)
-        self.good, self.increment = good, 1.0
+        self.good, self.increment, self.cut_at = max(self.good, limit), 1.0, now
+
+    def forget_step(self) -> None:
+        """The limit is not what binds: whether it was filled says nothing."""
+        self.full_since, self.pending = None, False
 
     def lift(self, limit: float) -> None:
         """Make room: something else than the number of open calls is the bound."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from workers.policy.events import Done
+
 MOST_COHORTS = 50
 BASE_GROWTH = 1.001
 """Per cohort: a base that was measured on a lucky day is forgotten slowly."""
@@ -60,14 +62,12 @@ class LatencyWatch:
         if cohort.size >= max(20.0, limit / 2.0):
             cohort.end = at
 
-    def answered(
-        self, sent_at: float, latency_s: float, ok: bool, *, now: float, limit: float, busy: bool, rtt_s: float, tolerance: float
-    ) -> float | None:
+    def answered(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
         """Take one outcome; returns the limit that the latency asks for, if it asks for another one.
 
-        A value above `limit` undoes the cut under test; one below is a cut. `busy` tells that the limit is used.
+        A value above `limit` undoes the cut under test; one below is a cut.
         """
-        median = self._median(sent_at, latency_s, ok)
+        median = self._median(event.sent_at, event.latency_s, event.ok)
         if median is None:
             return None
         value, first, end = median
@@ -86,9 +86,9 @@ class LatencyWatch:
         self.short = value if self.short is None else self.short + 0.4 * (value - self.short)
         self.base = self.short if self.base is None else min(self.base * BASE_GROWTH, self.short)
         self.hot = self.short > 0.9 * tolerance * self.base
-        if self.short > tolerance * self.base and busy and limit > 1.0:
+        if self.short > tolerance * self.base and event.open_before > 0.7 * limit and limit > 1.0:
             after = max(1.0, limit * max(0.5, 1.2 * self.base / self.short))
-            self.trial = Trial(limit, after, now)
+            self.trial = Trial(limit, after, event.at)
             return after
         return None
 

@@ -2,16 +2,18 @@
 
 Where the provider keeps a bucket, it is empty at the instant of each refusal. So between two refusals exactly as many
 calls were accepted as refilled: `accepted / time` between them is the rate, to one call in the whole span, however
-the calls were spread. Spending runs at that rate. Now and then a few calls more than refill are tried (`credit`):
-they use up what was saved by being a little too slow, end in one refusal, and so measure the rate anew. If more go
-through than can have been saved, the rate has risen, and is raised in steps until a refusal.
+the calls were spread. Traffic runs at that rate, less a margin. Now and then a few calls more than refill are tried
+(`credit`): they use up what was saved by being a little too slow, end in one refusal, and so measure the rate anew.
+If more go through than can have been saved, the rate has risen, and is raised in steps until a refusal.
 
 Where the provider counts calls per second instead, nothing is saved, and credit only shows that a second is full.
-If credit has been refused at once a few times, small raises of the rate are tried in its place.
+If credit was refused at once several times, some calls are saved on purpose and tried: if they are refused too, the
+provider does not keep what is not spent, and from then on small raises of the rate are tried in place of credit.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from workers.policy.calls import NEVER, CallLog, Trial
@@ -19,20 +21,31 @@ from workers.policy.headers import Unit
 from workers.policy.parameters import Bucket
 
 NAME = "learned_rate"
+LEAST_PER_S = 0.2
 MARGIN_LEAST, MARGIN_MOST, MARGIN_UP, MARGIN_DOWN = -0.005, 0.03, 0.01, 0.0025
+MARGIN_UNKEPT = 0.005
 RESERVE_MOST = 8.0
-RAISE_FIRST, RAISE_LEAST, RAISE_MOST = 0.25, 0.01, 0.5
+RAISE_FIRST, RAISE_GENTLE, RAISE_LEAST, RAISE_MOST = 0.25, 0.02, 0.01, 0.5
 LOST_CREDITS = 2
-"""After so many credits refused at once it is tested whether the provider saves anything."""
 SAVED_FOR_TEST = 6.0
+MEASURE_CALLS = 12
 
 
 @dataclass(slots=True)
 class LearnedRate:
-    """`per_s` in force since `since`; `anchor` is the send time of the refusal from which the rate is measured.
+    """`per_s` in force since `since`, hypothesis since `started`; `bound_at` is when it last held a call back.
 
-    `margin` is how much slower than measured to run: more after unprovoked refusals, less after provoked ones.
-    `reserve` are the turns sat out after a refusal, so that the provider's bucket is not always at its bottom.
+    anchor         send time of the refusal from which the rate is measured
+    margin         how much slower than measured to run: more after unprovoked refusals, less after provoked ones
+    reserve        turns sat out after a refusal, so that the provider's bucket is not always at its bottom
+    credit         calls granted beyond the rate since the start, less those sat out; the enforcer follows it
+    trying         credit in the present try, `trying_since`; `tried_at` is the last increase of credit or rate
+    raised_from    the rate before the raise that is being tried; `raise_by` the next raise, as a part
+    sustained      a rate known to be fine when the present raises began
+    keeps, proven  whether the provider keeps what is not spent, and whether that was tested (`testing`: is being)
+    lost_credits   tries in a row that were refused at once
+    interval_rtts  wait between tries
+    setbacks       falls within two round trips of each other: slowing down does not help
     """
 
     per_s: float
@@ -44,11 +57,12 @@ class LearnedRate:
     reserve: float = 0.0
     credit: float = 0.0
     trying: float = 0.0
+    trying_since: float = NEVER
     tried_at: float = NEVER
     refused_at: float = NEVER
     raised_from: float | None = None
-    sustained: float = 0.0
     raise_by: float = RAISE_FIRST
+    sustained: float = 0.0
     keeps: bool = True
     proven: bool = False
     testing: bool = False
@@ -57,45 +71,56 @@ class LearnedRate:
     setbacks: int = 0
     setback_at: float = NEVER
 
+    @classmethod
+    def starting(cls, per_s: float, anchor: float, now: float) -> LearnedRate:
+        return cls(per_s=max(LEAST_PER_S, per_s), since=now, anchor=anchor, bound_at=now, started=now)
+
     def bucket(self) -> Bucket:
+        """The rate as the enforcer keeps it: next to no depth, or a second could become over-full."""
         return Bucket(NAME, Unit.REQUESTS, "", 1.0 + 0.05 * self.per_s, self.per_s, credit=self.credit)
+
+    # A refusal
 
     def refused(self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
         """A call was refused although the rate was kept.
 
         Rules, first match wins: sent before the rate last moved -> says nothing; a raise is being tried -> undo it
-        and try half of it next time; far too many lately -> the rate has fallen; enough calls since the anchor ->
-        measure.
+        and try half of it next time; far too many lately -> the rate has fallen; else sit out the reserve and, if
+        there were enough calls since the anchor, measure.
         """
         last, self.refused_at = self.refused_at, now
         if trial.sent_at <= self.since:
             return
         if self.raised_from is not None:
-            steady = self.raise_by <= 2.0 * RAISE_LEAST
-            self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
-            self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
-            self._move(self.raised_from, trial.sent_at, now)
+            self._undo_raise(self.raised_from, trial, log, now, rtt_s, interval_max_rtts)
             return
         if self._fell(trial, log, now, rtt_s):
             return
-        if self.trying:
-            self._learn_keeping(now, rtt_s)
+        provoked = self.trying > 0 and trial.sent_at >= self.trying_since
+        if provoked:
+            self._learn_keeping()
         elif now < last + 2.0 * rtt_s and self.keeps:
-            self.reserve = min(RESERVE_MOST, self.reserve + 1.0)
-            self.lost_credits = 0
+            self.reserve, self.lost_credits = min(RESERVE_MOST, self.reserve + 1.0), 0
         self.credit -= self.reserve
-        self._measure(trial, log, now, rtt_s, interval_max_rtts)
+        self._measure(trial, log, now, rtt_s, interval_max_rtts, provoked)
 
-    def _learn_keeping(self, now: float, rtt_s: float) -> None:
-        """Credit was refused: does the provider save what is not spent? If in doubt, save a little and try again."""
-        if self.testing:
-            self.testing, self.proven, self.keeps = False, True, self.trying > 0.5 * SAVED_FOR_TEST
-        if self.trying - 1.0 < 0.5 * self.reserve:
-            self.reserve = max(0.0, self.reserve - 2.0)
-        self.lost_credits = self.lost_credits + 1 if self.trying <= 2.0 else 0
-        if self.lost_credits >= LOST_CREDITS and not self.proven:
-            self.testing, self.lost_credits = True, 0
-            self.credit -= SAVED_FOR_TEST
+    def _undo_raise(
+        self, before: float, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float
+    ) -> None:
+        """Back to the rate before the raise; where the provider saves, half way to the average since the anchor.
+
+        What was saved can carry a rate that is too high for a while; the average between two empty buckets cannot
+        lie, but it is too low if the rate has risen in between.
+        """
+        smallest = self.raise_by <= 2.0 * RAISE_LEAST
+        self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if smallest else 1.0
+        self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
+        per_s, span = before, trial.sent_at - self.anchor
+        if self.keeps and span >= rtt_s:
+            average = log.accepted_between(self.anchor, trial.sent_at) / span
+            self.sustained = max(self.sustained, min(before, average))
+            per_s = math.sqrt(before * min(before, max(average, 0.5 * before)))
+        self._move(per_s, trial.sent_at, now)
 
     def _fell(self, trial: Trial, log: CallLog, now: float, rtt_s: float) -> bool:
         """Whether too many were refused lately for a random walk; then the rate is what was accepted meanwhile."""
@@ -109,31 +134,55 @@ class LearnedRate:
         went = sum(1 for other in recent if not other.refused and other.sent_at > first)
         went_per_s = went / max(0.4, 4.0 / self.per_s, trial.sent_at - first)
         least = 0.25 if len(refused) >= 0.4 * len(recent) else 0.93
-        least_per_s, self.sustained = max(least * self.per_s, min(self.sustained, 0.97 * self.per_s)), 0.0
+        least_per_s = max(least * self.per_s, min(self.sustained, 0.97 * self.per_s))
         self._move(max(least_per_s, min(0.97 * self.per_s, went_per_s)), trial.sent_at, now)
-        self.interval_rtts = 1.0
+        self.interval_rtts, self.sustained, self.testing = 1.0, 0.0, False
         return True
 
-    def _measure(self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
+    def _learn_keeping(self) -> None:
+        """Credit was refused: does the provider keep what is not spent? If in doubt, save a little and try again."""
+        if self.testing:
+            self.testing, self.proven, self.keeps = False, True, self.trying > 0.5 * SAVED_FOR_TEST
+            self.raise_by = RAISE_FIRST if self.keeps else RAISE_GENTLE
+        if self.trying - 1.0 < 0.5 * self.reserve:
+            self.reserve = max(0.0, self.reserve - 2.0)
+        self.lost_credits = self.lost_credits + 1 if self.trying <= 2.0 else 0
+        if self.lost_credits >= LOST_CREDITS and not self.proven:
+            self.testing, self.lost_credits = True, 0
+            self.credit -= SAVED_FOR_TEST
+
+    def _measure(
+        self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float, provoked: bool
+    ) -> None:
+        """Take the average since the anchor, in full if it is surely lower, else by the length of the span."""
         span = trial.sent_at - self.anchor
         accepted = log.accepted_between(self.anchor, trial.sent_at)
-        if span < rtt_s or accepted < 12:
+        if span < rtt_s or accepted < MEASURE_CALLS:
             return
-        measured = self.per_s + min(1.0, span / (3.0 * rtt_s)) * (accepted / span - self.per_s)
-        if self.trying:
+        apart = accepted / span - self.per_s
+        chance = 0.4 / math.sqrt(accepted) * self.per_s
+        measured = self.per_s + (1.0 if apart < -chance else min(1.0, span / (3.0 * rtt_s))) * apart
+        if provoked:
             if self.trying > 1.0:
                 measured = max(measured, self.per_s)
             steady = abs(measured / self.per_s - 1.0) < 0.03
             self.interval_rtts = min(interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
             self.margin = max(MARGIN_LEAST, self.margin - MARGIN_DOWN)
-            self.raise_by = RAISE_FIRST if self.keeps else min(self.raise_by, 0.05)
+            self.raise_by = RAISE_FIRST if self.keeps else RAISE_GENTLE
         else:
             measured = min(measured, self.per_s)
             self.margin = min(MARGIN_MOST, self.margin + MARGIN_UP)
-        self._move(max(0.5 * self.per_s, measured * (1.0 - self.margin)), trial.sent_at, now)
+        margin = self.margin if self.keeps else MARGIN_UNKEPT
+        self._move(max(0.5 * self.per_s, measured * (1.0 - margin)), trial.sent_at, now)
+
+    # Time
 
     def advance(self, log: CallLog, now: float, rtt_s: float, feedback_s: float) -> None:
-        """Try more than the rate, when it is time to and the rate is what holds the traffic."""
+        """Try more than the rate, when it is time to and the rate is what holds the traffic.
+
+        Rules, first match wins: the traffic does not reach the rate -> look again soon; the provider keeps what is
+        not spent -> more credit, until more went through than can have been saved; else raise the rate.
+        """
         if now < self.next_at(rtt_s, feedback_s):
             return
         window = max(rtt_s, 8.0 / self.per_s)
@@ -143,22 +192,27 @@ class LearnedRate:
             self.tried_at = now - (self.interval_rtts - 0.2) * rtt_s
             return
         self.tried_at = now
-        if self.keeps and self.raised_from is None:
-            saved = 3.0 + 0.10 * self.per_s * max(0.0, now - self.anchor)
-            if self.trying <= saved:
-                step = 1.0 if self.trying < 4.0 else self.trying / 2.0
-                self.trying += step
-                self.credit += step
-                return
-        if fresh or self.trying:
-            self.sustained, self.trying = self.per_s, 0.0
-        self.raised_from, self.since = self.per_s, now
+        saved = 3.0 + 0.10 * self.per_s * max(0.0, now - self.anchor)
+        if self.keeps and self.raised_from is None and self.trying <= saved:
+            step = 1.0 if self.trying < 4.0 else self.trying / 2.0
+            self.trying_since = self.trying_since if self.trying else now
+            self.trying += step
+            self.credit += step
+            return
+        self._raise(going, now, rtt_s, first=fresh or self.trying > 0)
+
+    def _raise(self, going: float, now: float, rtt_s: float, *, first: bool) -> None:
+        """One step up, not far beyond what is `going` through; the steps grow."""
+        if first:
+            self.sustained = self.per_s
+        going_on = self.raised_from is not None or self.trying > 0
+        next_by = min(RAISE_MOST, 1.5 * self.raise_by) if going_on else self.raise_by
+        self.raised_from, self.since, self.trying = self.per_s, now, 0.0
         room = 1.3 * going + 4.0 / rtt_s
         self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))
-        if not fresh:
-            self.raise_by = min(RAISE_MOST, 1.5 * self.raise_by)
+        self.raise_by = next_by
         if not self.keeps and self.per_s > 1.1 * self.sustained:
-            self.keeps, self.proven = True, False
+            self.keeps, self.proven, self.lost_credits = True, False, 0
 
     def next_at(self, rtt_s: float, feedback_s: float) -> float:
         """When `advance` will do something."""
@@ -171,5 +225,5 @@ class LearnedRate:
         return max(self.tried_at + self.interval_rtts * rtt_s, self.refused_at + min(self.interval_rtts, 1.5) * rtt_s)
 
     def _move(self, per_s: float, anchor: float, now: float) -> None:
-        self.per_s, self.since, self.anchor = max(0.2, per_s), now, anchor
+        self.per_s, self.since, self.anchor = max(LEAST_PER_S, per_s), now, anchor
         self.trying, self.raised_from = 0.0, None

@@ -22,65 +22,119 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerdictConfig:
+    """Shares are 0..1.
+
+    noise_share     unexplained refusals below this part of the log, and fewer than `noise_lately` in the last 60
+                    calls, may be chance
+    rate_share      accepted among the calls at the usual refused number: above, it is no cap
+    collapse_share  refused part of the episode that may be a collapse ...
+    collapse_below  ... if it lies below this part of what was held before (in slow start, where a burst blurs the
+                    order of arrival, below `collapse_below_starting`)
+    least_calls     fewer prove nothing
+    """
+
     noise_share: float = 0.04
+    noise_lately: int = 6
     rate_share: float = 0.55
     collapse_share: float = 0.60
+    collapse_below: float = 0.95
+    collapse_below_starting: float = 0.80
     least_calls: int = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`level` is the least number open at a refusal, `refused_share` that of the episode."""
+    """`level` is the number of open calls at which refusals begin."""
 
     kind: Kind
     level: int
-    refused_share: float
-    refused: int = 0
 
 
-def judge(config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool, below: int | None) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """Calls as (number open at the provider, refused); `levels` are the refused numbers in order."""
+
+    calls: list[tuple[int, bool]]
+    levels: list[int]
+
+    @property
+    def accepted(self) -> int:
+        return len(self.calls) - len(self.levels)
+
+
+def judge(
+    config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool, below: int | None
+) -> Verdict:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
-    Rules, first match wins: rare over the whole log (after slow start) -> noise; most of those sent at or above the
-    median refused number accepted -> rate; most refused, below what was held before -> collapse; else cap.
+    Rules, first match wins: accepted where a cap would refuse, or the level fell again since `below` -> a rate
+    (noise, if such refusals are rare and this is not slow start); most refused, below what was held -> collapse;
+    else a cap, at the least refused number (in slow start at the lower quartile, for one of them may be noise).
     """
-    episode = [(log.open_at_provider(t), t.refused) for t in log.trials if t.sent_at >= start]
-    levels = sorted(n for n, refused in episode if refused)
+    calls = [(log.open_at_provider(trial), trial.refused) for trial in log.trials if trial.sent_at >= start]
+    episode = _Episode(calls, sorted(number for number, refused in calls if refused))
+    levels = episode.levels
     if not levels:
-        return Verdict(Kind.NOISE, 0, 0.0)
-    share = len(levels) / len(episode)
-    rare = sum(1 for t in log.trials if t.refused and not t.explained) < config.noise_share * len(log.trials)
-    if (may_be_rate and _is_rate(config, episode, levels)) or _fell_again(episode, levels, below):
-        if rare and share < 0.25 and not slow_start:
-            return Verdict(Kind.NOISE, levels[0], share, len(levels))
-        return Verdict(Kind.RATE, levels[0], share, len(levels))
-    held = max((t.open_before for t in log.trials if not t.refused and t.sent_at < start), default=0)
-    if share >= config.collapse_share and len(episode) >= config.least_calls and levels[0] < 0.95 * held:
-        return Verdict(Kind.COLLAPSE, levels[0], share, len(levels))
-    return Verdict(Kind.CAP, levels[0], share, len(levels))
+        return Verdict(Kind.NOISE, 0)
+    if (may_be_rate and _is_rate(config, episode)) or _fell_again(episode, below):
+        rare = not slow_start and _is_rare(config, log)
+        return Verdict(Kind.NOISE if rare else Kind.RATE, levels[0])
+    level = levels[len(levels) // 4] if slow_start else levels[0]
+    held = max((trial.open_before for trial in log.trials if not trial.refused and trial.sent_at < start), default=0)
+    below_held = config.collapse_below_starting if slow_start else config.collapse_below
+    most = len(levels) >= config.collapse_share * len(calls) and len(calls) >= config.least_calls
+    if most and level < below_held * held:
+        return Verdict(Kind.COLLAPSE, max(1, levels[0]))
+    return Verdict(Kind.CAP, max(1, level))
 
 
-def _is_rate(config: VerdictConfig, episode: list[tuple[int, bool]], levels: list[int]) -> bool:
-    """Accepted calls where a cap would have refused: at the usual refused number, or clearly above the least one."""
-    high = [refused for n, refused in episode if n >= levels[len(levels) // 2]]
-    if len(high) >= config.least_calls and high.count(False) >= config.rate_share * len(high):
+def _is_rate(config: VerdictConfig, episode: _Episode) -> bool:
+    """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones."""
+    levels = episode.levels
+    at_median = [refused for number, refused in episode.calls if number >= levels[len(levels) // 2]]
+    if len(at_median) >= config.least_calls and at_median.count(False) >= config.rate_share * len(at_median):
         return True
-    above = [refused for n, refused in episode if n > levels[0] + 2 + 0.02 * levels[0]]
-    if above.count(False) >= 3 and above.count(False) >= 0.25 * len(above):
-        return True
-    return False
+    low = levels[len(levels) // 4]
+    above = [refused for number, refused in episode.calls if number > 1.02 * low + 2]
+    return above.count(False) >= max(3.0, 0.25 * len(above))
 
 
-def _fell_again(episode: list[tuple[int, bool]], levels: list[int], below: int | None) -> bool:
-    accepted = len(episode) - len(levels)
-    return below is not None and accepted >= 3 and levels[0] < 0.95 * below
+def _fell_again(episode: _Episode, below: int | None) -> bool:
+    """Some accepted, and refused well below a level that was refused a moment ago: a cap does not slide."""
+    return below is not None and episode.accepted >= 3 and episode.levels[0] < 0.95 * below
+
+
+def _is_rare(config: VerdictConfig, log: CallLog) -> bool:
+    """Whether the refusals that no rule acted on are few enough, lately and over the whole log, to be chance."""
+    unexplained = [trial.refused and not trial.explained for trial in log.trials]
+    return sum(unexplained[-60:]) < config.noise_lately and sum(unexplained) < config.noise_share * len(unexplained)
+
+
+def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
+    """Whether the refusals since `after` deserve a verdict.
+
+    Either `needed` of them and 5 % of the resolved calls, or three that are a tenth of the last sixteen.
+    """
+    total = refused = last_total = last_refused = 0
+    for trial in log.since(after):
+        if trial.refused or trial.sent_at < now - feedback_s:
+            total += 1
+            refused += trial.refused
+            if total <= 16:
+                last_total, last_refused = total, refused
+    return (refused >= needed and refused >= 0.05 * total) or (last_refused >= 3 and last_refused >= 0.10 * last_total)
+
+
+def episode_start(log: CallLog, after: float) -> float:
+    """Send time of the first refused call sent after `after`; `after` itself if there is none."""
+    return min((trial.sent_at for trial in log.since(after) if trial.refused), default=after)
 
 
 def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s: float) -> int | None:
     """The cap on open calls that explains the refusals since `after`, if one does.
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
-    are refused wherever it happens to be; under a cap, hardly any call was ever accepted above the usual refused
+    are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
     number. Needs refusals in five round trips of the log.
     """
     refused: list[Trial] = []
@@ -89,29 +143,12 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
             refused.append(trial)
     if len(refused) < 5:
         return None
-    level = sorted(log.open_at_provider(t) for t in refused)[len(refused) // 2]
-    accepted = [t for t in log.since(refused[0].sent_at) if not t.refused and t.sent_at < now - feedback_s]
-    above = sum(1 for t in accepted if log.open_at_provider(t) > level + 1)
-    return level if above <= 0.02 * len(accepted) else None
-
-
-def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
-    """Whether the refusals since `after` deserve a verdict: `needed` of them and 5 % of all, or a tenth of the last 16."""
-    total = refused = last_total = last_refused = 0
-    for trial in log.since(after):
-        if trial.refused or trial.sent_at < now - feedback_s:
-            total += 1
-            refused += trial.refused
-            if total <= 16:
-                last_total, last_refused = total, refused
-    if refused >= needed and refused >= 0.05 * total:
-        return True
-    return last_refused >= 3 and last_refused >= 0.10 * last_total
-
-
-def episode_start(log: CallLog, after: float) -> float:
-    """Send time of the first refused call sent after `after`."""
-    return min(t.sent_at for t in log.since(after) if t.refused)
-
-
-__all__ = ["Kind", "Trial", "Verdict", "VerdictConfig", "ceiling_of", "episode_start", "is_enough", "judge"]
+    level = sorted(log.open_at_provider(trial) for trial in refused)[len(refused) // 2]
+    slack = 2 if level >= 20 else 1 if level >= 10 else 0
+    accepted = [
+        log.open_at_provider(trial)
+        for trial in log.since(refused[0].sent_at)
+        if not trial.refused and trial.sent_at < now - feedback_s
+    ]
+    above = sum(1 for number in accepted if number >= level + slack)
+    return max(1, level) if above <= 0.02 * len(accepted) else None

@@ -1,0 +1,64 @@
+"""Constants of the default engine, each with its unit and its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workers.policy.breaker import BreakerConfig
+from workers.policy.verdict import VerdictConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConfig:
+    """`*_rtts` are in smoothed round trips (answers' latency), `*_s` in seconds.
+
+    start                  first limit
+    slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
+    hold_min_rtts          wait between probes beyond the known good level, after success ...
+    hold_max_rtts          ... and after many failures
+    calls_per_probe        a probe costs a refusal; small limits wait until so many calls outweigh it
+    overloaded_hold_rtts   longest wait after a 529: overload passes, and capacity comes back at once
+    feedback_first_s       time in which a refusal comes back, before any has
+    feedback_min_s, max_s  its bounds when measured: `feedback_factor` times the slowest of the last eight
+    rtt_first_s            an answer's latency, before any has come
+    rtt_weight             weight of one answer in the average
+    pace_gain              grants a second relative to the limit's turnover: refills fast, without a burst
+    gentle_factor          a step that may have been refused for haste is spread over so many feedback delays
+    rate_room              limit relative to what a learned rate needs, so that latency may wander
+    quantum_gain           part of an advertised rate to use when the provider counts it per second
+    memory_rtts            how long a refused level is remembered
+    trust_rtts             how long a finding about single refusals (noise, or honest) is trusted
+    log_rtts, log_least_s  span of the evidence
+    trip_failures          consecutive failures that open the breaker
+    stop_after             refusals since the last decision after which the enforcer stops by itself
+    latency_tolerance      times the least latency seen that means queueing
+    reserve, surplus_gain  of an advertised budget; see `Bucket`
+    """
+
+    start: float = 10.0
+    slow_start_factor: float = 1.3
+    hold_min_rtts: float = 1.0
+    hold_max_rtts: float = 6.0
+    calls_per_probe: float = 110.0
+    overloaded_hold_rtts: float = 3.0
+    feedback_first_s: float = 0.8
+    feedback_min_s: float = 0.5
+    feedback_max_s: float = 15.0
+    feedback_factor: float = 1.3
+    rtt_first_s: float = 5.0
+    rtt_weight: float = 0.05
+    pace_gain: float = 2.0
+    gentle_factor: float = 4.0
+    rate_room: float = 1.5
+    quantum_gain: float = 0.985
+    memory_rtts: float = 20.0
+    trust_rtts: float = 30.0
+    log_rtts: float = 8.0
+    log_least_s: float = 10.0
+    trip_failures: int = 5
+    stop_after: int = 6
+    latency_tolerance: float = 2.0
+    reserve: float = 0.10
+    surplus_gain: float = 1.3
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    verdict: VerdictConfig = field(default_factory=VerdictConfig)

@@ -1,0 +1,59 @@
+"""What the default engine remembers: plain data, bounded, JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.breaker import Breaker
+from workers.policy.buckets import Budgets
+from workers.policy.calls import NEVER, CallLog
+from workers.policy.failures import Failures
+from workers.policy.growth import Growth
+from workers.policy.latency import LatencyWatch
+from workers.policy.pulse import Pulse
+from workers.policy.rate import LearnedRate
+from workers.policy.reversal import Reversals
+from workers.policy.suspicion import Suspicion
+
+
+@dataclass(slots=True)
+class Solo:
+    """After a collapse: one unresolved call at a time.
+
+    `level` open calls were refused then, `highest` when a single call was refused last; `slow_start` tells that the
+    collapse came while the pool was starting, when no level is known to be good.
+    """
+
+    level: int
+    slow_start: bool
+    highest: int = 0
+
+
+@dataclass(slots=True)
+class AdaptiveState:
+    """`judging_since` is when fire was held to judge the episode of refusals that began at `episode`."""
+
+    growth: Growth
+    pulse: Pulse
+    log: CallLog = field(default_factory=CallLog)
+    judging_since: float | None = None
+    episode: float = 0.0
+    solo: Solo | None = None
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    reversals: Reversals = field(default_factory=Reversals)
+    rate: LearnedRate | None = None
+    not_a_rate_until: float = NEVER
+    overloaded_at: float = NEVER
+    budgets: Budgets = field(default_factory=Budgets)
+    latency: LatencyWatch = field(default_factory=LatencyWatch)
+    breaker: Breaker = field(default_factory=Breaker)
+    failures: Failures = field(default_factory=Failures)
+    limit_at_trip: float = 0.0
+    reason: str = "start"
+    kind: Literal["adaptive"] = "adaptive"
+
+    @classmethod
+    def starting_at(cls, config: AdaptiveConfig, limit: float) -> AdaptiveState:
+        return cls(Growth(float(limit)), Pulse(config.feedback_first_s, config.rtt_first_s))

@@ -1,0 +1,157 @@
+"""The *classic* engine: additive increase by timer, multiplicative decrease with a settle window.
+
+Rules when a call is refused, first match wins:
+
+1. half open: the probe's own refusal opens the breaker anew for twice as long, others only count;
+2. open: counts only;
+3. at the floor: there is nothing left to give up -> the breaker opens;
+4. within `settle_s` of the last change: counts only, nothing moves;
+5. else the limit is divided by `burst_factor` if `burst_reporters` distinct reporters were refused within
+   `burst_window_s`, else by `factor`; and the `trip_decreases`th decrease within `trip_window_s` opens the breaker.
+
+The limit grows by one each `grow_every_s` without a decrease; a probe that is answered closes the breaker at limit 1.
+Calls are spaced by a jittered gap. Increase and decrease after Chiu and Jain (1989); the constants are an agent
+runner's, whose calls last minutes: with calls of seconds they leave nearly all capacity unused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from workers.policy import breaker as breakers
+from workers.policy.breaker import Breaker, BreakerConfig
+from workers.policy.engines import Directives
+from workers.policy.events import Done, Sent
+
+MOST_REPORTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicConfig:
+    """All durations in seconds; `gap_jitter` is the half-width of the gap's random part, as a share."""
+
+    grow_every_s: float = 300.0
+    settle_s: float = 120.0
+    factor: int = 2
+    burst_factor: int = 4
+    burst_reporters: int = 3
+    burst_window_s: float = 30.0
+    trip_decreases: int = 3
+    trip_window_s: float = 600.0
+    breaker: BreakerConfig = field(default_factory=lambda: BreakerConfig(break_s=300.0, break_max_s=3600.0))
+    limit_after_break: int = 1
+    gap_s: float = 3.0
+    gap_jitter: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicState:
+    """`reports` are (instant, reporter) of the refusals in the burst window, `decreases` instants of decreases."""
+
+    limit: int
+    settle_until: float = 0.0
+    grown_at: float = 0.0
+    reports: tuple[tuple[float, str], ...] = ()
+    decreases: tuple[float, ...] = ()
+    breaker: Breaker = field(default_factory=Breaker)
+    reason: str = "start"
+    kind: Literal["classic"] = "classic"
+
+
+def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int) -> ClassicState:
+    """Let time pass: the breaker's deadlines, and one more for each `grow_every_s` since the last change or growth."""
+    state = replace(state, breaker=breakers.tick(config.breaker, state.breaker, now))
+    if not state.breaker.closed:
+        return state
+    since = max(state.settle_until, state.grown_at)
+    steps = int((now - since) // config.grow_every_s)
+    if steps <= 0:
+        return state
+    return replace(
+        state,
+        limit=max(state.limit, min(ceiling, state.limit + steps)),
+        grown_at=since + steps * config.grow_every_s,
+        settle_until=now + config.settle_s,
+        reason="grew by timer",
+    )
+
+
+def on_refused(config: ClassicConfig, state: ClassicState, reporter: str, now: float, floor: int) -> ClassicState:
+    """A call other than the probe was refused: rules 1 to 5 above."""
+    recent = [(at, who) for at, who in state.reports if at >= now - config.burst_window_s]
+    reports = (*recent, (now, reporter))[-MOST_REPORTS:]
+    state = replace(state, reports=reports)
+    if not state.breaker.closed:
+        return state
+    if state.limit <= floor:
+        return replace(state, breaker=breakers.trip(config.breaker, state.breaker, now), reason="refused at the floor")
+    if now < state.settle_until:
+        return state
+    burst = len({who for _, who in reports}) >= config.burst_reporters
+    decreases = (*(at for at in state.decreases if at >= now - config.trip_window_s), now)
+    state = replace(
+        state,
+        limit=max(floor, state.limit // (config.burst_factor if burst else config.factor)),
+        settle_until=now + config.settle_s,
+        decreases=decreases,
+        reason="refused by many" if burst else "refused",
+    )
+    if len(decreases) >= config.trip_decreases:
+        return replace(state, breaker=breakers.trip(config.breaker, state.breaker, now), reason="decreased too often")
+    return state
+
+
+def on_probe(config: ClassicConfig, state: ClassicState, call: str, refused: bool, now: float) -> ClassicState:
+    """The probe came back: any answer but a refusal closes the breaker at `limit_after_break`."""
+    breaker = breakers.probe_answered(config.breaker, state.breaker, call, not refused, now)
+    if breaker == state.breaker:
+        return state
+    if not breaker.closed:
+        return replace(state, breaker=breaker, reason="probe refused")
+    return replace(
+        state,
+        breaker=breaker,
+        limit=config.limit_after_break,
+        grown_at=now,
+        settle_until=0.0,
+        reason="breaker closed",
+    )
+
+
+class Classic:
+    """The engine: routes a pool's events to the rules above."""
+
+    def __init__(self, config: ClassicConfig, state: ClassicState, floor: int, ceiling: int) -> None:
+        self.config, self.state, self.floor, self.ceiling = config, state, floor, ceiling
+
+    @property
+    def limit(self) -> float:
+        return float(self.state.limit)
+
+    @property
+    def breaker(self) -> Breaker:
+        return self.state.breaker
+
+    def sent(self, event: Sent) -> None:
+        if event.probe:
+            self.state = replace(self.state, breaker=breakers.probe_sent(self.state.breaker, event.call, event.at))
+
+    def done(self, event: Done) -> None:
+        if event.probe and event.call == self.state.breaker.probe:
+            self.state = on_probe(self.config, self.state, event.call, event.refused, event.at)
+        elif event.refused:
+            self.state = on_refused(self.config, self.state, event.reporter, event.at, self.floor)
+
+    def advance(self, now: float) -> None:
+        self.state = on_tick(self.config, self.state, now, self.ceiling)
+
+    def next_at(self) -> float | None:
+        if not self.state.breaker.closed:
+            return self.state.breaker.until
+        if self.state.limit >= self.ceiling:
+            return None
+        return max(self.state.settle_until, self.state.grown_at) + self.config.grow_every_s
+
+    def directives(self) -> Directives:
+        return Directives(limit_if_refused=self.limit, pace_s=self.config.gap_s, pace_jitter=self.config.gap_jitter)

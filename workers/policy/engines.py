@@ -1,0 +1,86 @@
+"""What every engine offers the governor, and the one that does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from workers.policy.breaker import Breaker
+from workers.policy.events import Done, Sent
+from workers.policy.parameters import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """An engine's part of the parameters; see `Parameters` for the meaning. The defaults restrain nothing."""
+
+    limit_if_refused: float
+    counts_after: float = 0.0
+    stop_after: int = 1_000_000
+    feedback_s: float = 1.0
+    hold_until: float = 0.0
+    solo_s: float = 0.0
+    pace_s: float = 0.0
+    burst_s: float = 0.0
+    pace_jitter: float = 0.0
+    token_scale: float = 1.0
+    buckets: tuple[Bucket, ...] = ()
+
+
+class Engine(Protocol):
+    """Events come in order, and `advance` before each of them with its instant. `state` is all that is remembered."""
+
+    state: Any
+
+    @property
+    def limit(self) -> float:
+        """The limit asked for; the governor clamps it."""
+        ...
+
+    @property
+    def breaker(self) -> Breaker: ...
+
+    def sent(self, event: Sent) -> None: ...
+
+    def done(self, event: Done) -> None: ...
+
+    def advance(self, now: float) -> None: ...
+
+    def next_at(self) -> float | None: ...
+
+    def directives(self) -> Directives: ...
+
+
+@dataclass(slots=True)
+class FixedState:
+    limit: int
+    reason: str = "fixed"
+    kind: Literal["fixed"] = "fixed"
+
+
+class Fixed:
+    """Keeps the limit, whatever happens."""
+
+    breaker = Breaker()
+
+    def __init__(self, state: FixedState) -> None:
+        self.state = state
+
+    @property
+    def limit(self) -> float:
+        return float(self.state.limit)
+
+    def sent(self, event: Sent) -> None:
+        """Nothing follows from it."""
+
+    def done(self, event: Done) -> None:
+        """Nothing follows from it."""
+
+    def advance(self, now: float) -> None:
+        """Time changes nothing."""
+
+    def next_at(self) -> float | None:
+        return None
+
+    def directives(self) -> Directives:
+        return Directives(limit_if_refused=self.limit)

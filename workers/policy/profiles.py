@@ -1,0 +1,95 @@
+"""Named profiles, and an operator's wishes for one pool.
+
+`default` finds the capacity by itself; `classic` and `rules` are the published controllers with their constants;
+`fixed` keeps the limit where it is, for replays and benchmarks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.classic import ClassicConfig
+from workers.policy.parameters import FairMode
+from workers.policy.rules import RulesConfig
+
+
+@dataclass(frozen=True, slots=True)
+class FixedConfig:
+    """The limit never moves by itself."""
+
+
+EngineConfig = AdaptiveConfig | ClassicConfig | RulesConfig | FixedConfig
+
+PROFILES: dict[str, EngineConfig] = {
+    "default": AdaptiveConfig(),
+    "classic": ClassicConfig(),
+    "rules": RulesConfig(),
+    "fixed": FixedConfig(),
+}
+CLASSIC_START = 8
+
+
+class UnknownProfile(ValueError):
+    """No profile has this name."""
+
+
+def profile(name: str, **changes: Any) -> EngineConfig:
+    """A profile's constants, with some of them changed; raises `UnknownProfile`, or TypeError for unknown constants."""
+    try:
+        found = PROFILES[name]
+    except KeyError:
+        raise UnknownProfile(f"profile must be one of {', '.join(PROFILES)}, got {name!r}") from None
+    return replace(found, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """What the operator wishes for one pool; written by him alone.
+
+    `limit` is the first limit (None: the profile's), `ceiling` the most and `floor` the least it may become.
+    Budgets are per minute; None: unknown, and learned. A governor silent for `stale_after_s` leaves `stale_limit`.
+    """
+
+    ceiling: int
+    engine: EngineConfig = field(default_factory=AdaptiveConfig)
+    limit: int | None = None
+    floor: int = 1
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    fair: FairMode = FairMode.WORK_CONSERVING
+    weights: dict[str, float] = field(default_factory=dict)
+    stale_after_s: float = 60.0
+    stale_limit: int | None = None
+    probe_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in ("ceiling", "floor", "limit", "stale_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        if self.floor > self.ceiling:
+            raise ValueError(f"floor must be <= ceiling ({self.ceiling}), got {self.floor}")
+        for name in ("requests_per_min", "tokens_per_min"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
+        for project, weight in self.weights.items():
+            if not 0 < weight < float("inf"):
+                raise ValueError(f"weight of {project!r} must be > 0, got {weight}")
+
+    @property
+    def first_limit(self) -> int:
+        wanted = self.limit
+        if wanted is None:
+            if isinstance(self.engine, AdaptiveConfig):
+                wanted = int(self.engine.start)
+            else:
+                wanted = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
+        return max(self.floor, min(self.ceiling, wanted))
+
+
+def names_of(config: EngineConfig) -> list[str]:
+    """Constants that an operator may change."""
+    return [f.name for f in fields(config)]

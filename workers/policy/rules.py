@@ -1,0 +1,173 @@
+"""The *rules* engine: error rate and CPU move the limit by rules in priority order, clamps last.
+
+Each `every_s`, the first that changes the limit wins:
+
+1. CPU above `cpu_high_percent` (after `cpu_grace_s` from the start): halve, and remember the limit before the first;
+2. error rate above `error_high` in the last `window_s`: one less;
+3. error rate below `error_low` for `sustain_s`: one more, up to the configured limit;
+4. CPU recovered: back to the remembered limit.
+
+Then, whatever fired: not below `max(1, configured // 2)` unless the CPU rule went there; and last the SLO cap, which
+is a hard one. Refusals count as errors. Useful for a node's own width, where no provider is to be found out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workers.policy.breaker import Breaker
+from workers.policy.calls import NEVER
+from workers.policy.engines import Directives
+from workers.policy.events import Done, Sent
+
+
+@dataclass(frozen=True, slots=True)
+class RulesConfig:
+    """Thresholds; shares are 0..1, CPU is percent of one core (a node of 4 cores tops at 400)."""
+
+    every_s: float = 5.0
+    window_s: float = 600.0
+    error_high: float = 0.20
+    error_low: float = 0.05
+    sustain_s: float = 120.0
+    cpu_high_percent: float = 300.0
+    cpu_grace_s: float = 120.0
+
+
+@dataclass(slots=True)
+class Second:
+    """Outcomes that ended within one second; so the window is bounded however many calls it holds."""
+
+    at: int
+    ended: int = 0
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class RulesState:
+    """`before_cpu` is the limit to restore when the CPU recovers; `low_since` starts the sustained low error rate."""
+
+    configured: int
+    limit: int
+    seconds: deque[Second] = field(default_factory=deque)
+    started_at: float | None = None
+    stepped_at: float = NEVER
+    low_since: float | None = None
+    cpu_percent: float = 0.0
+    before_cpu: int | None = None
+    slo: int | None = None
+    reason: str = "start"
+    kind: Literal["rules"] = "rules"
+
+
+@dataclass(frozen=True, slots=True)
+class RulesStatus:
+    configured: int
+    current: int
+    error_rate: float
+    cpu_percent: float
+    reason: str
+    window_size: int
+
+
+def record(state: RulesState, error: bool, now: float) -> None:
+    """Count one outcome."""
+    if not state.seconds or state.seconds[-1].at < int(now):
+        state.seconds.append(Second(int(now)))
+    state.seconds[-1].ended += 1
+    state.seconds[-1].errors += error
+
+
+def error_rate(config: RulesConfig, state: RulesState, now: float) -> tuple[float, int]:
+    """(errors over outcomes, outcomes) of the window; 0 when it is empty. A reading changes nothing."""
+    inside = [s for s in state.seconds if s.at >= now - config.window_s]
+    ended = sum(s.ended for s in inside)
+    return (sum(s.errors for s in inside) / ended if ended else 0.0), ended
+
+
+def step(config: RulesConfig, state: RulesState, now: float) -> None:
+    """Apply the rules once."""
+    if state.started_at is None:
+        state.started_at = now
+    while state.seconds and state.seconds[0].at < now - config.window_s:
+        state.seconds.popleft()
+    rate, _ = error_rate(config, state, now)
+    before, reason = state.limit, ""
+    low_since, state.low_since = state.low_since, None
+    if state.cpu_percent > config.cpu_high_percent and now > state.started_at + config.cpu_grace_s:
+        state.before_cpu = max(state.before_cpu or 0, state.limit)
+        state.limit, reason = max(1, state.limit // 2), f"CPU {state.cpu_percent:.0f} %"
+    elif rate > config.error_high and state.limit > 1:
+        state.limit, reason = state.limit - 1, f"error rate {rate:.0%}"
+    elif rate < config.error_low and low_since is None:
+        state.low_since = now
+    elif rate < config.error_low and low_since is not None:
+        state.low_since = low_since
+        if now - low_since >= config.sustain_s and state.limit < state.configured:
+            state.limit, state.low_since, reason = state.limit + 1, now, f"error rate {rate:.0%} for long"
+    if not reason and state.before_cpu is not None and state.cpu_percent <= config.cpu_high_percent:
+        state.limit, state.before_cpu, reason = max(state.limit, state.before_cpu), None, "CPU recovered"
+    _clamp(state)
+    if state.limit != before:
+        state.reason = reason or "clamped"
+
+
+def _clamp(state: RulesState) -> None:
+    floor = max(1, state.configured // 2)
+    if state.before_cpu is None:
+        state.limit = max(state.limit, floor)
+    state.limit = max(1, min(state.limit, state.configured))
+    if state.slo is not None:
+        state.limit = max(1, min(state.limit, state.slo))
+
+
+class Rules:
+    """The engine. `cpu_percent` and the SLO cap come from outside, between events."""
+
+    breaker = Breaker()
+
+    def __init__(self, config: RulesConfig, state: RulesState) -> None:
+        self.config, self.state = config, state
+
+    @property
+    def limit(self) -> float:
+        return float(self.state.limit)
+
+    def set_cpu(self, percent: float) -> None:
+        """The node's CPU load, percent of one core; ignored unless it is a sane number."""
+        if 0.0 <= percent <= 1e6:
+            self.state.cpu_percent = percent
+
+    def set_slo_constraint(self, most: int | None) -> None:
+        """Cap the limit from now on, below the floor too; None lifts the cap. Takes effect at once."""
+        if most is not None and most < 1:
+            raise ValueError(f"SLO constraint must be >= 1, got {most}")
+        self.state.slo = most
+        before = self.state.limit
+        _clamp(self.state)
+        if self.state.limit != before:
+            self.state.reason = f"SLO cap {most}"
+
+    def status(self, now: float) -> RulesStatus:
+        rate, size = error_rate(self.config, self.state, now)
+        state = self.state
+        return RulesStatus(state.configured, state.limit, rate, state.cpu_percent, state.reason, size)
+
+    def sent(self, event: Sent) -> None:
+        """Sending tells nothing."""
+
+    def done(self, event: Done) -> None:
+        record(self.state, not event.ok, event.at)
+
+    def advance(self, now: float) -> None:
+        if now >= self.state.stepped_at + self.config.every_s:
+            self.state.stepped_at = now
+            step(self.config, self.state, now)
+
+    def next_at(self) -> float | None:
+        return self.state.stepped_at + self.config.every_s
+
+    def directives(self) -> Directives:
+        return Directives(limit_if_refused=self.limit)
