@@ -66,7 +66,8 @@ class Housekeeper:
     async def tick(self) -> None:
         """The beat's work."""
         await self._ledger.led(BEAT_SILENT_MS)
-        await asyncio.to_thread(self._reap)
+        if await asyncio.to_thread(self._reap):
+            await self._ledger.look_now()
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
             await self._look_after_page(ref)
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]

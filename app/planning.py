@@ -83,6 +83,7 @@ class Planner:
             return False
         tokens = [Token(p, batch=lane.batched) for p in range(first, first + units, lane.stride)]
         await self._publish(job, PageMessages(ref, lane, tokens))
+        await self._ledger.published(ref)
         return True
 
 

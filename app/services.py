@@ -83,8 +83,7 @@ class Services:
         if started:
             logs.limit_frozen(job=job_id, limit=limit, units=job.units)
             await self.ledger.attended(job_id)
-            job = await self.ledger.job(job_id)
-            assert job is not None
+        if state is JobState.RUNNING:  # started now, or by a worker that died over the planning
             for lane in range(len(job.lanes)):
                 await self.plan(job_id, lane)
         elif state is not None and state.ended:

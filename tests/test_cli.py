@@ -204,7 +204,7 @@ def test_nothing_that_a_job_says_reaches_the_terminal_raw(dicast: Dicast) -> Non
     assert "\u202e" not in told
     project = dicast("run", "job.json", "--detach", "--project", "[red]team[/red]")
     assert project.returncode == 0
-    assert "[red]team[/red]" in dicast("jobs", "list").stdout
+    assert "[red]team[/" in dicast("jobs", "list").stdout  # the column may be cut, never taken for markup
 
 
 def test_an_unreadable_terminal_encoding_loses_no_output(dicast: Dicast) -> None:

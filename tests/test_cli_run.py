@@ -238,50 +238,6 @@ def test_a_signal_can_mean_cancel(cluster: Start) -> None:
     assert c.app.ledger.status("long").state == "cancelled"
 
 
-def test_ctrl_c_asks(cluster: Start, person: Callable[..., Person]) -> None:
-    c = cluster("--latency", "0.2")
-    ann = person(c, "run", job_file(c, id="long"), "--set", "replicates=50")
-    ann.sees("calls open")
-    ann.types("\x03")
-    ann.sees("Interrupted. Detach (the job goes on), cancel it, or keep watching?")
-    ann.sees("(k): ")
-    ann.types("k\r")
-    ann.sees("calls open")
-    ann.types("\x03")
-    ann.sees("(k): ")
-    ann.types("c\r")
-    ann.sees("Cancelling: no new calls")
-    ann.sees("cancelled")
-    code, last = ann.leaves()
-    assert code == Exit.INTERRUPTED, last
-    assert "never judged" in last
-
-
-def test_ctrl_c_twice_detaches(cluster: Start, person: Callable[..., Person]) -> None:
-    c = cluster("--latency", "0.2")
-    ann = person(c, "run", job_file(c, id="long"), "--set", "replicates=5")
-    ann.sees("calls open")
-    ann.types("\x03")
-    ann.sees("(k): ")
-    ann.types("\x03")
-    code, last = ann.leaves()
-    assert code == Exit.INTERRUPTED
-    assert "Detached. The job goes on:" in last
-    assert c.report("long")["scored"] == 30
-
-
-def test_a_killed_worker_and_its_heir_are_both_seen(cluster: Start, person: Callable[..., Person]) -> None:
-    c = cluster("--latency", "0.2")
-    ann = person(c, "run", job_file(c, id="long"), "--set", "replicates=50")
-    ann.sees("calls open")
-    c.workers[0].kill()
-    ann.sees("no worker is alive, so the job waits")
-    c.worker()
-    code, last = ann.leaves()
-    assert code == Exit.OK, last
-    assert "300 of 300 units scored" in last
-
-
 def test_local_brings_its_own_and_takes_it_away(cluster: Start) -> None:
     c = cluster("--latency", "0.02", worker=False)
     run = dicast(c, "run", job_file(c), "--local", "--json", "--out", "mine")

@@ -1,5 +1,5 @@
--- find_lost.lua: of a page that has stood still since the last look, the units that nobody living works on and no
--- message will bring become due.
+-- find_lost.lua: of a page that has stood still since the last look, or whose planner died before it had sent all its
+-- messages, the units that nobody living works on and no message will bring become due.
 -- KEYS  1 page  2 due  3 clock
 -- ARGV  1 now_ms  2 prefix of the members of due  3 prefix of the nodes' beacons  4 stride  5 1 if the page's queue is empty
 --       6 ms that a claim may last
@@ -11,8 +11,11 @@ local left, seen, first, units = unpack(redis.call('HMGET', page, 'left', 'seen'
 if not left then return 0 end
 if left == '0' then return -1 end
 redis.call('HSET', page, 'seen', left)
-if left ~= seen then return 0 end
-local stride, nothing_waits, lost = tonumber(ARGV[4]), ARGV[5] == '1', 0
+local planner = redis.call('HGET', page, 'planner')
+local orphaned = planner and redis.call('EXISTS', ARGV[3] .. planner) == 0
+if left ~= seen and not orphaned then return 0 end
+if orphaned then redis.call('HDEL', page, 'planner') end
+local stride, nothing_waits, lost = tonumber(ARGV[4]), ARGV[5] == '1' or orphaned, 0
 
 local function is_lost(position)
   if redis.call('HEXISTS', page, 'r:' .. position) == 1 then return false, false end

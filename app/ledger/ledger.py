@@ -242,10 +242,22 @@ class Ledger:
                     low_water,
                     "first",
                     first,
+                    "planner",
+                    self._node,
                     *fields,
                 ],
             )
         )
+
+    async def published(self, ref: PageRef) -> None:
+        """All messages of a page have been sent: it does not depend on its planner any more."""
+        await self._redis.hdel(self.keys.page(ref), "planner")
+
+    async def look_now(self) -> None:
+        """A node has died: let every open page be looked at with the next tick."""
+        now = await self.now_ms()
+        for member in await self._redis.zrange(self.keys.watch, 0, -1):
+            await self._redis.zadd(self.keys.watch, {member: now}, xx=True)
 
     async def pool_rate(self, pool: str) -> tuple[float, int]:
         """Calls per second that end in a pool at present, and how many jobs run."""

@@ -47,13 +47,15 @@ class Bench:
         units = len(job.items) * len(job.agents) * len(job.dimensions) * job.replicates
         return self.client.submit(job, plan, units, {})
 
-    async def started(self, job=None, batched=False, units=4, cursor=""):
+    async def started(self, job=None, batched=False, units=4, cursor="", sent=True):
         job = job or a_job()
         self.submit(job, batched)
         await self.one.start(job.id, 5)
         ref = PageRef(job.id, 0, 0)
         items = dict(enumerate(await self.one.items(job.id, range(len(job.items)))))
         assert await self.one.open_page(ref, 0, units, cursor, 1, items) == units
+        if sent:
+            await self.one.published(ref)
         return ref
 
     def kill(self, n):
@@ -276,6 +278,23 @@ async def test_lost_units_are_found_only_when_nothing_moves(bench):
     for p in (1, 2, 3):
         await record(bench.one, ref, await claim(bench.one, ref, p, item=p // 2))
     assert await find(True) is None
+
+
+async def test_a_page_whose_planner_died_is_sent_again_at_once(bench):
+    ref = await bench.started(sent=False)
+    assert await bench.two.find_lost(ref, 1, queue_empty=False) == 0  # its planner lives, and may still be sending
+    bench.kill(0)
+    assert await bench.two.find_lost(ref, 1, queue_empty=False) == 4
+    assert {t.position for _, t in await bench.two.take_due()} == {0, 1, 2, 3}
+
+
+async def test_a_page_that_was_sent_does_not_depend_on_its_planner(bench):
+    ref = await bench.started()
+    bench.kill(0)
+    assert await bench.two.find_lost(ref, 1, queue_empty=False) == 0
+    await bench.two.now_ms()
+    await bench.two.look_now()
+    assert [m async for m in bench.two.overdue(bench.two.keys.watch, 1000)] == [str(ref)]
 
 
 async def test_an_untouched_batch_is_sent_again_whole(bench):
