@@ -62,15 +62,6 @@ async def test_groups_and_links_are_sent(app, server):
     assert server.client.llen(queue) == 5
 
 
-async def test_a_broadcast_is_sent(app, server):
-    listener = server.client.pubsub(ignore_subscribe_messages=True)
-    listener.psubscribe("*celery.pidbox*")
-    assert listener.get_message(timeout=DEADLINE_S) is None  # the confirmation
-    await in_greenlet(lambda: app.control.revoke("an-id"))
-    assert "an-id" in listener.get_message(timeout=DEADLINE_S)["data"] or True
-    listener.close()
-
-
 async def test_a_broker_that_is_away_is_told_of(app, server):
     server.stop()
     try:
