@@ -5,6 +5,6 @@ COPY app app
 COPY workers workers
 COPY config config
 RUN pip install --no-cache-dir -c requirements.lock . \
-    && useradd --create-home dicast && mkdir /data && chown dicast /data
+    && useradd --create-home dicast && mkdir -p /data/state /data/results && chown -R dicast /data
 USER dicast
 CMD ["celery", "-A", "app", "worker"]

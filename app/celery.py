@@ -18,16 +18,19 @@ import config
 from app import logs
 from app.domain.job import EvaluationJob
 from app.ledger.client import LedgerClient
-from app.messages import BEAT_QUEUE, CONTROL_QUEUE, HOUSEKEEPING
+from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
 from app.submission import submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
+from workers.governor import Governor
+from workers.loop_bridge import loop_resource
 from workers.nodes import Node, Registry
 from workers.reaper import own_unacked
-from workers.store.connection import StoreClient, connect
+from workers.store.connection import StoreClient, connect, connect_async
 from workers.store.embedded import backend_url, broker_url, ensure_running
 from workers.store.keys import Keys
+from workers.wishes import Wishes
 
 BEAT_EVERY_S = 1.0
 CALL_GRACE_S = 10.0
@@ -105,8 +108,18 @@ class Dicast(Celery):  # type: ignore[misc]
             node=self.node.id,
             lease_s=lambda pool: self.call_timeout_s(pool) + CALL_GRACE_S,
             observer=GateLog(),
-            pool_limits={name: spec.limit for name, spec in self.pools.pools.items()},
+            governor=loop_resource(self._governor, Governor.close),
         )
+
+    def _governor(self) -> Governor:
+        return Governor(connect_async(self.store_url), self.keys, self.first_wishes)
+
+    def first_wishes(self, pool: str) -> Wishes:
+        """A pool's wishes as the pools file has them; a pool that it does not know is bounded by the jobs alone."""
+        spec = self.pools.pools.get(pool)
+        if spec is None:
+            return Wishes()
+        return Wishes(limit=spec.limit, ceiling=spec.ceiling, rpm=spec.rpm, tpm=spec.tpm)
 
     def configuration(self) -> dict[str, Any]:
         """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""
@@ -151,7 +164,12 @@ class Dicast(Celery):  # type: ignore[misc]
                     "task": HOUSEKEEPING,
                     "schedule": BEAT_EVERY_S,
                     "options": {"queue": BEAT_QUEUE, "expires": 10 * BEAT_EVERY_S},
-                }
+                },
+                "governor": {
+                    "task": GOVERNOR,
+                    "schedule": BEAT_EVERY_S,
+                    "options": {"queue": BEAT_QUEUE, "expires": BEAT_EVERY_S},
+                },
             },
             "beat_schedule_filename": str(Path(self.settings.state_dir) / "celerybeat-schedule"),
             "beat_max_loop_interval": BEAT_EVERY_S,
@@ -176,6 +194,17 @@ def _json_logs(loglevel: Any = None, **_: Any) -> None:
     formatter = logs.configure(app.settings.log_level, app.settings.secrets())
     if app.node is not None:
         formatter.bind(node=app.node.id)
+
+
+@signals.worker_ready.connect
+def _keep_house(sender: Any, **_: Any) -> None:
+    """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
+    from app.services import services  # noqa: PLC0415  (its parts need the application)
+
+    async def begin() -> None:
+        services()
+
+    sender.pool.submit(begin())
 
 
 @signals.celeryd_init.connect

@@ -31,7 +31,8 @@ JobOf = Callable[[str], Awaitable[JobRecord | None]]
 
 
 class Housekeeper:
-    """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper)."""
+    """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper); `govern` decides on
+    every pool's limits."""
 
     def __init__(
         self,
@@ -42,9 +43,10 @@ class Housekeeper:
         job: JobOf,
         plan: Callable[[str, int], Awaitable[None]],
         reap: Callable[[], int],
+        govern: Callable[[], Awaitable[None]],
     ) -> None:
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
-        self._job, self._plan, self._reap = job, plan, reap
+        self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
 
     async def run(self) -> None:
         """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
@@ -55,6 +57,7 @@ class Housekeeper:
                 await _surviving(self.publish_due)
             if await _surviving(self._ledger.lead, BEAT_SILENT_MS):
                 await _surviving(self.tick)
+                await _surviving(self.govern)
 
     async def publish_due(self) -> None:
         """Publish every message whose time has come."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,9 @@ from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Led
 from app.ledger.ledger import Verdict as Claimed
 from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from workers.gate import Lease
+from workers.policy.admission import Outcome as CallOutcome
+from workers.policy.events import Cost
+from workers.policy.headers import read_limits
 
 T = TypeVar("T")
 
@@ -41,6 +45,8 @@ logger = logging.getLogger(__name__)
 ALL_DIMENSIONS = "*"
 """What the log names as the dimension of a batched call."""
 JOBS_KEPT = 64
+NO_ANSWER = 0
+"""The status told to the governor for a call that was not answered."""
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
 STORE_PAUSE_MAX_S = 2.0
@@ -167,15 +173,22 @@ class Judge:
             temperature=call.agent.temperature,
             schema=prompt.schema,
         )
+        assert lease is not None
+        reporter = f"{call.ref}.{call.token}"
         started = loop.time()
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await provider.complete(request)
+            lease.outcome = answered(reply, reporter, time.time())
         except TimeoutError:
+            lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter)
+            lease.release()
             self._log(logs.timed_out, call, timeout_s=timeout_s)
             cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
             return await self._failed(call, cut, loop.time() - started, {"timeouts": 1})
         except ProviderFailure as failure:
+            lease.outcome = refused(failure, reporter, time.time())
+            lease.release()
             return await self._failed(call, failure, loop.time() - started, {})
         except asyncio.CancelledError:
             # The worker stops: hand the unit back, so that it need not wait for the proof of a death.
@@ -183,7 +196,6 @@ class Judge:
             raise
         finally:
             call.latency_s = loop.time() - started
-            assert lease is not None
             lease.release()
         call.model, call.usage = reply.model, reply.usage
         return await (self._read_all(call, reply, nonce) if call.token.batch else self._read_one(call, reply, nonce))
@@ -369,6 +381,23 @@ async def _patiently(operation: Callable[[], Awaitable[T]]) -> T:
             logs.store_away(error)
             await asyncio.sleep(pause_s)
             pause_s = min(STORE_PAUSE_MAX_S, pause_s * 2)
+
+
+def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
+    """What the pool's governor learns from an answer; `wall_s` is Unix time."""
+    used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
+    return CallOutcome(200, used, read_limits(reply.headers, wall_s), reporter)
+
+
+def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
+    """What the pool's governor learns from a failure; nothing from one of this program's own.
+
+    No money left is told as 402, since waiting cannot help it.
+    """
+    if failure.kind is FailureKind.INTERNAL:
+        return None
+    status = 402 if failure.kind is FailureKind.QUOTA_EXHAUSTED else failure.status_code or NO_ANSWER
+    return CallOutcome(status, readings=read_limits(failure.headers, wall_s), reporter=reporter)
 
 
 def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:

@@ -7,12 +7,14 @@ comes twice is the same task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery, group
 
+from app.domain.job import Agent, Dimension, Item
 from app.domain.plan import Lane
+from app.domain.prompt import batch_max_tokens
 from app.ledger.keys import PageRef
 from app.ledger.ledger import JobRecord, Token
 from app.planning import PageMessages
@@ -28,13 +30,23 @@ GATHER_PAGE = "dicast.gather_page"
 PLAN_LANE = "dicast.plan_lane"
 FINISH_JOB = "dicast.finish_job"
 HOUSEKEEPING = "dicast.housekeeping"
+GOVERNOR = "dicast.governor"
+
+CHARS_PER_TOKEN = 4
+FRAME_CHARS = 1200
+"""What every prompt says besides the persona, the criteria and the item."""
+TYPICAL_CHARS = 2000
+"""Taken for an item that is not at hand, as when a message is sent again."""
 
 
 class Messages:
-    """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads."""
+    """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads.
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
+    `model` gives an agent's model.
+    """
+
+    def __init__(self, app: Celery, model: Callable[[Agent], str]) -> None:
+        self._app, self._model = app, model
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Send a page's chord: a header task a message, and the body that gathers them."""
@@ -43,7 +55,10 @@ class Messages:
     def _publish(self, job: JobRecord, page: PageMessages) -> None:
         """The header goes out through one producer, in one round trip where the transport can; `chord()` takes none."""
         group_id, body = self._chord(page.ref)
-        header = [self._unit(job, page.ref, page.lane, token) for token in page.tokens]
+        header = []
+        for token in page.tokens:
+            item = page.items[page.lane.unit(token.position).item]
+            header.append(self._unit(job, page.ref, page.lane, token, _chars(item)))
         with self._app.producer_or_acquire() as producer, producer.batch():
             group(header, app=self._app).apply_async(task_id=group_id, chord=body, producer=producer)
 
@@ -87,16 +102,21 @@ class Messages:
     async def _control(self, name: str, *args: Any, **options: Any) -> None:
         await asyncio.to_thread(self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
 
-    def _unit(self, job: JobRecord, ref: PageRef, lane: Lane, token: Token) -> Any:
+    def _unit(self, job: JobRecord, ref: PageRef, lane: Lane, token: Token, item_chars: int = TYPICAL_CHARS) -> Any:
         unit = lane.unit(token.position)
-        agent = job.spec.agents[unit.agent].name
+        judge = job.spec.agents[unit.agent]
+        agent = judge.name
         dimension = "*" if token.batch else job.spec.dimensions[unit.dimension].id
+        asked = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
         header = {
             "job": job.id,
             "project": job.spec.project,
             "agent": agent,
             "dimension": dimension,
             "unit": f"{ref.lane}.{ref.page}.{token}",
+            "model": self._model(judge),
+            "input_tokens": input_tokens(judge, asked, item_chars),
+            "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
         }
         return self._app.signature(
             JUDGE_BATCH if token.batch else JUDGE_DIMENSION,
@@ -113,3 +133,13 @@ class Messages:
         name = f"{ref.job}.{ref.lane}.{ref.page}"
         body = self._app.signature(GATHER_PAGE, args=tuple(ref), immutable=True, task_id=name, queue=CONTROL_QUEUE)
         return name, body
+
+
+def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:
+    """A cheap estimate of a prompt's tokens; the governor learns by what factor it is wrong."""
+    criteria = sum(len(d.instructions) + sum(map(len, d.levels.values())) for d in dimensions)
+    return (FRAME_CHARS + len(agent.persona) + criteria + item_chars) // CHARS_PER_TOKEN
+
+
+def _chars(item: Item) -> int:
+    return len(item.text) + len(item.prompt or "") + len(item.reference or "")

@@ -7,7 +7,7 @@ of two planners the ledger lets one win, so planning may be asked for at any tim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,20 @@ class PageMessages:
     ref: PageRef
     lane: Lane
     tokens: list[Token]
+    items: Mapping[int, Item]
 
 
 Publish = Callable[[JobRecord, PageMessages], Awaitable[None]]
 
 
 class Planner:
-    """Plans lanes on one event loop; `publish` sends one page's chord."""
+    """Plans lanes on one event loop; `publish` sends one page's chord, `pool_limit` tells a pool's present limit."""
 
-    def __init__(self, ledger: Ledger, publish: Publish, *, window_s: float, page_max: int) -> None:
-        self._ledger, self._publish = ledger, publish
+    def __init__(
+        self, ledger: Ledger, publish: Publish, pool_limit: Callable[[str], Awaitable[int]], *,
+        window_s: float, page_max: int,
+    ) -> None:  # fmt: skip
+        self._ledger, self._publish, self._pool_limit = ledger, publish, pool_limit
         self._window_s, self._page_max = window_s, page_max
 
     async def plan(self, job: JobRecord, lane_number: int) -> None:
@@ -51,8 +55,9 @@ class Planner:
             if state.state != "running" or state.cursor == "":
                 return
             rate_per_s, jobs = await self._ledger.pool_rate(lane.pool)
+            limit = min(job.limit, 2 * await self._pool_limit(lane.pool))  # it may grow meanwhile
             size = window(
-                rate_per_s=rate_per_s * lane.stride, limit=job.limit, seconds=self._window_s,
+                rate_per_s=rate_per_s * lane.stride, limit=limit, seconds=self._window_s,
                 page_max=self._page_max, stride=lane.stride, jobs=jobs,
             )  # fmt: skip
             if state.open_units > size.low_water:
@@ -82,7 +87,7 @@ class Planner:
         if await self._ledger.open_page(ref, first, units, rest, low_water, items) < 0:
             return False
         tokens = [Token(p, batch=lane.batched) for p in range(first, first + units, lane.stride)]
-        await self._publish(job, PageMessages(ref, lane, tokens))
+        await self._publish(job, PageMessages(ref, lane, tokens, items))
         await self._ledger.published(ref)
         return True
 

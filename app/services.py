@@ -43,7 +43,7 @@ class Services:
         self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms)
-        self.messages = Messages(app)
+        self.messages = Messages(app, self.model)
         self.judge = Judge(
             self.ledger,
             provider=self._provider,
@@ -58,8 +58,9 @@ class Services:
             call_timeout_s=app.call_timeout_s,
         )
         self._planner = Planner(
-            self.ledger, self.messages.page, window_s=settings.window_seconds, page_max=settings.page_units
-        )
+            self.ledger, self.messages.page, self._pool_limit,
+            window_s=settings.window_seconds, page_max=settings.page_units,
+        )  # fmt: skip
         self.gatherer = Gatherer(
             self.ledger,
             results_dir=settings.results_dir,
@@ -68,8 +69,9 @@ class Services:
             announce=self._announce,
         )
         self.housekeeper = Housekeeper(
-            self.ledger, self.messages, self.gatherer, job=self.judge.job, plan=self.plan, reap=self._reap
-        )
+            self.ledger, self.messages, self.gatherer,
+            job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
+        )  # fmt: skip
 
         self._housekeeping = asyncio.ensure_future(self.housekeeper.run())
 
@@ -112,6 +114,12 @@ class Services:
         if len(limits) > 1:
             logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
         return min(limits)
+
+    async def _pool_limit(self, pool: str) -> int:
+        return await self._app.gate.governor().limit(pool)
+
+    async def _govern(self) -> None:
+        await self._app.gate.governor().tick_all(list(self._app.pools.pools))
 
     def _reap(self) -> int:
         return reap(self._app, self._app.registry, self._app.keys)

@@ -7,6 +7,7 @@ gather_page         a page's chord body: its results leave the store for files
 plan_lane           publishes the next pages of a lane
 finish_job          the report
 housekeeping        the beat's tick: due messages, dead nodes, stuck pages and jobs
+govern              the beat's other tick: each pool's limits are decided on
 """
 
 from __future__ import annotations
@@ -108,3 +109,8 @@ async def finish_job(job_id: str) -> None:
 @app.task(name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)
 async def housekeeping() -> None:
     await services().housekeeper.tick()
+
+
+@app.task(name=messages.GOVERNOR, queue=BEAT_QUEUE, ignore_result=True)
+async def govern() -> None:
+    await services().housekeeper.govern()

@@ -135,9 +135,7 @@ def faults() -> Figures:
 
 def pools(seconds: float = 10.0) -> Figures:
     """Two pools on 0.2 s calls: one with 250 open, one throttled to a single call (ideal 5/s)."""
-    with Machine(
-        "--latency", "0.2", MAX_CONCURRENT_LLM_CALLS="251", DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="251"
-    ) as m:
+    with Machine("--latency", "0.2", MAX_CONCURRENT_LLM_CALLS="251", DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="251") as m:
         m.worker()
         slow = m.cluster.submit(a_job(agents=1, dimensions=10, items=20, pool="slow"))
         fast = m.cluster.submit(a_job(agents=10, dimensions=10, items=100, pool="sim"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from app.celery import create_app
+from app.cli import main
 from workers.nodes import Node
+from workers.store.embedded import stop
 
 ROOT = Path(__file__).parents[1]
 JOB = {
@@ -56,10 +60,42 @@ def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
     return run
 
 
+@pytest.fixture
+def at_once(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Dicast:
+    """The same within this process: for tables, whose every row would load everything again."""
+
+    def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["dicast", *arguments])
+        with monkeypatch.context() as changed, pytest.raises(SystemExit) as left:
+            for name, value in {**environ, **settings}.items():
+                changed.setenv(name, value)
+            main()
+        out, err = capfdbinary.readouterr()
+        assert isinstance(left.value.code, int)
+        return subprocess.CompletedProcess(arguments, left.value.code, out.decode(), err.decode())
+
+    return run
+
+
 def refused(run: subprocess.CompletedProcess[str]) -> str:
     assert (run.returncode, run.stdout) == (2, ""), run.stderr
     assert "Traceback" not in run.stderr
     return run.stderr
+
+
+def test_help_answers_at_once(dicast: Dicast) -> None:
+    """0.3 s on an idle machine. CPU time, for this one may be busy, and the least of five."""
+    took_s = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run = dicast("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert run.returncode == 0
+    assert min(took_s) < 0.3
 
 
 @pytest.mark.parametrize("command", ["", "run", "jobs", "jobs export", "jobs watch", "doctor"])
@@ -86,17 +122,17 @@ def test_without_a_worker_nothing_is_submitted(dicast: Dicast) -> None:
     assert json.loads(dicast("jobs", "list", "--json").stdout) == []
 
 
-def test_a_detached_job_waits_for_a_worker(dicast: Dicast) -> None:
-    run = dicast("run", "job.json", "--detach", "--project", "team", "--set", "replicates=4")
+def test_a_detached_job_waits_for_a_worker(at_once: Dicast) -> None:
+    run = at_once("run", "job.json", "--detach", "--project", "team", "--set", "replicates=4")
     assert run.returncode == 0
     job_id = run.stdout.strip()
     assert f"dicast jobs watch {job_id}" in run.stderr
-    [listed] = json.loads(dicast("jobs", "list", "--json").stdout)
-    shown = json.loads(dicast("jobs", "show", job_id, "--json").stdout)
+    [listed] = json.loads(at_once("jobs", "list", "--json").stdout)
+    shown = json.loads(at_once("jobs", "show", job_id, "--json").stdout)
     assert {**listed, "report": None} == shown
     assert (shown["id"], shown["state"], shown["project"], shown["units"]) == (job_id, "submitted", "team", 4)
-    assert "0 of 4 done" in dicast("jobs", "show", job_id).stdout
-    line = dicast("jobs", "list").stdout.splitlines()[1]
+    assert "0 of 4 done" in at_once("jobs", "show", job_id).stdout
+    line = at_once("jobs", "list").stdout.splitlines()[1]
     assert line.split()[:3] == [job_id, "team", "submitted"]
 
 
@@ -112,10 +148,10 @@ def test_the_message_is_a_task_of_the_job_s_id(dicast: Dicast, environ: dict[str
     app.close()
 
 
-def test_the_same_job_again_is_the_same_job(dicast: Dicast, tmp_path: Path) -> None:
+def test_the_same_job_again_is_the_same_job(at_once: Dicast, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "id": "once"}))
-    assert [dicast("run", "job.json", "-d").stdout for _ in range(2)] == ["once\n", "once\n"]
-    said = refused(dicast("run", "job.json", "-d", "--set", "replicates=2"))
+    assert [at_once("run", "job.json", "-d").stdout for _ in range(2)] == ["once\n", "once\n"]
+    said = refused(at_once("run", "job.json", "-d", "--set", "replicates=2"))
     assert "job 'once' was submitted before with other content" in said
 
 
@@ -126,18 +162,18 @@ def test_a_job_can_come_by_standard_input(dicast: Dicast, tmp_path: Path) -> Non
     assert json.loads(dicast("jobs", "show", run.stdout.strip(), "--json").stdout)["units"] == 2
 
 
-def test_items_are_found_from_another_folder(dicast: Dicast, tmp_path: Path) -> None:
+def test_items_are_found_from_another_folder(at_once: Dicast, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "er"
     folder.mkdir(parents=True)
     (folder / "rows.jsonl").write_text('{"id": "r", "text": "t"}\n')
     (folder / "job.yaml").write_text(json.dumps({**JOB, "items": "rows.jsonl"}))
-    run = dicast("run", "deep/er/job.yaml", "--detach")
+    run = at_once("run", "deep/er/job.yaml", "--detach")
     assert run.returncode == 0, run.stderr
 
 
-def test_cancel_sends_for_the_report(dicast: Dicast, environ: dict[str, str]) -> None:
-    job_id = dicast("run", "job.json", "--detach").stdout.strip()
-    run = dicast("jobs", "cancel", job_id)
+def test_cancel_sends_for_the_report(at_once: Dicast, environ: dict[str, str]) -> None:
+    job_id = at_once("run", "job.json", "--detach").stdout.strip()
+    run = at_once("jobs", "cancel", job_id)
     assert run.returncode == 0
     assert f"job {job_id} makes no new calls" in run.stderr
     app = create_app(environ)
@@ -146,7 +182,7 @@ def test_cancel_sends_for_the_report(dicast: Dicast, environ: dict[str, str]) ->
         tasks = [queue.get(no_ack=True).headers["task"] for _ in range(2)]
     assert tasks == ["dicast.evaluate", "dicast.finish_job"]
     app.close()
-    again = dicast("jobs", "cancel", job_id)
+    again = at_once("jobs", "cancel", job_id)
     assert again.returncode == 0
     assert "was finishing already" in again.stderr
 
@@ -174,8 +210,15 @@ def test_cancel_sends_for_the_report(dicast: Dicast, environ: dict[str, str]) ->
         (("jobs", "export", "nobody", "--format", "xml", "--to", "x"), "xml"),
     ],
 )  # fmt: skip
-def test_refusals_name_the_reason(dicast: Dicast, arguments: tuple[str, ...], said: str) -> None:
-    assert said in refused(dicast(*arguments))
+def test_refusals_name_the_reason(at_once: Dicast, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(at_once(*arguments))
+
+
+def test_wrong_settings_end_a_process_before_it_does_anything(dicast: Dicast) -> None:
+    for arguments in (("jobs", "list"), ("run", "job.json"), ("run", "job.json", "--local")):
+        assert refused(dicast(*arguments, MAX_CONCURRENT_LLM_CALLS="0")) == (
+            "dicast: MAX_CONCURRENT_LLM_CALLS must be >= 1, got 0\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -188,36 +231,36 @@ def test_refusals_name_the_reason(dicast: Dicast, arguments: tuple[str, ...], sa
         ({"REDIS_URL": "redis://:w0rdw0rd@127.0.0.1:1/0"}, "the store does not answer: ConnectionError"),
     ],
 )
-def test_wrong_settings_are_one_line(dicast: Dicast, settings: dict[str, str], said: str) -> None:
+def test_wrong_settings_are_one_line(at_once: Dicast, settings: dict[str, str], said: str) -> None:
     for arguments in (("jobs", "list"), ("run", "job.json")):
-        told = refused(dicast(*arguments, **settings))
+        told = refused(at_once(*arguments, **settings))
         assert said in told
         assert len(told.splitlines()) <= 2
         assert "w0rd" not in told
         assert "'pass'" not in told
 
 
-def test_nothing_that_a_job_says_reaches_the_terminal_raw(dicast: Dicast) -> None:
+def test_nothing_that_a_job_says_reaches_the_terminal_raw(at_once: Dicast) -> None:
     hostile = "[bold red]x[/] \x1b[2J\u202e"
-    told = refused(dicast("run", "job.json", "-d", "--set", f"agents.0.pool={json.dumps(hostile)}"))
+    told = refused(at_once("run", "job.json", "-d", "--set", f"agents.0.pool={json.dumps(hostile)}"))
     assert "\x1b" not in told
     assert "\u202e" not in told
-    project = dicast("run", "job.json", "--detach", "--project", "[red]team[/red]")
+    project = at_once("run", "job.json", "--detach", "--project", "[red]x[/red]")
     assert project.returncode == 0
-    assert "[red]team[/" in dicast("jobs", "list").stdout  # the column may be cut, never taken for markup
+    assert "[red]x[/red]" in at_once("jobs", "list").stdout
 
 
-def test_an_unreadable_terminal_encoding_loses_no_output(dicast: Dicast) -> None:
-    job_id = dicast("run", "job.json", "--detach", "--project", "équipe").stdout.strip()
-    for arguments in (("jobs", "list"), ("jobs", "show", job_id), ("jobs", "list", "--json")):
+def test_an_unreadable_terminal_encoding_loses_no_output(dicast: Dicast, at_once: Dicast) -> None:
+    job_id = at_once("run", "job.json", "--detach", "--project", "équipe").stdout.strip()
+    for arguments, shown in ((("jobs", "list"), "\\xe9quipe"), (("jobs", "show", job_id, "--json"), "équipe")):
         run = dicast(*arguments, PYTHONIOENCODING="ascii")
         assert run.returncode == 0, run.stderr
-        assert "quipe" in run.stdout
+        assert shown in run.stdout
 
 
-def test_an_export_waits_for_the_end(dicast: Dicast) -> None:
-    job_id = dicast("run", "job.json", "--detach").stdout.strip()
-    said = refused(dicast("jobs", "export", job_id, "--format", "csv", "--to", "x.csv"))
+def test_an_export_waits_for_the_end(at_once: Dicast) -> None:
+    job_id = at_once("run", "job.json", "--detach").stdout.strip()
+    said = refused(at_once("jobs", "export", job_id, "--format", "csv", "--to", "x.csv"))
     assert f"job {job_id} is submitted" in said
 
 
@@ -241,6 +284,25 @@ def test_a_job_that_nobody_starts_is_watched_and_left(dicast: Dicast, environ: d
     app.close()
 
 
+def test_a_worker_that_falls_silent_is_told(dicast: Dicast, environ: dict[str, str], tmp_path: Path) -> None:
+    app: Any = create_app(environ)
+    node = Node.here("w@test", limit=5, slots=5)
+    app.registry.announce(node)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "run", "job.json"],
+        cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "no worker" not in process.stderr.readline()
+    app.registry.bury(node)
+    assert "no worker is alive, so the job waits" in process.stderr.readline()
+    app.registry.announce(node)
+    assert "no worker" not in process.stderr.readline()
+    process.terminate()
+    process.communicate(timeout=20)
+    app.close()
+
+
 def test_a_store_that_forgets_the_job_is_told(environ: dict[str, str], tmp_path: Path) -> None:
     app: Any = create_app(environ)
     app.registry.announce(Node.here("w@test", limit=5, slots=5))
@@ -255,3 +317,35 @@ def test_a_store_that_forgets_the_job_is_told(environ: dict[str, str], tmp_path:
     assert process.returncode == 3
     assert "any more: was the store emptied?" in rest
     app.close()
+
+
+def test_a_reader_that_has_enough_is_no_error(dicast: Dicast, environ: dict[str, str], tmp_path: Path) -> None:
+    for _ in range(2):
+        assert dicast("run", "job.json", "--detach").returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "jobs", "list", "--json"],
+        cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait(timeout=20)
+
+
+def test_stop_ends_what_outlives_commands(environ: dict[str, str], at_once: Dicast) -> None:
+    embedded = {**environ, "REDIS_URL": ""}
+    assert "Nothing runs in" in at_once("stop", **embedded).stderr
+    app: Any = create_app(embedded)
+    try:
+        node = Node.here("w@test", limit=5, slots=5)
+        app.registry.announce(node)
+        assert "workers live on this store (w@test)" in refused(at_once("stop", **embedded))
+        app.registry.bury(node)
+        assert "Stopped the embedded Valkey" in at_once("stop", **embedded).stderr
+        with pytest.raises(redis.ConnectionError):
+            app.store.ping()
+    finally:
+        stop(environ["DICAST_STATE_DIR"])
+        app.close()

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -26,6 +27,7 @@ import pytest
 from app.terminal.console import Exit
 from tests.e2e.cluster import ROOT, Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
+from workers.store import embedded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -36,27 +38,59 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 DICAST = [sys.executable, "-m", "app.cli"]
-Start = Callable[..., Any]
+Sit = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One worker, on a store of its own, for all tests that do not ask for less."""
+    folder = tmp_path_factory.mktemp("cluster")
+    try:
+        with _cluster(folder, embedded.ensure_running(folder).url) as found:
+            found.worker()
+            yield found
+    finally:
+        embedded.stop(folder)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, redis_url: str) -> Iterator[Start]:
-    running: list[Any] = []
+def busy(shared: Any) -> Any:
+    """Calls take a while."""
+    shared.provider.control(latency=0.2)
+    return shared
 
-    def start(*provider_options: str, worker: bool = True, **settings: str) -> Any:
-        provider = Simulated(*provider_options)
-        running.append(provider)
-        found: Any = Cluster(tmp_path, redis_url, POOL.format(url=provider.base_url), **settings)
-        running.append(found)
-        found.provider = provider
-        found.environ["PYTHONPATH"] = str(ROOT)
-        if worker:
-            found.worker()
-        return found
 
-    yield start
-    for part in reversed(running):
-        part.stop()
+@pytest.fixture
+def quick(shared: Any) -> Any:
+    shared.provider.control(latency=0.01)
+    return shared
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, redis_url: str) -> Iterator[Any]:
+    """No worker."""
+    with _cluster(tmp_path, redis_url) as found:
+        found.provider.control(latency=0.1)
+        yield found
+
+
+@pytest.fixture
+def job() -> str:
+    """A job id of the test's own."""
+    return f"job-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def _cluster(folder: Path, redis_url: str) -> Iterator[Any]:
+    provider = Simulated("--model", "broken:fail_5xx=1.0")
+    found: Any = Cluster(folder, redis_url, POOL.format(url=provider.base_url))
+    found.provider = provider
+    found.environ["PYTHONPATH"] = str(ROOT)
+    try:
+        yield found
+    finally:
+        found.stop()
+        provider.stop()
 
 
 def dicast(cluster: Any, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -120,7 +154,7 @@ class Person:
 
 
 @pytest.fixture
-def person() -> Iterator[Callable[..., Person]]:
+def person() -> Iterator[Sit]:
     people: list[Person] = []
 
     def sit_down(cluster: Any, *arguments: str) -> Person:
@@ -132,71 +166,66 @@ def person() -> Iterator[Callable[..., Person]]:
         somebody.stop()
 
 
-def test_from_file_to_report_and_export(cluster: Start) -> None:
-    c = cluster("--latency", "0.02")
-    run = dicast(c, "run", job_file(c))
+def test_from_file_to_report_and_export(quick: Any) -> None:
+    run = dicast(quick, "run", job_file(quick))
     assert run.returncode == Exit.OK, run.stderr
     assert "6 of 6 units scored" in run.stdout
     assert "completed: 6 of 6 units" in run.stderr
     job_id = run.stdout.split()[1]
 
-    again = dicast(c, "jobs", "watch", job_id, "--json")
+    again = dicast(quick, "jobs", "watch", job_id, "--json")
     report = json.loads(again.stdout)
     assert (again.returncode, again.stderr) == (0, "")
     assert (report["job_id"], report["scored"], report["failed"]) == (job_id, 6, 0)
-    assert json.loads(dicast(c, "jobs", "show", job_id, "--json").stdout)["report"] == report
-    assert "6 of 6 units scored" in dicast(c, "jobs", "show", job_id).stdout
+    assert json.loads(dicast(quick, "jobs", "show", job_id, "--json").stdout)["report"] == report
 
-    out = Path(c.folder) / "x.csv"
-    assert dicast(c, "jobs", "export", job_id, "--format", "csv", "--to", str(out)).returncode == 0
+    out = Path(quick.folder) / "x.csv"
+    assert dicast(quick, "jobs", "export", job_id, "--format", "csv", "--to", str(out)).returncode == 0
     with out.open(newline="") as rows:
         assert len(list(csv.DictReader(rows))) == 6
-    assert dicast(c, "jobs", "cancel", job_id).stderr == f"Nothing to do: job {job_id} was completed already.\n"
+    assert dicast(quick, "jobs", "cancel", job_id).stderr == f"Nothing to do: job {job_id} was completed already.\n"
 
-    c.app.store.flushdb()
-    assert "6 of 6 units scored" in dicast(c, "jobs", "show", job_id).stdout, "files outlive the ledger"
-    assert dicast(c, "jobs", "export", job_id, "--format", "jsonl", "--to", str(out)).returncode == 0
+    quick.app.store.delete(quick.app.keys.at("job", job_id))
+    assert "6 of 6 units scored" in dicast(quick, "jobs", "show", job_id).stdout, "files outlive the ledger"
+    assert dicast(quick, "jobs", "export", job_id, "--format", "jsonl", "--to", str(out)).returncode == 0
 
 
-def test_files_are_fetched_or_said_to_be_away(cluster: Start) -> None:
+def test_files_are_fetched_or_said_to_be_away(quick: Any) -> None:
     """The worker's results folder is not this side's; then it cannot be seen at all."""
-    c = cluster("--latency", "0.02")
-    here = {"DICAST_RESULTS_DIR": str(Path(c.folder) / "nowhere")}
-    run = dicast(c, "run", job_file(c), "--json", "--out", "mine", **here)
+    here = {"DICAST_RESULTS_DIR": str(Path(quick.folder) / "nowhere")}
+    run = dicast(quick, "run", job_file(quick), "--json", "--out", "mine", **here)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
-    folder = Path(c.folder) / "mine" / report["job_id"]
+    folder = Path(quick.folder) / "mine" / report["job_id"]
     assert report["files"]["directory"] == str(folder)
     assert len((folder / "opinions.jsonl").read_text().splitlines()) == 6
     assert json.loads((folder / "report.json").read_text()) == report
 
-    shutil.rmtree(c.results)
-    run = dicast(c, "jobs", "watch", report["job_id"], "--out", "other", **here)
+    shutil.rmtree(quick.results / report["job_id"])
+    run = dicast(quick, "jobs", "watch", report["job_id"], "--out", "other", **here)
     assert run.returncode == Exit.FAILED
     assert "6 of 6 units scored" in run.stdout
     assert "cannot be seen from here" in run.stderr
-    run = dicast(c, "jobs", "watch", report["job_id"], **here)
+    run = dicast(quick, "jobs", "watch", report["job_id"], **here)
     assert run.returncode == Exit.OK
     assert "cannot be seen from here" in run.stderr
 
 
-def test_failed_units_are_told_by_the_exit_code(cluster: Start) -> None:
-    c = cluster("--latency", "0.02", "--model", "broken:fail_5xx=1.0")
-    run = dicast(c, "run", job_file(c), "--set", "agents.0.model=broken", "--json")
+def test_failed_units_are_told_by_the_exit_code(quick: Any) -> None:
+    run = dicast(quick, "run", job_file(quick), "--set", "agents.0.model=broken", "--json")
     assert run.returncode == Exit.FAILED
     assert json.loads(run.stdout)["failed"] == 3
     assert "3 of 6 units have no score" in run.stderr
 
 
-def test_cancelled_elsewhere(cluster: Start) -> None:
-    c = cluster("--latency", "0.3")
+def test_cancelled_elsewhere(busy: Any, job: str) -> None:
     process = subprocess.Popen(
-        [*DICAST, "run", job_file(c, id="long"), "--set", "replicates=50", "--json"],
-        cwd=c.folder, env=c.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*DICAST, "run", job_file(busy, id=job), "--set", "replicates=50", "--json"],
+        cwd=busy.folder, env=busy.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
-    until(lambda: _done(c, "long") > 3, "some units are done")
-    assert dicast(c, "jobs", "cancel", "long").returncode == 0
+    until(lambda: _done(busy, job) > 3, "some units are done")
+    assert dicast(busy, "jobs", "cancel", job).returncode == 0
     out, said = process.communicate(timeout=30)
     assert process.returncode == Exit.INTERRUPTED, said
     assert json.loads(out)["status"] == "cancelled"
@@ -208,58 +237,84 @@ def _done(cluster: Any, job_id: str) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_off_a_terminal_a_signal_detaches(cluster: Start, number: signal.Signals) -> None:
-    c = cluster("--latency", "0.2")
+def test_off_a_terminal_a_signal_detaches(busy: Any, job: str, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [*DICAST, "run", job_file(c, id="long"), "--set", "replicates=10"],
-        cwd=c.folder, env=c.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*DICAST, "run", job_file(busy, id=job), "--set", "replicates=10"],
+        cwd=busy.folder, env=busy.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
-    until(lambda: _done(c, "long") > 1, "some units are done")
+    until(lambda: _done(busy, job) > 1, "some units are done")
     process.send_signal(number)
     out, said = process.communicate(timeout=20)
     assert (process.returncode, out) == (Exit.INTERRUPTED, ""), said
     assert "Detached. The job goes on:" in said
-    assert c.report("long")["scored"] == 60
+    assert busy.report(job)["scored"] == 60
 
 
-def test_a_signal_can_mean_cancel(cluster: Start) -> None:
-    c = cluster("--latency", "0.2")
+def test_a_signal_can_mean_cancel(busy: Any, job: str) -> None:
     process = subprocess.Popen(
-        [*DICAST, "run", job_file(c, id="long"), "--set", "replicates=50", "--json", "--on-interrupt", "cancel"],
-        cwd=c.folder, env=c.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*DICAST, "run", job_file(busy, id=job), "--set", "replicates=50", "--json", "--on-interrupt", "cancel"],
+        cwd=busy.folder, env=busy.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
-    until(lambda: _done(c, "long") > 1, "some units are done")
+    until(lambda: _done(busy, job) > 1, "some units are done")
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=20)
     assert process.returncode == Exit.INTERRUPTED, said
     assert json.loads(out)["status"] == "cancelled"
-    assert c.app.ledger.status("long").state == "cancelled"
+    assert busy.app.ledger.status(job).state == "cancelled"
 
 
-def test_local_brings_its_own_and_takes_it_away(cluster: Start) -> None:
-    c = cluster("--latency", "0.02", worker=False)
-    run = dicast(c, "run", job_file(c), "--local", "--json", "--out", "mine")
-    assert run.returncode == Exit.OK, run.stderr
-    report = json.loads(run.stdout)
-    folder = Path(c.folder) / "mine" / report["job_id"]
-    assert report["files"]["directory"] == str(folder)
-    assert (folder / "opinions.parquet").exists()
-    assert not c.results.exists()
-    assert c.app.registry.alive() == []
-
-
-def test_ctrl_c_in_local_cancels_and_stops(cluster: Start, person: Callable[..., Person]) -> None:
-    c = cluster("--latency", "0.2", worker=False)
-    ann = person(c, "run", job_file(c, id="long"), "--local", "--set", "replicates=50")
+def test_ctrl_c_asks(busy: Any, person: Sit, job: str) -> None:
+    ann = person(busy, "run", job_file(busy, id=job), "--set", "replicates=50")
     ann.sees("calls open")
     ann.types("\x03")
-    ann.sees("cancel the job, or keep watching?")
+    ann.sees("Interrupted. Detach (the job goes on), cancel it, or keep watching?")
+    ann.sees("(k): ")
+    ann.types("k\r")
+    ann.sees("calls open")
+    ann.types("\x03")
+    ann.sees("(k): ")
+    ann.types("c\r")
+    ann.sees("Cancelling: no new calls")
+    ann.sees("cancelled")
+    code, last = ann.leaves()
+    assert code == Exit.INTERRUPTED, last
+    assert "never judged" in last
+
+
+def test_ctrl_c_twice_detaches(busy: Any, person: Sit, job: str) -> None:
+    ann = person(busy, "run", job_file(busy, id=job), "--set", "replicates=5")
+    ann.sees("calls open")
+    ann.types("\x03")
+    ann.sees("(k): ")
+    ann.types("\x03")
+    code, last = ann.leaves()
+    assert code == Exit.INTERRUPTED
+    assert "Detached. The job goes on:" in last
+    assert busy.report(job)["scored"] == 30
+
+
+def test_local_brings_its_own_and_takes_it_away(nobody: Any) -> None:
+    run = dicast(nobody, "run", job_file(nobody), "--local", "--json", "--out", "mine")
+    assert run.returncode == Exit.OK, run.stderr
+    report = json.loads(run.stdout)
+    folder = Path(nobody.folder) / "mine" / report["job_id"]
+    assert report["files"]["directory"] == str(folder)
+    assert (folder / "opinions.parquet").exists()
+    assert not nobody.results.exists()
+    assert nobody.app.registry.alive() == []
+
+
+def test_ctrl_c_in_local_cancels_and_stops(nobody: Any, person: Sit, job: str) -> None:
+    ann = person(nobody, "run", job_file(nobody, id=job), "--local", "--set", "replicates=50")
+    ann.sees("calls open")
+    ann.types("\x03")
+    ann.sees("Cancel the job (its worker stops with it), or keep watching?")
     ann.sees("(k): ")
     ann.types("\x03")
     ann.sees("never judged")
     code, last = ann.leaves()
     assert code == Exit.INTERRUPTED, last
-    assert c.app.ledger.status("long").state == "cancelled"
-    assert c.app.registry.alive() == []
+    assert nobody.app.ledger.status(job).state == "cancelled"
+    assert nobody.app.registry.alive() == []

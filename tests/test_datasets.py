@@ -171,7 +171,7 @@ BAD = [
     ("a.csv", b"id,text,text\n1,a,b\n", "line 1: has the column 'text' twice"),
     ("a.csv", b"id;text\n1;a\n", "text_field: no column 'text'; the columns are 'id;text'"),
     ("a.csv", b"", "text_field: no column 'text'; the columns are none"),
-    ("a.csv", b'\xff\xfei\x00d\x00', "line 1: is not UTF-8"),
+    ("a.csv", b"\xff\xfei\x00d\x00", "line 1: is not UTF-8"),
     ("a.parquet", b"PAR1 not really", "is no Parquet file"),
     ("a.parquet", b"", "is no Parquet file"),
     ("a.txt", b"", "has none of the endings"),
@@ -269,8 +269,14 @@ def test_parquet_columns_become_json(tmp_path: Path) -> None:
     (item,) = pages(source(tmp_path / "a.parquet"), 1)
     assert (item.id, item.text) == ("7", "t")
     assert item.metadata == {
-        "score": None, "when": "2024-05-06 07:08:09.123456789", "then": "2024-05-06 07:08:09.123456Z",
-        "day": "2024-05-06", "price": "1.10", "tags": ["a", "b"], "nested": {"x": 1, "y": [1.5, None]}, "ok": True,
+        "score": None,
+        "when": "2024-05-06 07:08:09.123456789",
+        "then": "2024-05-06 07:08:09.123456Z",
+        "day": "2024-05-06",
+        "price": "1.10",
+        "tags": ["a", "b"],
+        "nested": {"x": 1, "y": [1.5, None]},
+        "ok": True,
         "nothing": None,
     }
     orjson.dumps(item.metadata)
@@ -369,9 +375,7 @@ def test_memory_stays_flat(tmp_path: Path, kind: str) -> None:
 
 FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
 TABLES = st.lists(
-    st.fixed_dictionaries(
-        {"text": FIELDS.filter(bool), "prompt": FIELDS, "other": FIELDS, "name with, comma": FIELDS}
-    ),
+    st.fixed_dictionaries({"text": FIELDS.filter(bool), "prompt": FIELDS, "other": FIELDS, "name with, comma": FIELDS}),
     min_size=1,
     max_size=12,
 )
@@ -413,5 +417,3 @@ def test_csv_records_end_where_the_library_says(tmp_path: Path, rows: list[list[
     path.write_text(buffer.getvalue(), encoding="utf-8", newline="")
     expected = list(csv.reader(io.StringIO(buffer.getvalue(), newline="")))[1:]
     assert [[item.text, item.metadata["b"]] for item in pages(source(path), 1)] == expected
-
-

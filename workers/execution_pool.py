@@ -29,7 +29,6 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from celery.concurrency.base import BasePool
@@ -38,6 +37,7 @@ from celery.platforms import EX_FAILURE
 from celery.utils import threads as celery_threads
 from celery.worker import state as worker_state
 
+from workers.daemon_threads import DaemonThreads
 from workers.loop_bridge import await_, close_loop_resources, in_task_greenlet, loop_resource, off_loop, on_loop_close
 from workers.task_run import CANCEL_GRACE_S, Callbacks, TaskAborted, TaskRun, Turnstile, adopt
 
@@ -71,7 +71,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             raise ImproperlyConfigured("USE_FAST_LOCALS must not be set: the tasks of this pool share one thread")
         self._async_tasks = frozenset(name for name, task in self.app.tasks.items() if adopt(task))
         self.loop = _new_event_loop()
-        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="execution-pool-task")
+        self.threads = DaemonThreads(THREADS, "execution-pool-task")
         self.turnstile = Turnstile(self.loop)
 
         self._ids = itertools.count(1)
@@ -170,7 +170,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._callbacks.put(_CLOSED)
         if self._failure is None:
             self._thread.join()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(cancel_futures=True)
 
     def on_terminate(self) -> None:
         """Cold: what has not ended is cancelled; the consumer puts its messages back when it closes its channels."""

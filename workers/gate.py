@@ -16,9 +16,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from celery.worker.consumer import Consumer
@@ -29,10 +31,12 @@ from redis.exceptions import RedisError
 
 from workers.acknowledgement import batch_acks, pending_acks
 from workers.execution_pool import TaskPool, on_loop_close
+from workers.governor import Governor
+from workers.policy.admission import Outcome
 from workers.reaper import restore_messages
 from workers.store.connection import AsyncStoreClient, connect_async
 from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Verdict, Want
+from workers.store.leases import LeaseStore, Returned, Verdict, Want
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,11 @@ QUEUE_PREFIX = "provider."
 HEADER = "dicast"
 HELD_MAX = 32
 """Messages one gate takes from the broker ahead of their leases; few, so that other workers find work too."""
+CROWD_MAX = 256
+"""Messages it takes besides these, where several projects use the pool: as many as belong to projects that fill more
+than their part of `HELD_MAX`, since others may stand behind them in the queue."""
+ASKED_MIN = 4
+"""Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
 CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
 FALLBACK_S = 1.0
@@ -48,18 +57,33 @@ EVENTS_EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer."""
+    """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer.
+    `model` and the estimated tokens are what budgets are charged by."""
 
     job: str
     project: str
     labels: Mapping[str, Any]
+    model: str = ""
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
 
     @classmethod
     def from_header(cls, header: Any) -> Admitted:
         """Read a message's header; a foreign or broken one belongs to no job and is passed to its task unleased."""
         if not isinstance(header, dict):
             header = {}
-        return cls(str(header.get("job", "")), str(header.get("project", "")), header)
+        return cls(
+            job=str(header.get("job", "")),
+            project=str(header.get("project", "")),
+            labels=header,
+            model=str(header.get("model", "")),
+            input_tokens=_tokens(header.get("input_tokens")),
+            output_tokens=_tokens(header.get("output_tokens")),
+        )
+
+
+def _tokens(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
 
 
 class Observer(Protocol):
@@ -73,25 +97,30 @@ class Observer(Protocol):
 @dataclass(frozen=True, slots=True)
 class GateConfig:
     """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
-    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends."""
+    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
+    running loop's own."""
 
     store_url: str
     keys: Keys
     node: str
     lease_s: Callable[[str], float]
     observer: Observer
-    pool_limits: Mapping[str, int | None]
+    governor: Callable[[], Governor]
     broker_is_store: bool = True
 
 
 class Lease:
-    """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once."""
+    """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once.
 
-    __slots__ = ("_gate", "expires_at", "id", "unit")
+    `outcome` is how the call ended, as soon as that is known: None while it was not made.
+    """
+
+    __slots__ = ("_gate", "expires_at", "id", "outcome", "unit")
 
     def __init__(self, gate: Gate, lease_id: str, unit: Admitted, expires_at: float) -> None:
         self._gate: Gate | None = gate
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
+        self.outcome: Outcome | None = None
 
     def release(self) -> None:
         """Give the lease back; more than once is once. Only on the loop's thread."""
@@ -112,7 +141,7 @@ class AdmittedRequest(Request):  # type: ignore[misc]
     dropped = False
     announced = False
 
-    @property
+    @cached_property
     def unit(self) -> Admitted:
         return Admitted.from_header(self._request_dict.get(HEADER))
 
@@ -137,14 +166,26 @@ class Gate:
         self.host, self.pool = host, pool
         self.held: deque[AdmittedRequest] = deque()
         self.backlog = 0
-        self._give_back: list[str] = []
+        self._projects = 0
+        self._batch = ASKED_MIN
+        self._give_back: list[str | Returned] = []
+        self._deciding: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._open_calls = 0
 
     # ------------------------------------------------------------------ any thread
     def has_room(self) -> bool:
         """Whether another message may be taken from the broker."""
-        return len(self.held) < max(1, min(HELD_MAX, self.host.free_slots()))
+        free = self.host.free_slots()
+        return len(self.held) - (self._crowd() if free else 0) < max(1, min(HELD_MAX, free))
+
+    def _crowd(self) -> int:
+        """Waiting messages beyond their projects' equal parts."""
+        if self._projects < 2:
+            return 0
+        part = HELD_MAX // self._projects
+        waiting = Counter(request.unit.project for request in list(self.held))
+        return min(CROWD_MAX, sum(max(0, n - part) for n in waiting.values()))
 
     def hold(self, request: AdmittedRequest) -> None:
         self.held.append(request)
@@ -163,7 +204,7 @@ class Gate:
         self._wake.set()
 
     def give_back(self, lease: Lease) -> None:
-        self._give_back.append(lease.id)
+        self._give_back.append(Returned(lease.id, lease.outcome))
         self._open_calls = max(0, self._open_calls - 1)
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
         self.kick()
@@ -194,10 +235,10 @@ class Gate:
     async def _step(self) -> float:
         """Give back and ask once; returns the longest sensible wait until the next time, s."""
         room = max(0, self.host.free_slots() - self.host.asking)
-        asked = list(itertools.islice(self.held, min(room, HELD_MAX)))
+        asked = in_turns(list(self.held), min(room, self._batch))
         if not asked and not self._give_back:
             return FALLBACK_S
-        wants = [Want(self.host.new_lease_id(), r.unit.job, r.unit.project) for r in asked]
+        wants = [self._want(r.unit) for r in asked]
         self.host.asking += len(asked)
         try:
             verdicts, wait_ms = await self._admit(wants, asked)
@@ -208,7 +249,13 @@ class Gate:
         # More may wait than one batch asks for, or than there were slots for.
         return 0.0 if asked and all(verdicts) and self.held and self.host.free_slots() > 0 else FALLBACK_S
 
-    async def _admit(self, wants: list[Want], asked: Any) -> tuple[list[Verdict], int]:
+    def _want(self, unit: Admitted) -> Want:
+        jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
+        return Want(
+            self.host.new_lease_id(), unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter
+        )
+
+    async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
         config = self.host.config
         lease_s = config.lease_s(self.pool)
         given, self._give_back = self._give_back, []
@@ -223,9 +270,14 @@ class Gate:
             )
         except RedisError:
             # The step may have been taken all the same: the leases asked for are given back as well.
-            self._give_back = given + [w.lease for w in wants] + self._give_back
+            self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
             raise
-        self._open_calls = answer.open_in_all
+        self._open_calls, self._projects = answer.open_in_all, answer.projects
+        if asked:
+            granted = sum(verdict is not Verdict.REFUSED for verdict in answer.verdicts)
+            self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
+        if answer.decide:
+            self._decide()
         expires_at = started + lease_s
         for request, want, verdict in zip(asked, wants, answer.verdicts, strict=True):
             if verdict is Verdict.REFUSED:
@@ -245,6 +297,32 @@ class Gate:
             request._request_dict["lease"] = request.lease
             self.host.start_request(request)
         return list(answer.verdicts), answer.retry_after_ms
+
+    def _decide(self) -> None:
+        """Have the governor decide, beside the gate's own work; what it decides is told by the store."""
+        if self._deciding is None or self._deciding.done():
+            self._deciding = asyncio.ensure_future(self._tick())
+
+    async def _tick(self) -> None:
+        try:
+            await self.host.config.governor().tick(self.pool)
+        except (RedisError, OSError) as error:
+            logger.warning("no decision for pool %s: %s", self.pool, error)
+        except Exception:
+            # A fault of this program: the last decision stays in force until it is stale, and calls go on.
+            logger.exception("no decision for pool %s", self.pool)
+
+
+def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:
+    """Up to `most` of the waiting requests: the oldest of each project first, then their second ones, and so on, so
+    that a project with a long queue stands in front of nobody."""
+    turns: dict[str, int] = defaultdict(int)
+    ranked = []
+    for number, request in enumerate(held):
+        project = request.unit.project
+        ranked.append((turns[project], number, request))
+        turns[project] += 1
+    return [request for _, _, request in sorted(ranked, key=lambda r: r[:2])[:most]]
 
 
 class _GatedBucket:
@@ -355,7 +433,6 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
         client = connect_async(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys)
-        await self.store.set_pool_limits(self.config.pool_limits)
         services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
         services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
 

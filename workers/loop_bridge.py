@@ -17,11 +17,12 @@ import inspect
 import logging
 import types
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import greenlet
+
+from workers.daemon_threads import DaemonThreads
 
 __all__ = ["await_", "close_loop_resources", "in_task_greenlet", "loop_resource", "off_loop", "on_loop_close"]
 
@@ -154,8 +155,8 @@ async def close_loop_resources() -> None:
             logger.exception("a resource of the event loop could not be closed")
 
 
-async def _dismiss(threads: ThreadPoolExecutor) -> None:
-    threads.shutdown(wait=False, cancel_futures=True)
+async def _dismiss(threads: DaemonThreads) -> None:
+    threads.shutdown(cancel_futures=True)
 
 
-_helpers = loop_resource(lambda: ThreadPoolExecutor(OFF_LOOP_THREADS, thread_name_prefix="off-loop"), _dismiss)
+_helpers = loop_resource(lambda: DaemonThreads(OFF_LOOP_THREADS, "off-loop"), _dismiss)

@@ -74,8 +74,8 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
         return _LoopClient(_Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:
-        """A chord whose header holds groups is joined through Celery's blocking result consumer."""
-        group = super().restore_group(group_id, cache=cache)
+        """A chord whose header holds groups is joined by Celery's result consumer, which subscribes and sleeps."""
+        group = off_loop(super().restore_group, group_id, cache=cache)
         if group is not None and in_task_greenlet():
             group.join_native = functools.partial(off_loop, group.join_native)
         return group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,10 +57,12 @@ def _settings(settings: Settings) -> Iterator[Finding]:
     )  # fmt: skip
     for variable, folder in (("DICAST_RESULTS_DIR", settings.results_dir), ("DICAST_STATE_DIR", settings.state_dir)):
         place = _nearest_existing(Path(folder).resolve())
-        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-            yield Finding(
-                Severity.ERROR, "settings", f"{variable}: {folder} cannot be written to", f"allow writing in {place}"
-            )
+        try:
+            with tempfile.TemporaryFile(dir=place):
+                continue
+        except OSError as error:
+            message = f"{variable}: {folder} cannot be written to: {error.strerror}"
+            yield Finding(Severity.ERROR, "settings", message, f"make {place} a folder that can be written to")
 
 
 def _nearest_existing(path: Path) -> Path:

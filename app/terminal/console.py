@@ -58,9 +58,12 @@ class Terminal:
 
     def emit(self, document: str) -> None:
         """A document for other programs on stdout: UTF-8, whatever the terminal speaks."""
-        sys.stdout.flush()
-        sys.stdout.buffer.write(document.encode() + b"\n")
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(document.encode() + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            self.out.on_broken_pipe()  # ends the process, as it does when a table is cut short
 
     def fail(self, error: BaseException) -> Exit:
         """Say why a command ends. What Dicast itself foresees needs one line; anything else tells where it comes from,
@@ -86,37 +89,35 @@ class Foreseen(NamedTuple):
     code: Exit = Exit.REFUSED
 
 
+# By name, because loading the modules takes long, and one that is not loaded has raised nothing.
+SPEAK_FOR_THEMSELVES = {
+    "app.terminal.console.Refused",
+    "app.datasets.errors.DatasetError",
+    "app.jobfile.JobFileError",
+    "app.ledger.client.JobConflict",
+    "app.ledger.client.UnknownJob",
+    "app.providers.base.ProviderFailure",
+    "app.reports.collecting.ResultsAway",
+    "app.reports.files.NoResults",
+    "app.stack.StackError",
+    "app.submission.JobRefused",
+    "config.pools.PoolsError",
+    "config.pools.UnknownPool",
+    "config.settings.SettingsError",
+    "workers.resident.ResidentError",
+}
+UNWATCHED = {"app.terminal.following.StoreAway", "app.terminal.following.JobVanished"}
+STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalError"}
+
+
 def foreseen(error: BaseException) -> Foreseen | None:
     """What to say of an error that a person can do something about; None for any other."""
-    # Only here, when something has gone wrong: these modules take long to load.
-    from kombu.exceptions import OperationalError  # noqa: PLC0415
-    from redis.exceptions import RedisError  # noqa: PLC0415
-
-    from app.datasets import DatasetError  # noqa: PLC0415
-    from app.jobfile import JobFileError  # noqa: PLC0415
-    from app.ledger.client import JobConflict, UnknownJob  # noqa: PLC0415
-    from app.providers.base import ProviderFailure  # noqa: PLC0415
-    from app.reports.collecting import ResultsAway  # noqa: PLC0415
-    from app.reports.files import NoResults  # noqa: PLC0415
-    from app.stack import StackError  # noqa: PLC0415
-    from app.submission import JobRefused  # noqa: PLC0415
-    from app.terminal.following import JobVanished, StoreAway  # noqa: PLC0415
-    from app.terminal.refusals import InvalidJob  # noqa: PLC0415
-    from config.pools import PoolsError, UnknownPool  # noqa: PLC0415
-    from config.settings import SettingsError  # noqa: PLC0415
-    from workers.resident import ResidentError  # noqa: PLC0415
-
-    refusals = (
-        Refused, SettingsError, PoolsError, UnknownPool, JobFileError, JobRefused, JobConflict, UnknownJob, NoResults,
-        ResultsAway, DatasetError, ResidentError, StackError, ProviderFailure,
-    )  # fmt: skip
-    if isinstance(error, InvalidJob):
-        return Foreseen(error.lines)
-    if isinstance(error, refusals):
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    if names & SPEAK_FOR_THEMSELVES:
         return Foreseen(str(error).splitlines())
-    if isinstance(error, StoreAway | JobVanished):
+    if names & UNWATCHED:
         return Foreseen([str(error)], Exit.INTERRUPTED)
-    if isinstance(error, RedisError | OperationalError):
+    if names & STORE_TROUBLE:
         return Foreseen([f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"])
     if isinstance(error, OSError) and error.filename is not None:
         return Foreseen([f"{error.filename}: {error.strerror}"])

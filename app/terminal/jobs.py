@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
@@ -56,21 +57,18 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
     dicast = application(terminal)
     try:
         status = dicast.ledger.status(job_id)
-    except UnknownJob:
-        report = _filed(dicast, job_id)
-        if report is None:
-            raise
-        if json:
-            _print_json(terminal, {"id": job_id, "state": report.status, "report": report.model_dump(mode="json")})
-        else:
-            show_report(terminal, report, json=False)
-        return
-    if json:
-        _print_json(terminal, _plain(status, report=True))
-    elif status.report is not None:
-        show_report(terminal, Report.model_validate(status.report), json=False)
+    except UnknownJob as unknown:
+        filed = _filed(dicast, unknown)
+        shown = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}
     else:
-        _show_running(terminal, dicast, status)
+        shown = _plain(status, report=True)
+        if shown["report"] is None and not json:
+            _show_running(terminal, dicast, status)
+            return
+    if json:
+        _print_json(terminal, shown)
+    else:
+        show_report(terminal, Report.model_validate(shown["report"]), json=False)
 
 
 def cancel_job(terminal: Terminal, job_id: str) -> None:
@@ -87,11 +85,11 @@ def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", 
     from app.reports.exports import export  # noqa: PLC0415
 
     dicast = application(terminal)
-    report = _filed(dicast, job_id)
-    if report is not None:
-        root = Path(dicast.settings.results_dir)
-    else:
+    try:
         status = dicast.ledger.status(job_id)
+    except UnknownJob as unknown:
+        report, root = _filed(dicast, unknown), Path(dicast.settings.results_dir)
+    else:
         if status.report is None:
             raise Refused(f"job {job_id} is {status.state}; there is something to export when it has ended")
         report = Report.model_validate(status.report)
@@ -100,14 +98,17 @@ def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", 
     terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
 
 
-def _filed(dicast: Dicast, job_id: str) -> Report | None:
-    """The report among the files here, None if there is none."""
+def _filed(dicast: Dicast, unknown: UnknownJob) -> Report:
+    """The report among the files here, of a job that the ledger does not hold; raises `unknown` if there is none."""
     from app.reports.files import NoResults, read_report  # noqa: PLC0415  (takes long to load)
 
     try:
-        return read_report(dicast.settings.results_dir, job_id)
+        return read_report(dicast.settings.results_dir, unknown.job)
     except NoResults:
-        return None
+        raise unknown from None
+    except ValidationError:
+        folder = f"{dicast.settings.results_dir}/{unknown.job}"
+        raise Refused(f"the ledger holds no job {unknown.job!r}, and the report in {folder} is damaged") from None
     except ValueError as error:  # no id that any job can have
         raise Refused(str(error)) from None
 

@@ -92,11 +92,13 @@ class Progress:
         facts = [span(self._now_s - self._started_s)]
         if self.left_s is not None:
             facts[0] += f", about {span(self.left_s)} left"
-        if (rate := self._rate.per_s(self._now_s)) is not None:
+        running = status.state is JobState.RUNNING
+        if running and (rate := self._rate.per_s(self._now_s)) is not None:
             facts.append(pace(rate))
         of = f" of {status.limit:,}" if status.limit else ""
         facts.append(f"{self._sight.open_here:,}{of} calls open" + (f" (+{others:,} of other jobs)" if others else ""))
-        facts += [counted(counters[name], one, many) for name, one, many in TROUBLES if counters.get(name)]
+        if running:  # a cancelled job's closed units count as done, and as failed
+            facts += [counted(counters[name], one, many) for name, one, many in TROUBLES if counters.get(name)]
         return facts
 
     def notice(self) -> str | None:
@@ -108,7 +110,7 @@ class Progress:
         if not sight.workers:
             return "no worker is alive, so the job waits; start one: celery -A app worker"
         if state is JobState.CANCELLING and sight.open_here:
-            return f"no new calls; waiting for {sight.open_here:,} open ones to end"
+            return f"no new calls; waiting for {counted(sight.open_here, 'open one', 'open ones')} to end"
         return None
 
     def line(self) -> str:

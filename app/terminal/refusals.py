@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from app.domain.job import Agent, Dimension, EvaluationJob, Item, ItemSource, Scale
 from app.reports.text import printable
+from app.terminal.console import Refused
 
 MAX_LINES = 20
 VALUE_CHARS = 60
@@ -25,11 +26,11 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 
-class InvalidJob(ValueError):
-    """A job that its model refuses; `lines` tell why, one a mistake."""
+class InvalidJob(Refused):
+    """A job that its model refuses; the message has one line a mistake."""
 
     def __init__(self, lines: list[str]) -> None:
-        super().__init__("; ".join(lines))
+        super().__init__("\n".join(lines))
         self.lines = lines
 
 

@@ -99,9 +99,10 @@ def _run_local(terminal: Terminal, job: EvaluationJob, wishes: Wishes, interrupt
 
     changes = {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.out is not None else {}
     dicast = application(terminal, changes)
-    terminal.say("Starting store, worker, beat and, if a judge needs it, the local model ...", "dim")
+    model = any(dicast.pools.get(agent.pool).provider == "local" for agent in job.agents)
+    parts = "store, worker, beat and local model" if model else "store, worker and beat"
+    terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
     with contextlib.ExitStack() as stack:
-        model = any(dicast.pools.get(agent.pool).provider == "local" for agent in job.agents)
         stack.enter_context(LocalStack(dicast.settings, model=model))
         stack.enter_context(interrupts.held())
         return _run(terminal, dicast, job, wishes, interrupts)
@@ -155,7 +156,7 @@ def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interru
     shown.pause()
     answers = {"c": Action.CANCEL, "k": Action.KEEP}
     if wishes.local:
-        terminal.say("Interrupted. The worker stops with this command: cancel the job, or keep watching?")
+        terminal.say("Interrupted. Cancel the job (its worker stops with it), or keep watching?")
     else:
         answers["d"] = Action.DETACH
         terminal.say("Interrupted. Detach (the job goes on), cancel it, or keep watching?")

@@ -94,8 +94,11 @@ STRUCTURED: list[tuple[str, str, int | str]] = [
     ("single quotes", opinion().replace('"', "'"), "the answer is no JSON object"),
     ("comment", opinion()[:-1] + "/* sure */}", "the answer is no JSON object"),
     ("a hundred thousand brackets", "[" * 100_000, "the answer is no JSON object: nested deeper"),
-    ("a hundred thousand brackets in the evidence", opinion()[:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
-     "the answer is no JSON object: nested deeper"),
+    (
+        "a hundred thousand brackets in the evidence",
+        opinion()[:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        "the answer is no JSON object: nested deeper",
+    ),
     ("a hundred thousand objects", '{"a":' * 100_000 + "1" + "}" * 100_000, "the answer is no JSON object: nested"),
     ("brackets in a text", opinion(argument="[" * 10_000), 7),
     ("no score", '{"argument": "a", "cited_evidence": []}', "lacks score"),

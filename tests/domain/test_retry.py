@@ -22,9 +22,7 @@ def after(
     retry_after_s: float | None = None,
     jitter: float = 0.0,
 ) -> Retry | GiveUp:
-    return decide(
-        policy, failure, attempts=attempts, requeues=requeues, retry_after_s=retry_after_s, jitter=jitter
-    )
+    return decide(policy, failure, attempts=attempts, requeues=requeues, retry_after_s=retry_after_s, jitter=jitter)
 
 
 ORDINARY = sorted(set(FailureKind) - RATE_LIMITS - TERMINAL)
@@ -119,9 +117,7 @@ def test_waits_are_bounded_and_follow_the_formula(
     jitter: float,
 ) -> None:
     policy = RetryPolicy(initial, maximum, 100, 1000, 300.0)
-    match after(
-        failure, policy=policy, attempts=attempts, requeues=requeues, retry_after_s=retry_after, jitter=jitter
-    ):
+    match after(failure, policy=policy, attempts=attempts, requeues=requeues, retry_after_s=retry_after, jitter=jitter):
         case Retry(delay_s, spends):
             assert spends == ("requeue" if failure in RATE_LIMITS else "attempt")
             n = requeues if failure in RATE_LIMITS else attempts

@@ -15,11 +15,7 @@ from app.domain.strict_json import MAX_DEPTH, Flaw, Json, JsonError, loads, oute
 ANY_TEXT = st.text(st.characters(codec=None))
 JSON_TEXT = st.text(alphabet='{}[]:,"\\ \n0123456789.eE+-truefalsn\ufeffNaIity\x00ua', max_size=60)
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**30), 10**30)
-    | st.floats(-1e30, 1e30)
-    | ANY_TEXT,
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(-1e30, 1e30) | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4),
     max_leaves=20,
 )
@@ -70,9 +66,23 @@ def test_well_formed_means_what_the_library_means(text: str) -> None:
 @pytest.mark.parametrize(
     "literal, want",
     [
-        ("7", 7), ("-7", -7), ("7.0", 7), ("70e-1", 7), ("0.7e1", 7), ("7e0", 7), ("1E+2", 100), ("-0", 0),
-        ("-0.0e9", 0), ("0e999999999999", 0), ("1e39", 10**39), ("123.4500e2", 12345),
-        ("7.5", 7.5), ("7.0000000000000000001", 7.0), ("1e-5", 1e-5), ("5e-324", 5e-324), ("1e-999", 0.0),
+        ("7", 7),
+        ("-7", -7),
+        ("7.0", 7),
+        ("70e-1", 7),
+        ("0.7e1", 7),
+        ("7e0", 7),
+        ("1E+2", 100),
+        ("-0", 0),
+        ("-0.0e9", 0),
+        ("0e999999999999", 0),
+        ("1e39", 10**39),
+        ("123.4500e2", 12345),
+        ("7.5", 7.5),
+        ("7.0000000000000000001", 7.0),
+        ("1e-5", 1e-5),
+        ("5e-324", 5e-324),
+        ("1e-999", 0.0),
     ],
 )
 def test_numbers(literal: str, want: int | float) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from datetime import datetime
 
 import pytest
 
@@ -171,7 +172,13 @@ def test_cancel_ends_soon_and_counts_every_unit_that_was_published(cluster):
 
 
 def test_kill_minus_nine_loses_nothing(cluster):
-    c = cluster("--latency", "1.0", MAX_CONCURRENT_LLM_CALLS="20")
+    pools = """
+    [pools.sim]
+    provider = "simulated"
+    base_url = "{url}/v1"
+    limit = 20
+    """
+    c = cluster("--latency", "1.0", pools=pools, MAX_CONCURRENT_LLM_CALLS="20")
     doomed = c.worker()
     c.worker()
     job_id = c.submit(a_job(items=2))
@@ -184,6 +191,21 @@ def test_kill_minus_nine_loses_nothing(cluster):
     assert stats["max_open"] <= 20
     assert stats["calls"] - 60 <= 20  # at most what was open at the kill
     assert report["possible_double_charges"] >= stats["calls"] - 60
+
+
+def test_a_worker_that_joins_after_the_only_one_died_goes_on_at_once(cluster):
+    """No beat runs, and every lease is held by the dead: nothing but the newcomer's own housekeeping can free them."""
+    c = cluster("--latency", "0.5")
+    doomed, before = c.worker(), time.time()
+    job_id = c.submit(a_job())
+    until(lambda: c.provider.stats()["open"] >= 5, "all leases are in use")
+    doomed.kill()
+    c.worker()
+    report = c.report(job_id)
+    check_whole(c, job_id, report, 30)
+    assert c.provider.stats()["max_open"] <= 5
+    started, finished = (datetime.fromisoformat(report[k]).timestamp() for k in ("started", "finished"))
+    assert before - 1 <= started <= finished <= time.time() + 1
 
 
 def test_the_same_job_twice_is_one_job(cluster):

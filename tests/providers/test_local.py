@@ -106,8 +106,7 @@ def state_dir(tmp_path):
 async def test_an_answer_obeys_the_schema_in_both_dialects(model, dialect):
     judge = provider(model, dialect)
     try:
-        reply = await judge.complete(request(schema=SCHEMA))
-        again = await judge.complete(request(schema=SCHEMA))
+        reply, first, again = [await judge.complete(request(schema=SCHEMA)) for _ in range(3)]
         free = await judge.complete(request(max_tokens=10))
     finally:
         await judge.close()
@@ -117,7 +116,8 @@ async def test_an_answer_obeys_the_schema_in_both_dialects(model, dialect):
     assert reply.model == "SmolLM2-135M-Instruct"
     assert reply.usage.input_tokens > 20
     assert reply.usage.output_tokens > 10
-    assert json.loads(again.text) == json.loads(reply.text), "temperature 0 is the default"
+    # Temperature 0 is the default. The very first call reads its prompt in other portions, which moves roundings.
+    assert again.text == first.text
     assert not free.structured
     assert free.text
 
@@ -136,7 +136,7 @@ async def test_an_answer_that_is_cut_off_says_so(model, dialect):
 @slow
 def test_a_judge_reads_the_text_once(model):
     """What the calls on one item share stands first; the rest alone is read anew, also when judges take turns."""
-    text = " ".join(f"Sentence {n} of a text that is long enough to notice." for n in range(60))
+    text = " ".join(f"Sentence {n} of a text that is long enough to notice." for n in range(40))
 
     def tokens_read(persona, dimension):
         question = [{"role": "user", "content": f"> {text}\nJudge its {dimension}."}]
@@ -150,14 +150,16 @@ def test_a_judge_reads_the_text_once(model):
     personas = ("You are a stern judge.", "You are a kind judge.")
     first = [tokens_read(persona, "clarity") for persona in personas]
     later = [tokens_read(persona, "style") for persona in personas]
-    assert min(first) > 500
+    assert min(first) > 300
     assert max(later) < 50
 
 
 @slow
 async def test_a_call_that_is_given_up_frees_the_model(model):
     judge = provider(model)
-    endless = request(user="Count from one to ten thousand, in words.", max_tokens=7000, temperature=1.0)
+    passages = {name: {"type": "string", "minLength": 1500} for name in "abcdefgh"}  # half a minute's work and more
+    schema = {"type": "object", "properties": passages, "required": [*passages], "additionalProperties": False}
+    endless = request(max_tokens=7000, schema=schema)
     try:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.7):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from app.ledger.client import UnknownJob
-from app.terminal.console import Exit, Refused, Terminal
+from app.terminal.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
 from app.terminal.refusals import InvalidJob
 
 
@@ -38,6 +40,12 @@ def failed(error: Exception, capsys: pytest.CaptureFixture[str], *, debug: bool 
 )  # fmt: skip
 def test_what_is_foreseen_is_said_in_a_line(error: Exception, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert failed(raised(error), capsys) == (Exit.REFUSED, said)
+
+
+@pytest.mark.parametrize("name", sorted(SPEAK_FOR_THEMSELVES | UNWATCHED | STORE_TROUBLE))
+def test_errors_are_still_called_that(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), kind), Exception)
 
 
 def test_what_is_not_foreseen_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,4 @@ def parameters(limit=1000, version=1, **more):
 
 async def obey(client, keys, pool, params):
     """Put `params` in force as a decision would."""
-    await client.hset(
-        keys.governor(pool), mapping={"parameters": orjson.dumps(params), "version": params.version}
-    )
+    await client.hset(keys.governor(pool), mapping={"parameters": orjson.dumps(params), "version": params.version})

@@ -1,6 +1,7 @@
 """The execution pool in real workers, under a real broker."""
 
 import signal
+import time
 
 import pytest
 from celery import chord, group
@@ -53,6 +54,15 @@ def test_a_message_is_acknowledged_when_its_task_has_ended(client, worker, broke
     broker.tell(f"{name}:go")
     assert result.get() == name
     until(lambda: worker.unacknowledged() == 0, "acknowledged")
+
+
+def test_an_idle_worker_acknowledges_at_once(client, worker):
+    """Were the hub not woken, each would wait for its next timer, up to a second."""
+    started = time.monotonic()
+    for n in range(5):
+        assert client.send(worker, "add", n, n).get() == 2 * n
+        until(lambda: worker.unacknowledged() == 0, "acknowledged")
+    assert time.monotonic() - started < 2
 
 
 def test_a_message_is_acknowledged_when_its_task_starts_if_it_wants_so(client, worker, broker):

@@ -6,6 +6,7 @@ import random
 import pytest
 import redis.asyncio
 
+from tests.workers.pools import obey, parameters
 from workers.nodes import Node, Registry
 from workers.store.connection import connect, connect_async
 from workers.store.keys import Keys
@@ -19,6 +20,8 @@ G, R, P = Verdict.GRANTED, Verdict.REFUSED, Verdict.PASS
 @pytest.fixture
 async def client(redis_url):
     client = connect_async(redis_url)
+    for pool in ("p", "wide", "p0", "p1", "p2"):
+        await obey(client, KEYS, pool, parameters())
     yield client
     await client.aclose()
 
@@ -50,8 +53,8 @@ async def check_books(client):
     holders = await client.hgetall(KEYS.holders)
     want: dict[str, int] = {}
     for holder in holders.values():
-        pool, job, *_ = holder.split("|")
-        for field in ("all", f"p:{pool}", f"j:{job}"):
+        pool, job, project, *_ = holder.split("|")
+        for field in ("all", f"p:{pool}", f"j:{job}", f"o:{pool}|{project}"):
             want[field] = want.get(field, 0) + 1
     have = {k: int(v) for k, v in (await client.hgetall(KEYS.open)).items() if int(v) != 0}
     assert have == want
@@ -62,7 +65,7 @@ async def test_grants_up_to_the_limit_in_order(client, store):
     await limit(client, j=2)
     admission = await Asker(store)("a", "b", "c")
     assert admission.verdicts == [G, G, R]
-    assert (admission.reason, admission.open_in_pool, admission.open_in_all) == ("limit", 2, 2)
+    assert (admission.reason, admission.open_in_pool, admission.open_in_all) == ("total_limit", 2, 2)
     await check_books(client)
 
 
@@ -85,7 +88,7 @@ async def test_a_jobs_frozen_limit_binds_it_and_the_largest_binds_all(client, st
 
 async def test_a_pools_limit_binds_only_that_pool(client, store):
     await limit(client, j=10)
-    await client.hset(KEYS.pool_limits, "narrow", 1)
+    await obey(client, KEYS, "narrow", parameters(1))
     assert (await Asker(store, "narrow")("a", "b")).verdicts == [G, R]
     assert (await Asker(store, "wide")("c", "d")).verdicts == [G, G]
     await check_books(client)
@@ -93,6 +96,8 @@ async def test_a_pools_limit_binds_only_that_pool(client, store):
 
 async def test_no_pool_keeps_another_from_its_share_of_the_total(client, store):
     """The fast pool gives back and asks in one step; the other still gets half, and all when nobody else asks."""
+    for pool in ("fast", "slow"):
+        await obey(client, KEYS, pool, parameters())
     await limit(client, j=4)
     fast, slow = Asker(store, "fast"), Asker(store, "slow")
     await fast("f1", "f2", "f3", "f4")
@@ -163,13 +168,13 @@ async def test_bury_frees_the_leases_of_one_node_only(client, store, redis_url):
     await Asker(store, node=dead.id)("a", "b")
     await Asker(store, node=living.id)("c")
     assert registry.bury(dead) == 2
-    assert await store.open_counts() == {"all": 1, "p:p": 1, "j:j": 1}
+    assert await store.open_counts() == {"all": 1, "p:p": 1, "j:j": 1, "o:p|proj": 1}
     assert [n.id for n in registry.alive()] == [living.id]
     assert registry.bury(dead) == 0
     await check_books(client)
 
 
-async def test_many_askers_against_one_cap_get_exactly_the_cap(redis_url):
+async def test_many_askers_against_one_cap_get_exactly_the_cap(client, redis_url):
     """40 clients with connections of their own ask at once: 17 leases are granted, whoever gets them."""
     clients = [redis.asyncio.Redis.from_url(redis_url, decode_responses=True) for _ in range(40)]
     await limit(clients[0], j=17)
@@ -180,11 +185,9 @@ async def test_many_askers_against_one_cap_get_exactly_the_cap(redis_url):
         await start.wait()
         verdicts = []
         for i in range(5):
-            verdicts += (
-                await store.admit(
-                    pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wanted=[Want(f"{n}.{i}", "j", "p")]
-                )
-            ).verdicts
+            want = Want(f"{n}.{i}", "j", "p")
+            answer = await store.admit(pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wanted=[want])
+            verdicts += answer.verdicts
         return verdicts
 
     asking = [asyncio.create_task(ask(n)) for n in range(40)]
@@ -200,7 +203,7 @@ async def test_random_histories_never_exceed_a_limit(client, store):
     """At every step of 2,000 the open leases stay within all limits and the books balance at the end."""
     chance = random.Random(7)
     await limit(client, a=3, b=5)
-    await client.hset(KEYS.pool_limits, "p1", 2)
+    await obey(client, KEYS, "p1", parameters(2))
     askers = [Asker(store, pool, node) for pool in ("p1", "p2") for node in ("n1", "n2")]
     held: dict[str, tuple[str, str, int]] = {}
     now_ms, serial = 1_000_000, 0

@@ -62,7 +62,19 @@ async def test_groups_and_links_are_sent(app, server):
     assert server.client.llen(queue) == 5
 
 
+async def test_what_asks_the_pool_for_a_producer_can_publish(app, server):
+    queue = unique("q")
+
+    def publish():
+        with app.amqp.producer_pool.acquire(block=True) as producer:
+            producer.publish({"some": "thing"}, routing_key=queue)
+
+    await in_greenlet(publish)
+    assert server.client.llen(queue) == 1
+
+
 async def test_a_broker_that_is_away_is_told_of(app, server):
+    app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0, "interval_max": 0}
     server.stop()
     try:
         with pytest.raises(OperationalError):

@@ -1,15 +1,18 @@
 """The result backend: Celery's results to the byte, by a way on which the loop never waits."""
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import redis
 import redis.asyncio
 from celery import Celery, states
+from celery.result import allow_join_result
 from redis.asyncio import UnixDomainSocketConnection as UnixConnection
 
 import workers.result_backend
@@ -114,6 +117,31 @@ async def test_the_loop_turns_while_the_store_does_not_answer(own_server):
     await close_loop_resources()
 
 
+async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
+    """Celery polls and sleeps by the second there."""
+    backend = make_backend(own_server.socket)
+    inner = backend.app.GroupResult("inner", [backend.app.AsyncResult("one"), backend.app.AsyncResult("two")])
+    backend.save_group("outer", backend.app.GroupResult("outer", [backend.app.AsyncResult("three"), inner]))
+    for number, name in enumerate(["one", "two", "three"], start=1):
+        backend.store_result(name, number, states.SUCCESS)
+
+    def join():
+        outer = backend.restore_group("outer")
+        outer.on_ready()
+        with allow_join_result():
+            return outer.join_native(timeout=DEADLINE_S)
+
+    joining, turns = in_greenlet(join), [time.monotonic()]
+    while not joining.done():
+        await asyncio.sleep(0.01)
+        turns.append(time.monotonic())
+    assert await joining == [3, [1, 2]]
+    assert max(after - before for before, after in itertools.pairwise(turns)) < 0.5
+    backend.result_consumer.subscribed_to.clear()
+    backend.result_consumer.stop()
+    await close_loop_resources()
+
+
 async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
     trips = []
     execute = redis.asyncio.client.Pipeline.execute
@@ -129,6 +157,12 @@ async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
     assert max(trips) <= 2 * BATCH_MAX
     assert len(trips) <= 100
     assert len(backend.client.client_list()) <= connections + LANES
+
+
+async def test_one_lane_serves_callers_that_come_as_it_ends(backend, monkeypatch):
+    monkeypatch.setattr(workers.result_backend, "LANES", 1)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await in_greenlet(lambda: [int(backend.client.echo(str(n))) for n in range(5)]) == list(range(5))
 
 
 async def test_a_server_that_comes_back_in_time_is_not_missed(own_server, monkeypatch):

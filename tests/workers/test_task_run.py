@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured, Reject
 from celery.utils import threads as celery_threads
+from celery.worker import state as worker_state
 
 import workers.execution_pool
 import workers.task_run
@@ -242,6 +243,17 @@ def test_coroutines_beside_the_tasks_end_after_them_and_before_what_they_use(mak
     with pytest.raises(CancelledError):
         serving.result(0)
     assert pool.loop.is_closed()
+
+
+def test_a_cold_stop_waits_for_nobody(make_pool, monkeypatch):
+    """Celery cancels the tasks it knows to be running; one may have started that it has not heard of yet."""
+    pool, meeting, told = make_pool(1), Meeting(), Told()
+    told.apply(pool, meet, meeting)
+    heard(meeting.started)
+    monkeypatch.setattr(worker_state, "should_terminate", True)
+    pool.stop()
+    heard(meeting.ended)
+    assert told.outcomes == told.errors == []
 
 
 def test_fast_locals_are_refused(monkeypatch):

@@ -1,0 +1,1 @@
+"""The pure heart of the governor: what a pool's limits are, and what they should become. No I/O, clock or chance."""

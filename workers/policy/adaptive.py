@@ -188,8 +188,7 @@ class Adaptive:
         level = state.log.open_at_provider(trial)
         if level < int(growth.limit) - 1 or level < self.floor:
             return
-        suspicion.arises(level, now)
-        growth.lower(level, good=level if now < suspicion.honest_until else growth.good)
+        growth.lower(level, good=growth.good if suspicion.arises(level, now) else level)
         self._say("refused at the top")
 
     def _rate_refused(self, rate: LearnedRate, trial: Trial, now: float) -> None:
@@ -392,7 +391,7 @@ class Adaptive:
         """A probe costs a refusal, which a small limit takes long to outweigh; but overload passes at once."""
         pulse = self.state.pulse
         if now < self.state.overloaded_at + self.config.memory_rtts * pulse.rtt_s:
-            return self.config.overloaded_hold_rtts
+            return self.config.hold_max_rtts
         return max(self.config.hold_max_rtts, self.config.calls_per_probe / self.state.growth.limit)
 
     def _cut(self, now: float, limit: float) -> None:

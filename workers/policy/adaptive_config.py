@@ -38,7 +38,7 @@ class AdaptiveConfig:
     start: float = 10.0
     slow_start_factor: float = 1.3
     hold_min_rtts: float = 1.0
-    hold_max_rtts: float = 6.0
+    hold_max_rtts: float = 7.0
     calls_per_probe: float = 110.0
     overloaded_hold_rtts: float = 3.0
     feedback_first_s: float = 0.8

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import Discriminator, TypeAdapter
@@ -184,6 +184,8 @@ def _engine(config: PoolConfig, state: GovernorState | None) -> Engine:
     was = state.engine if state is not None else None
     limit = max(config.floor, min(config.ceiling, state.limit)) if state is not None else config.first_limit
     constants = config.engine
+    if isinstance(constants, AdaptiveConfig | ClassicConfig):
+        constants = replace(constants, breaker=replace(constants.breaker, probe_s=config.probe_s))
     if isinstance(constants, AdaptiveConfig):
         adaptive = was if isinstance(was, AdaptiveState) else AdaptiveState.starting_at(constants, limit)
         return Adaptive(constants, adaptive, config.floor, config.ceiling)

@@ -42,6 +42,8 @@ def read_limits(headers: Mapping[str, str], wall_s: float) -> tuple[Reading, ...
 
     `wall_s` is Unix time when the response was written, used where it has no `date` header of its own.
     """
+    if not headers:
+        return ()
     if "x-ratelimit-limit-requests" in headers or "x-ratelimit-limit-tokens" in headers:
         found = [_openai(headers, unit) for unit in (Unit.REQUESTS, Unit.TOKENS)]
     else:

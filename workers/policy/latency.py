@@ -105,6 +105,7 @@ class LatencyWatch:
             cohort.latencies.append(latency_s)
         else:
             cohort.size -= 1
+            return None
         if cohort.end is None or cohort.size < 1 or 2 * len(cohort.latencies) <= cohort.size:
             return None
         self.cohorts.remove(cohort)

@@ -13,6 +13,8 @@ from workers.policy.calls import NEVER
 
 RETRY_RTTS = 3.0
 """A slot accepted again so soon was not refused for the level."""
+MOST_HONEST = 2
+"""So many slots are given up untried; the next one is tried, lest noise wear the limit away."""
 
 
 @dataclass(slots=True)
@@ -23,9 +25,16 @@ class Suspicion:
     at: float = NEVER
     noisy_until: float = NEVER
     honest_until: float = NEVER
+    row: int = 0
 
-    def arises(self, level: int, now: float) -> None:
+    def arises(self, level: int, now: float) -> bool:
+        """`level` was refused; True if the slot should be tried again soon, False if that may wait for a hold."""
         self.level, self.at = level, now
+        self.row += 1
+        if now < self.honest_until and self.row <= MOST_HONEST:
+            return False
+        self.row = 0
+        return True
 
     def step_refused(self, limit: float, until: float) -> None:
         """A step to `limit` was refused; if that covers the suspect level, single refusals are honest `until` then."""

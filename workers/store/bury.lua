@@ -7,10 +7,10 @@ repeat
   local page = redis.call('HSCAN', KEYS[2], cursor, 'COUNT', 1000)
   cursor = page[1]
   for i = 1, #page[2], 2 do
-    if string.match(page[2][i + 1], '|([^|]*)$') == ARGV[1] then mine[#mine + 1] = page[2][i] end
+    if string.match(page[2][i + 1], '^[^|]*|[^|]*|[^|]*|([^|]*)') == ARGV[1] then mine[#mine + 1] = page[2][i] end
   end
 until cursor == '0'
-local freed = release(KEYS[1], KEYS[2], KEYS[3], mine)
+local _, freed = release(KEYS[1], KEYS[2], KEYS[3], mine)
 redis.call('HDEL', KEYS[4], ARGV[1])
 redis.call('DEL', KEYS[5])
 if freed > 0 then redis.call('PUBLISH', ARGV[2], '*') end

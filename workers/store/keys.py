@@ -32,18 +32,34 @@ class Keys:
 
     @property
     def holders(self) -> str:
-        """hash lease id -> 'pool|job|project|node'"""
+        """hash lease id -> 'pool|job|project|node|...' (release.lua)"""
         return self.at("holders")
 
     @property
     def open(self) -> str:
-        """hash of counts: 'all', 'p:<pool>', 'j:<job>'"""
+        """hash of counts: 'all', 'p:<pool>', 'j:<job>', 'o:<pool>|<project>'"""
         return self.at("open")
 
+    def governor(self, pool: str) -> str:
+        """hash of one pool: parameters, next_at, enforcement (what the scripts remember); version, cursor, state"""
+        return self.at("governor", pool)
+
+    def events(self, pool: str) -> str:
+        """stream: what happened in a pool since the governor's last decision"""
+        return self.at("events", pool)
+
+    def counters(self, pool: str) -> str:
+        """hash of counts since the store was new: 'granted', 'refused:<reason>', 'status:<code>', tokens"""
+        return self.at("counters", pool)
+
+    def changes(self, pool: str) -> str:
+        """list: the last changes of a pool's limit with their reasons, latest first"""
+        return self.at("changes", pool)
+
     @property
-    def pool_limits(self) -> str:
-        """hash pool -> most leases; absent: unlimited"""
-        return self.at("pool_limits")
+    def wishes(self) -> str:
+        """hash pool -> the operator's live wishes, JSON; '' -> those for all pools"""
+        return self.at("wishes")
 
     @property
     def job_limits(self) -> str:

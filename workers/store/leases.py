@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -10,11 +10,16 @@ from typing import NamedTuple
 
 import orjson
 
+from workers.policy.admission import Outcome
 from workers.store.connection import AsyncStoreClient
-from workers.store.keys import Keys
+from workers.store.keys import Keys, encode
 from workers.store.scripts import script_text
 
 _HERE = Path(__file__).parent
+
+EVENTS_KEPT = 5000
+"""Most entries of a pool's event stream, one a step that granted or ended calls; the governor trims it sooner."""
+DECIDE_EVERY_MS = 50
 
 
 class Verdict(IntEnum):
@@ -25,22 +30,43 @@ class Verdict(IntEnum):
 
 
 class Want(NamedTuple):
-    """One lease asked for. `lease` is drawn by the asker and never used twice."""
+    """One lease asked for. `lease` is drawn by the asker and never used twice. Tokens are estimates; `jitter` in
+    [-1, 1] is drawn once for each ask and decides this grant's part of the pacing."""
 
     lease: str
     job: str
     project: str
+    model: str = ""
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    jitter: float = 0.0
+
+
+class Returned(NamedTuple):
+    """A lease given back. Without an outcome its call was not made, or nobody knows how it ended."""
+
+    lease: str
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Answer to one batch. `retry_after_ms` -1: nothing to wait for but a freed lease. `reason` of the refusals."""
+    """Answer to one batch, in the order of the wants. `retry_after_ms` -1: nothing to wait for but a freed lease.
+
+    `reason` is the first refusal's. `decide`: the governor has something to decide, and this asker is to see to it.
+    `limit` is the pool's in force, `projects` how many have calls open or want some.
+    """
 
     verdicts: Sequence[Verdict]
     open_in_pool: int
     open_in_all: int
     retry_after_ms: int
     reason: str
+    decide: bool
+    limit: int
+    projects: int
+    reasons: Sequence[str]
+    waits_ms: Sequence[int]
 
 
 class LeaseStore:
@@ -57,7 +83,7 @@ class LeaseStore:
         pool: str,
         node: str,
         ttl_ms: int,
-        give_back: Sequence[str],
+        give_back: Sequence[str | Returned],
         wanted: Sequence[Want],
         now_ms: int | None = None,
     ) -> Admission:
@@ -69,26 +95,46 @@ class LeaseStore:
         """
         k = self._keys
         reply = await self._admit(
-            keys=[k.clock, k.leases, k.holders, k.open, k.pool_limits, k.job_limits, k.rates, k.waiting, k.short],
-            args=["" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed, _json(give_back), _json(wanted)],
+            keys=[
+                k.clock, k.leases, k.holders, k.open, k.governor(pool), k.job_limits, k.rates, k.waiting,
+                k.events(pool), k.counters(pool), k.short,
+            ],
+            args=[
+                "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,
+                orjson.dumps([_returned(r) for r in give_back]), orjson.dumps([_wanted(w) for w in wanted]),
+                EVENTS_KEPT, DECIDE_EVERY_MS,
+            ],
+        )  # fmt: skip
+        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, verdicts, reasons, waits_ms = reply
+        return Admission(
+            verdicts=[Verdict(v) for v in verdicts],
+            open_in_pool=open_in_pool,
+            open_in_all=open_in_all,
+            retry_after_ms=retry_after_ms,
+            reason=reason,
+            decide=bool(decide),
+            limit=limit,
+            projects=projects,
+            reasons=reasons,
+            waits_ms=waits_ms,
         )
-        open_in_pool, open_in_all, retry_after_ms, reason, *verdicts = reply
-        return Admission([Verdict(v) for v in verdicts], open_in_pool, open_in_all, retry_after_ms, reason)
-
-    async def set_pool_limits(self, limits: Mapping[str, int | None]) -> None:
-        """Bound the pools' leases from now on; None lifts a bound."""
-        bounds = {pool: limit for pool, limit in limits.items() if limit is not None}
-        pipe = self._client.pipeline()
-        pipe.delete(self._keys.pool_limits)
-        if bounds:
-            pipe.hset(self._keys.pool_limits, mapping=bounds)
-        await pipe.execute()
 
     async def open_counts(self) -> dict[str, int]:
-        """Open leases: 'all', 'p:<pool>', 'j:<job>'."""
+        """Open leases: 'all', 'p:<pool>', 'j:<job>', 'o:<pool>|<project>'."""
         return {field: int(n) for field, n in (await self._client.hgetall(self._keys.open)).items()}
 
 
-def _json(value: Sequence[object]) -> bytes:
-    """Named tuples become lists."""
-    return orjson.dumps(list(value), default=list)
+def _wanted(want: Want) -> list[object]:
+    """A project's name is encoded, for records in the store are separated by '|'."""
+    return [want.lease, want.job, encode(want.project), *want[3:]]
+
+
+def _returned(given: str | Returned) -> list[object]:
+    if isinstance(given, str):
+        return [given]
+    lease, outcome = given
+    if outcome is None:
+        return [lease]
+    readings = orjson.dumps(outcome.readings, default=list).decode() if outcome.readings else ""
+    used = outcome.used
+    return [lease, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter]

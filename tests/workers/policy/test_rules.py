@@ -1,0 +1,105 @@
+"""The rules engine, rule by rule; the clamps hold whatever fired."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.policy.rules import Rules, RulesConfig, RulesState, error_rate, record, step
+
+CONFIG = RulesConfig()
+
+
+def state(limit: int = 10, configured: int = 10, ok: int = 0, errors: int = 0, **changes: object) -> RulesState:
+    made = RulesState(configured, limit, started_at=0.0, **changes)  # type: ignore[arg-type]
+    for index in range(ok + errors):
+        record(made, index >= ok, 1000.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ok", "errors", "want"),
+    [(79, 21, 9), (80, 20, 10), (0, 1, 9), (100, 0, 10), (0, 0, 10)],
+)
+def test_above_a_fifth_of_errors_one_less(ok: int, errors: int, want: int) -> None:
+    made = state(ok=ok, errors=errors)
+    step(CONFIG, made, 1000.0)
+    assert made.limit == want
+
+
+def test_one_more_after_two_minutes_below_a_twentieth() -> None:
+    made = state(limit=6, ok=100, errors=4)
+    limits = []
+    for now in range(1000, 1250, 5):
+        step(CONFIG, made, float(now))
+        limits.append(made.limit)
+    assert limits == [6] * 24 + [7] * 24 + [8] * 2
+
+
+def test_a_middling_rate_ends_the_row() -> None:
+    made = state(limit=6, ok=100)
+    step(CONFIG, made, 1000.0)
+    for _ in range(10):
+        record(made, True, 1060.0)
+    step(CONFIG, made, 1060.0)
+    made.seconds.clear()
+    step(CONFIG, made, 1119.0)
+    step(CONFIG, made, 1125.0)
+    assert made.limit == 6
+
+
+def test_outcomes_leave_the_window_after_ten_minutes() -> None:
+    made = state(errors=5)
+    assert error_rate(CONFIG, made, 1600.0) == (1.0, 5)
+    assert error_rate(CONFIG, made, 1601.0) == (0.0, 0)
+
+
+def test_cpu_halves_remembers_and_restores() -> None:
+    made = state(limit=10, cpu_percent=350.0)
+    limits = []
+    for now in (100.0, 125.0, 130.0, 135.0, 140.0):
+        step(CONFIG, made, now)
+        limits.append(made.limit)
+    made.cpu_percent = 100.0
+    step(CONFIG, made, 145.0)
+    assert limits == [10, 5, 2, 1, 1]
+    assert made.limit == 10
+
+
+def test_the_floor_holds_except_for_cpu_and_the_slo_cap() -> None:
+    made = state(limit=5, errors=10)
+    for now in range(1000, 1100, 5):
+        step(CONFIG, made, float(now))
+    assert made.limit == 5
+    made.slo = 3
+    step(CONFIG, made, 1100.0)
+    assert made.limit == 3
+
+
+@pytest.mark.parametrize("cap", [1, 3, 7])
+def test_the_slo_cap_holds_under_any_rule(cap: int) -> None:
+    engine = Rules(CONFIG, state(limit=10, errors=3, ok=7))
+    engine.set_slo_constraint(cap)
+    for now in range(1000, 1400, 5):
+        engine.advance(float(now))
+        assert 1 <= engine.limit <= cap
+
+
+def test_a_senseless_slo_cap_is_refused() -> None:
+    with pytest.raises(ValueError, match="SLO constraint must be >= 1, got 0"):
+        Rules(CONFIG, state()).set_slo_constraint(0)
+
+
+def test_status_tells_the_last_reason_and_changes_nothing() -> None:
+    engine = Rules(CONFIG, state(errors=3))
+    engine.advance(1000.0)
+    status = engine.status(1000.0)
+    assert (status.configured, status.current, status.error_rate, status.window_size) == (10, 9, 1.0, 3)
+    assert "error rate 100%" in status.reason
+    assert engine.status(1000.0) == status
+
+
+@pytest.mark.parametrize("percent", [float("nan"), -1.0, float("inf")])
+def test_a_senseless_cpu_load_is_ignored(percent: float) -> None:
+    engine = Rules(CONFIG, state(cpu_percent=50.0))
+    engine.set_cpu(percent)
+    assert engine.state.cpu_percent == 50.0

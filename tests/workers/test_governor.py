@@ -1,0 +1,251 @@
+"""The governor on a real store: decisions by compare-and-set, over any change of leader, by the operator's wishes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import orjson
+import pytest
+
+from workers.governor import Governor
+from workers.policy.admission import Outcome
+from workers.policy.events import Cost
+from workers.pool_state import PoolStates, findings
+from workers.store.connection import connect_async
+from workers.store.governor_store import Decision
+from workers.store.keys import Keys
+from workers.store.leases import LeaseStore, Returned, Verdict, Want
+from workers.wishes import WishError, Wishes
+
+KEYS = Keys("test")
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+async def client(redis_url):
+    client = connect_async(redis_url)
+    await client.hset(KEYS.job_limits, "j", 60)
+    yield client
+    await client.aclose()
+
+
+def governor(client, **wishes):
+    return Governor(client, KEYS, lambda pool: Wishes(**wishes))
+
+
+class Traffic:
+    """Callers of one pool, and a provider with a cap of its own, in virtual time."""
+
+    def __init__(self, client, cap=1000, latency_ms=500, refusal_ms=20):
+        self.leases = LeaseStore(client, KEYS)
+        self.cap, self.latency_ms, self.refusal_ms = cap, latency_ms, refusal_ms
+        self.now_ms = START_MS
+        self.open: dict[str, tuple[int, int]] = {}
+        self.serial = itertools.count()
+        self.statuses: list[int] = []
+        self.asked = 0
+
+    async def step(self, by_ms=25, wanted=4, decide=None):
+        self.now_ms += by_ms
+        ended = [lease for lease, (at, _) in self.open.items() if at <= self.now_ms]
+        back = []
+        for lease in ended:
+            _, status = self.open.pop(lease)
+            self.statuses.append(status)
+            back.append(Returned(lease, Outcome(status, Cost(1.0, 300.0, 100.0), reporter=lease)))
+        wants = [Want(f"l{next(self.serial)}", "j", "p", "m", 300.0, 100.0) for _ in range(wanted)]
+        answer = await self.leases.admit(
+            pool="p", node="n", ttl_ms=60_000, give_back=back, wanted=wants, now_ms=self.now_ms
+        )
+        for want, verdict in zip(wants, answer.verdicts, strict=True):
+            if verdict is Verdict.GRANTED:
+                served = sum(status == 200 for _, status in self.open.values())
+                takes, status = (self.latency_ms, 200) if served < self.cap else (self.refusal_ms, 429)
+                self.open[want.lease] = (self.now_ms + takes, status)
+        if answer.decide and decide is not None:
+            self.asked += 1
+            await decide(self.now_ms)
+        return answer
+
+    async def run(self, seconds, decide):
+        for _ in range(int(seconds * 40)):
+            await self.step(decide=decide)
+
+
+async def test_nothing_is_granted_before_the_first_decision(client):
+    traffic = Traffic(client)
+    answer = await traffic.step()
+    assert (answer.reason, answer.decide) == ("no_parameters", True)
+    assert traffic.open == {}
+    assert await governor(client, limit=3).tick("p", traffic.now_ms)
+    answer = await traffic.step(by_ms=2000)
+    assert 0 < len(traffic.open) <= 3
+    assert answer.limit == 3
+
+
+async def test_a_hidden_cap_is_found_and_kept(client):
+    """The store asks for decisions as the traffic goes; nobody is told of the cap of 20."""
+    traffic, decider = Traffic(client, cap=20), governor(client)
+    await traffic.run(20, lambda now: decider.tick("p", now))
+    assert traffic.asked > 50
+    refused = traffic.statuses.count(429) / len(traffic.statuses)
+    served = traffic.statuses.count(200) / (20 * 20 / 0.5)
+    assert refused < 0.05, f"refused {refused:.1%}"
+    assert served > 0.75, f"served {served:.1%} of the capacity"
+    (state,) = await PoolStates(client, KEYS).all()
+    assert 17 <= state.limit <= 24
+    assert state.rate_limited == traffic.statuses.count(429)
+    assert state.changes[0]["to"] == state.limit
+
+
+async def test_decisions_survive_a_change_of_leader_at_every_turn(client):
+    """Two governors take turns; neither is told of the other, and the limit is found all the same."""
+    traffic = Traffic(client, cap=20)
+    leaders = itertools.cycle([governor(client), governor(client)])
+    await traffic.run(20, lambda now: next(leaders).tick("p", now))
+    (state,) = await PoolStates(client, KEYS).all()
+    assert 17 <= state.limit <= 24
+    assert traffic.statuses.count(429) < 0.05 * len(traffic.statuses)
+
+
+async def test_of_decisions_made_at_once_one_is_in_force_and_a_stale_leader_is_refused(client):
+    decider = governor(client)
+    await decider.tick("p", START_MS)
+    store = decider.store
+    brief = await store.read("p", now_ms=START_MS)
+    decision = Decision(brief.parameters, None, None, brief.cursor)
+    await decider.tick("p", START_MS + 1000)  # meanwhile another one decides
+    assert not await store.commit("p", brief.version, decision)
+    versions = [(await store.read("p", now_ms=START_MS)).version]
+    many = [governor(client) for _ in range(8)]
+    results = await asyncio.gather(*(one.tick("p", START_MS + 2000) for one in many))
+    versions.append((await store.read("p", now_ms=START_MS)).version)
+    assert versions[1] - versions[0] == sum(results)
+
+
+async def test_events_enter_exactly_one_decision(client):
+    traffic, one, other = Traffic(client), governor(client), governor(client)
+    await one.tick("p", START_MS)
+    for turn in range(60):
+        await traffic.step(by_ms=200)
+        if turn % 3 == 2:
+            await (one if turn % 2 else other).tick("p", traffic.now_ms)
+    await other.tick("p", traffic.now_ms + 5000)
+    brief = await other.store.read("p", now_ms=traffic.now_ms)
+    assert brief.events == []
+    seen = orjson.loads(brief.state.policy)["engine"]["log"]["sent_total"]
+    assert seen == int(await client.hget(KEYS.counters("p"), "granted")) > 100
+
+
+async def test_a_state_that_cannot_be_read_starts_anew(client, caplog):
+    await governor(client, limit=7).tick("p", START_MS)
+    await client.hset(KEYS.governor("p"), "state", '{"limit_wished": 7, "cap": 60, "ceiling": 14, "policy": {"x": 1}}')
+    assert await governor(client, limit=7).tick("p", START_MS + 1000)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert state.limit == 7
+    assert "begins anew" in caplog.text
+
+
+async def test_without_decisions_the_limit_falls_to_the_floor(client):
+    traffic = Traffic(client)
+    await governor(client, limit=9, floor=2).tick("p", traffic.now_ms)
+    assert (await traffic.step()).limit == 9
+    traffic.now_ms += 120_000
+    answer = await traffic.step()
+    assert (answer.limit, answer.decide) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "configured, live, cap, want",
+    [
+        ({}, {}, 60, (10, 60)),
+        ({}, {}, 4, (4, 4)),
+        ({"limit": 8}, {}, 60, (8, 16)),
+        ({"limit": 8}, {}, 12, (8, 12)),
+        ({"limit": 8}, {}, 5, (5, 5)),
+        ({"limit": 8, "ceiling": 9}, {}, 60, (8, 9)),
+        ({"limit": 8}, {"limit": 3}, 60, (3, 6)),
+        ({"limit": 8}, {"ceiling": 30, "limit": 20}, 60, (20, 30)),
+        ({"limit": 8}, {"adaptive": False}, 60, (8, 16)),
+        ({}, {"profile": "fixed", "limit": 5}, 60, (5, 10)),
+        ({"limit": 8}, {"profile": "rules"}, 60, (8, 16)),
+    ],
+)
+async def test_limits_follow_configuration_wishes_and_the_running_jobs(client, configured, live, cap, want):
+    await client.hset(KEYS.job_limits, "j", cap)
+    decider = governor(client, **configured)
+    await decider.tick("p")
+    if live:
+        await decider.set("p", **live)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert (state.limit, state.ceiling) == want
+
+
+async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):
+    decider = governor(client, limit=8)
+    await decider.tick_all(["p", "q"])
+    await decider.set("p", limit=3)
+    assert {s.pool: s.limit for s in await PoolStates(client, KEYS).all()} == {"p": 3, "q": 8}
+    await decider.set("p", limit=None)
+    assert {s.pool: s.limit for s in await PoolStates(client, KEYS).all()} == {"p": 8, "q": 8}
+    changes = (await PoolStates(client, KEYS).all())[0].changes
+    assert [(c["from"], c["to"], c["reason"]) for c in changes[:2]] == [
+        (3, 8, "set by the operator"), (8, 3, "set by the operator"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wish, message",
+    [
+        ({"limit": 0}, "limit must be a whole number >= 1, got 0"),
+        ({"limit": True}, "limit must be"),
+        ({"limt": 3}, "there is no wish 'limt'"),
+        ({"profile": "best"}, "profile must be one of default"),
+        ({"limit": 9, "ceiling": 5}, r"limit must be <= ceiling \(5\), got 9"),
+        ({"settle_s": 3.0}, "settle_s is for profile 'classic'"),
+        ({"profile": "rules", "break_s": 3.0}, "has no breaker"),
+        ({"weights": {"a": 0}}, "weights must be numbers above 0"),
+        ({"pacing_s": float("nan")}, "pacing_s must be"),
+    ],
+)
+async def test_a_wish_that_cannot_be_changes_nothing(client, wish, message):
+    decider = governor(client)
+    with pytest.raises(WishError, match=message):
+        await decider.set("p", **wish)
+    assert await client.hgetall(KEYS.wishes) == {}
+
+
+async def test_the_slo_cap_binds_every_pool_and_is_lifted(client):
+    decider = governor(client, limit=8)
+    await decider.tick_all(["p", "q"])
+    await decider.set_slo(2)
+    assert [s.limit for s in await PoolStates(client, KEYS).all()] == [2, 2]
+    with pytest.raises(ValueError, match="SLO constraint must be >= 1, got 0"):
+        await decider.set_slo(0)
+    await decider.set_slo(None)
+    assert [s.limit for s in await PoolStates(client, KEYS).all()] == [8, 8]
+
+
+async def test_requests_per_minute_are_never_exceeded(client):
+    traffic, decider = Traffic(client), governor(client, rpm=120)
+    starts = []
+    for _ in range(600):
+        await traffic.step(by_ms=200, wanted=2, decide=lambda now: decider.tick("p", now))
+        granted = int(float(await client.hget(KEYS.counters("p"), "granted") or 0))
+        starts.append((traffic.now_ms, granted))
+    ahead = dict(starts)
+    assert all(ahead[at] - granted <= 120 for (at, _), (_, granted) in zip(starts[300:], starts, strict=False))
+    assert starts[-1][1] > 190
+
+
+async def test_what_operators_see(client):
+    traffic, decider = Traffic(client, cap=0), governor(client, limit=4)
+    await decider.tick("p", traffic.now_ms)
+    await traffic.run(3, lambda now: decider.tick("p", now))
+    (state,) = await PoolStates(client, KEYS).all()
+    assert state.breaker in ("open", "half_open")
+    assert state.rate_limited > 0
+    assert state.refused["breaker"] > 0
+    assert state.waiting == ["p"] or state.projects == {}  # the view's clock is the store's, years after the test's
+    assert any("circuit breaker" in finding for finding in findings(state))

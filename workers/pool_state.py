@@ -1,0 +1,183 @@
+"""What is the case in each pool, for people to see: limits and why they are so, who waits, what was refused, budgets.
+
+Nothing here decides anything, and nothing that decides reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from workers.policy.admission import EnforcementState, effective_limit
+from workers.policy.parameters import BreakerPhase, Parameters
+from workers.store.connection import AsyncStoreClient
+from workers.store.governor_store import GovernorStore
+from workers.store.keys import Keys
+
+STALE_S = 10.0
+FLAPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectState:
+    """One project in one pool; `service` is what it was given so far, in weighted tokens."""
+
+    open: int
+    waiting: bool
+    service: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """One budget: what we believe is left of `capacity` now, and what comes back a minute."""
+
+    level: float
+    capacity: float
+    refill_per_min: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """One pool as it is. `limit` was decided, `effective_limit` is in force (less after a refusal, or when nobody
+    decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
+    that cannot be heard."""
+
+    pool: str
+    profile: str
+    limit: int
+    effective_limit: int
+    ceiling: int
+    floor: int
+    open: int
+    projects: Mapping[str, ProjectState]
+    granted: int
+    refused: Mapping[str, int]
+    statuses: Mapping[int, int]
+    breaker: str
+    breaker_for_s: float
+    breaks: int
+    budgets: Mapping[str, BudgetState]
+    decided_s_ago: float
+    reason: str
+    changes: Sequence[Mapping[str, Any]]
+    wish: Mapping[str, Any]
+    zombies: int
+
+    @property
+    def waiting(self) -> list[str]:
+        return [name for name, project in self.projects.items() if project.waiting]
+
+    @property
+    def rate_limited(self) -> int:
+        return self.statuses.get(429, 0)
+
+
+class PoolStates:
+    """Reads the pools' states."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys, self._store = client, keys, GovernorStore(client, keys)
+
+    async def all(self) -> list[PoolState]:
+        """Every pool with live state, by name."""
+        zombies = await self._zombies()
+        found = [await self._one(pool, zombies[pool]) for pool in await self._store.pools()]
+        return [state for state in found if state is not None]
+
+    async def _one(self, pool: str, zombies: int) -> PoolState | None:
+        k = self._keys
+        brief = await self._store.read(pool)
+        if brief.parameters is None:
+            return None
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(k.open, f"p:{pool}")
+        pipe.hgetall(k.counters(pool))
+        pipe.lrange(k.changes(pool), 0, -1)
+        opened, counters, changes = await pipe.execute()
+        engine = orjson.loads(brief.state.policy)["engine"] if brief.state else {}
+        remembered = await self._store.enforcement(pool)
+        return _state(
+            pool, brief.parameters, remembered, brief.now,
+            profile=engine.get("kind", ""), ceiling=brief.state.ceiling if brief.state else brief.parameters.limit,
+            open_calls=int(opened or 0), counters=counters, changes=[orjson.loads(line) for line in changes],
+            reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies,
+        )  # fmt: skip
+
+    async def _zombies(self) -> Counter[str]:
+        """Leases by pool whose node cannot be heard."""
+        held = [holder.split("|", 4)[:4] for holder in (await self._redis.hgetall(self._keys.holders)).values()]
+        nodes = sorted({node for *_, node in held})
+        heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
+        silent = {node for node, beacon in zip(nodes, heard, strict=True) if beacon is None}
+        return Counter(pool for pool, _, _, node in held if node in silent)
+
+
+def _state(
+    pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
+    open_calls: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
+    wish: Mapping[str, Any], zombies: int,
+) -> PoolState:  # fmt: skip
+    refused = remembered.get("refused", 0) if remembered.get("version") == parameters.version else 0
+    enforced = EnforcementState(version=parameters.version, refused=int(refused))
+    numbers = {name: round(float(value)) for name, value in counters.items()}
+    ttl_s = parameters.demand_ttl_s
+    return PoolState(
+        pool=pool,
+        profile=profile,
+        limit=parameters.limit,
+        effective_limit=effective_limit(parameters, enforced, now),
+        ceiling=ceiling,
+        floor=parameters.stale_limit,
+        open=open_calls,
+        projects={
+            unquote(name): ProjectState(
+                standing["open"], standing["waiting"] and now <= standing["asked_at"] + ttl_s, standing["service"]
+            )
+            for name, standing in sorted(remembered.get("projects", {}).items())
+            if standing["open"] or now <= standing["asked_at"] + ttl_s
+        },
+        granted=numbers.get("granted", 0),
+        refused={n.removeprefix("refused:"): v for n, v in sorted(numbers.items()) if n.startswith("refused:")},
+        statuses={int(n.removeprefix("status:")): v for n, v in sorted(numbers.items()) if n.startswith("status:")},
+        breaker=parameters.breaker.value,
+        breaker_for_s=max(0.0, parameters.breaker_until - now) if parameters.breaker is BreakerPhase.OPEN else 0.0,
+        breaks=parameters.break_number,
+        budgets={
+            bucket.name: _budget(bucket.capacity, bucket.net_refill_per_s, fill, now)
+            for bucket in parameters.buckets
+            if (fill := remembered.get("fills", {}).get(bucket.name)) is not None
+        },
+        decided_s_ago=max(0.0, now - parameters.decided_at),
+        reason=reason,
+        changes=changes,
+        wish=wish,
+        zombies=zombies,
+    )
+
+
+def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now: float) -> BudgetState:
+    level = min(max(capacity, fill["level"]), fill["level"] + refill_per_s * max(0.0, now - fill["at"]))
+    return BudgetState(level, capacity, 60.0 * refill_per_s)
+
+
+def findings(state: PoolState) -> list[str]:
+    """What an operator should look at in a pool; nothing, if all is well."""
+    found = []
+    if state.breaker != BreakerPhase.CLOSED.value:
+        found.append(f"the circuit breaker is {state.breaker.replace('_', ' ')}, for {state.breaker_for_s:.0f} s more")
+        if state.breaks >= FLAPS:
+            found.append(f"the circuit breaker flaps: this is its break number {state.breaks}")
+    elif state.waiting and state.limit <= state.floor < state.ceiling:
+        found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
+    if state.decided_s_ago > STALE_S and (state.open or state.waiting):
+        found.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
+    if state.open > state.effective_limit:
+        found.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
+    if state.zombies:
+        found.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end at their deadlines")
+    return found

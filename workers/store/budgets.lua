@@ -1,0 +1,84 @@
+-- Budgets that refill: levels, reservations, settlement.             Model: workers/policy/admission.py, same names
+-- A cost is {requests, input tokens, output tokens}. Times are seconds here, as in the parameters.
+local MAX_WAIT_S, CATCH_UP_S = 5, 0.05
+
+local function amount(unit, cost)
+  if unit == 'requests' then return cost[1] end
+  if unit == 'input_tokens' then return cost[2] end
+  if unit == 'output_tokens' then return cost[3] end
+  return cost[2] + cost[3]
+end
+
+local function net_refill(bucket)
+  return math.max(0.05 * bucket.refill_per_s, bucket.refill_per_s - bucket.drain_per_s)
+end
+
+local function gain(bucket, level)
+  local share = level / bucket.capacity
+  if share >= bucket.reserve then
+    return 1 + (bucket.surplus_gain - 1) * math.min(1, (share - bucket.reserve) / 0.2)
+  end
+  return math.max(0.1, share / bucket.reserve)
+end
+
+-- The bucket's fill brought to `now`, dated anew first if the governor has a newer snapshot.
+local function refilled(state, bucket, now)
+  local fill = state.fills[bucket.name]
+  if not fill then
+    fill = {level = bucket.capacity, at = now, snapshot = -1, credit = bucket.credit, next_at = 0}
+    state.fills[bucket.name] = fill
+  end
+  local net = bucket.refill_per_s - bucket.drain_per_s
+  if fill.snapshot ~= bucket.snapshot then
+    fill.snapshot = bucket.snapshot
+    if bucket.snapshot > 0 then
+      local since = amount(bucket.unit, state.spent[bucket.model] or {0, 0, 0}) - bucket.spent
+      fill.level = math.min(bucket.capacity, bucket.level + net * (now - bucket.dated_at)) - since
+      fill.at = now
+    end
+  end
+  local grown = math.min(bucket.capacity, fill.level + net * math.max(0, now - fill.at))
+  fill.level = math.max(fill.level, grown) + bucket.credit - fill.credit
+  fill.credit, fill.at = bucket.credit, now
+  return fill
+end
+
+local function bucket_wait(state, bucket, cost, now)
+  local fill = refilled(state, bucket, now)
+  local need = math.min(amount(bucket.unit, cost), bucket.capacity)
+  if fill.level < need then return math.min(MAX_WAIT_S, (need - fill.level) / math.max(1e-9, net_refill(bucket))) end
+  return fill.next_at - now
+end
+
+local function reserve(params, state, model, cost, now)
+  for _, bucket in ipairs(params.buckets) do
+    if bucket.model == '' or bucket.model == model then
+      local fill, taken = refilled(state, bucket, now), amount(bucket.unit, cost)
+      fill.level = fill.level - taken
+      if bucket.paced then
+        fill.next_at = math.max(fill.next_at, now - CATCH_UP_S) + taken / (gain(bucket, fill.level) * net_refill(bucket))
+      end
+    end
+  end
+end
+
+local function spend(state, model, cost, sign)
+  local spent = state.spent[model] or {0, 0, 0}
+  state.spent[model] = {spent[1] + sign * cost[1], spent[2] + sign * cost[2], spent[3] + sign * cost[3]}
+  return state.spent[model]
+end
+
+-- Tokens that were reserved and not used come back; requests never do.
+local function settle(params, state, model, reserved, used, ok)
+  if ok and used[2] + used[3] <= 0 then return end
+  local back = {0, reserved[2] - (ok and used[2] or 0), reserved[3] - (ok and used[3] or 0)}
+  for _, name in ipairs(model == '' and {''} or {model, ''}) do
+    if state.spent[name] then spend(state, name, back, -1) end
+  end
+  for _, bucket in ipairs(params.buckets) do
+    local fill = state.fills[bucket.name]
+    if fill and (bucket.model == '' or bucket.model == model) then
+      fill.level = math.min(math.max(bucket.capacity, fill.level), fill.level + amount(bucket.unit, back))
+    end
+  end
+end

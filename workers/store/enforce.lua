@@ -1,0 +1,110 @@
+-- The enforcer's decision about one call.                            Model: workers/policy/admission.py, same names
+-- `state` is what one pool remembers between calls; `projects` its standings; times in seconds.
+local function new_state()
+  return {version = 0, refused = 0, refused_at = 0, paced_until = 0, last_sent_at = -1e9, held_by = '', probed_break = 0,
+          probe_until = 0, fills = {}, spent = {}, projects = {}, asked_ms = 0, undecided = false, decider = ''}
+end
+
+local function obey(params, state)
+  if state.version ~= params.version then state.version, state.refused = params.version, 0 end
+end
+
+local function effective_limit(params, state, now)
+  local limit = params.limit
+  if state.refused > 0 then limit = math.min(limit, params.limit_if_refused) end
+  if now > params.decided_at + params.stale_after_s then limit = math.min(limit, params.stale_limit) end
+  return limit
+end
+
+-- The project's standing, made if need be; `open_of` tells how many calls a project has open.
+local function standing_of(params, state, project, open_of, now)
+  local ttl = params.demand_ttl_s
+  local standing = state.projects[project]
+  if not standing then
+    for name, other in pairs(state.projects) do
+      if other.open == 0 and now > other.asked_at + ttl then state.projects[name] = nil end
+    end
+    standing = {open = open_of(project), service = 0, asked_at = 0, waiting = false}
+    state.projects[project] = standing
+  end
+  if standing.open == 0 and now > standing.asked_at + ttl then
+    local least
+    for name, other in pairs(state.projects) do
+      if name ~= project and (not least or other.service < least) then least = other.service end
+    end
+    standing.service = math.max(standing.service, least or 0)
+  end
+  standing.asked_at = now
+  return standing
+end
+
+local function is_turn(params, state, project, limit, tokens, now)
+  local present = {}
+  for name, standing in pairs(state.projects) do
+    local silent = now > standing.asked_at + params.demand_ttl_s
+    if standing.open > 0 or not silent then
+      if silent then standing.waiting = false end
+      present[name] = standing
+    end
+  end
+  local rate_bound = state.held_by ~= '' and state.held_by ~= 'limit'
+  return may_take(params, project, present, limit, rate_bound, 1 + tokens * params.token_scale)
+end
+
+-- nil, or the reason and after how many seconds to ask again (nil: nothing to wait for but a lease or a decision).
+-- `room` are the slots that other rules leave to this pool.
+local function denial(params, state, want, open, room, now)
+  if params.breaker ~= 'closed' then
+    if now < params.breaker_until then return 'breaker', params.breaker_until - now end
+    if state.probed_break == params.break_number and now < state.probe_until then return 'probe' end
+    return nil
+  end
+  local limit = math.min(effective_limit(params, state, now), room)
+  if open >= limit then return 'limit' end
+  local hold_until = params.hold_until
+  if state.refused >= params.stop_after then
+    hold_until = math.max(hold_until, state.refused_at + params.feedback_s)
+  end
+  if now < hold_until then return 'judging', hold_until - now end
+  if not is_turn(params, state, want.project, limit, want.input + want.output, now) then return 'fair_share' end
+  local wait, reason = 0, nil
+  local function consider(seconds, name)
+    if seconds > wait then wait, reason = seconds, name end
+  end
+  if params.solo_s > 0 then consider(state.last_sent_at + params.solo_s - now, 'solo') end
+  if params.pace_s > 0 then consider(state.paced_until - params.burst_s - now, 'pacing') end
+  for _, bucket in ipairs(params.buckets) do
+    if bucket.model == '' or bucket.model == want.model then
+      consider(bucket_wait(state, bucket, want.cost, now), bucket.name)
+    end
+  end
+  if wait > 1e-9 then return reason, wait end
+  return nil
+end
+
+-- What a grant changes; returns the model's counters just after the reservation.
+local function take(params, state, want, probe, now)
+  if probe then state.probed_break, state.probe_until = params.break_number, now + params.probe_s end
+  reserve(params, state, want.model, want.cost, now)
+  if params.pace_s > 0 then
+    state.paced_until = math.max(state.paced_until, now) + params.pace_s * (1 + params.pace_jitter * want.jitter)
+  end
+  state.last_sent_at, state.held_by = now, ''
+  local spent = spend(state, want.model, want.cost, 1)
+  if want.model ~= '' then spend(state, '', want.cost, 1) end
+  local standing = state.projects[want.project]
+  standing.open = standing.open + 1
+  standing.service = standing.service + (1 + want.cost[2] + want.cost[3]) / weight_of(params, want.project)
+  return spent
+end
+
+-- A counted refusal takes the pending step back and the saved-up credit with it, before any decision comes.
+local function note_refusal(params, state, sent_at, now)
+  if sent_at <= params.counts_after then return end
+  obey(params, state)
+  state.refused, state.refused_at = state.refused + 1, now
+  for _, bucket in ipairs(params.buckets) do
+    local fill = state.fills[bucket.name]
+    if bucket.credit ~= 0 and fill then fill.level = math.min(fill.level, 0) end
+  end
+end

@@ -1,0 +1,41 @@
+-- Gives leases of one pool back with their outcomes; appends what the governor has to know to `events`.
+-- An outcome is [id], if the call was not made or its end is not known, or [id, status, input tokens, output tokens,
+-- readings (JSON text, '' for none), reporter].                      Model: workers/policy/admission.py, release
+local BEFORE_MODEL = '^' .. string.rep('[^|]*|', 13)
+local function number(text) return tonumber(text) or 0 end
+
+local function give_back(params, state, books, outcomes, events, counters, now)
+  local ids, trouble = {}, false
+  for i, outcome in ipairs(outcomes) do ids[i] = outcome[1] end
+  local found, freed = release(books.leases, books.holders, books.open, ids)
+  for _, outcome in ipairs(outcomes) do
+    local id, status = outcome[1], outcome[2]
+    local holder = found[id]
+    if holder then
+      found[id] = nil
+      local part = {}
+      for field in string.gmatch(holder, '([^|]*)|') do part[#part + 1] = field end
+      local model, sent_at = string.match(holder, BEFORE_MODEL .. '(.*)$'), number(part[5]) / 1000
+      local standing = state.projects[part[3]]
+      if standing then standing.open = math.max(0, standing.open - 1) end
+      local reserved = {1, number(part[8]), number(part[9])}
+      if status and params then
+        local used = {1, outcome[3], outcome[4]}
+        local ok, refused = status >= 200 and status < 300, status == 429 or status == 529
+        local failed = not refused and (status == 408 or status >= 500 or status < 100)
+        settle(params, state, model, reserved, used, ok)
+        if refused then note_refusal(params, state, sent_at, now) end
+        trouble = trouble or refused or failed
+        counters['status:' .. status] = (counters['status:' .. status] or 0) + 1
+        counters.input_tokens = (counters.input_tokens or 0) + used[2]
+        counters.output_tokens = (counters.output_tokens or 0) + used[3]
+        local spent = {number(part[11]), number(part[12]), number(part[13])}
+        events[#events + 1] = {'done', id, now, sent_at, number(part[6]), status, model, spent, number(part[10]), used,
+                               outcome[5], outcome[6], part[7] == '1'}
+      elseif params then
+        settle(params, state, model, reserved, {0, 0, 0}, false)
+      end
+    end
+  end
+  return freed, trouble
+end

@@ -1,0 +1,121 @@
+"""What an operator wants of a pool: first values from the configuration, changed live, never by the governor itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.classic import ClassicConfig
+from workers.policy.parameters import FairMode
+from workers.policy.profiles import PROFILES, EngineConfig, FixedConfig, PoolConfig
+from workers.store.keys import encode
+
+PACING_JITTER = 0.5
+
+
+class WishError(ValueError):
+    """A wish that cannot be: unknown, of the wrong type or out of bounds. The message names it and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """One pool's wishes; None means the profile's own value.
+
+    limit      open calls to begin with (`adaptive`), or always (not `adaptive`)
+    ceiling    most open calls; by default twice `limit`, and without a limit whatever the running jobs allow
+    floor      least limit, also the one in force while nobody decides for long
+    rpm, tpm   requests and tokens a minute that are never exceeded
+    settle_s   how long after a cut nothing moves (profile `classic`)
+    break_s    the breaker's first break (profiles `default` and `classic`)
+    pacing_s   time between two grants, +-50 %
+    fair       how the pool is shared between projects; `weights` of projects, absent: 1
+    """
+
+    limit: int | None = None
+    adaptive: bool = True
+    ceiling: int | None = None
+    floor: int = 1
+    rpm: int | None = None
+    tpm: int | None = None
+    settle_s: float | None = None
+    break_s: float | None = None
+    pacing_s: float | None = None
+    profile: str = "default"
+    fair: str = FairMode.WORK_CONSERVING.value
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def with_live(self, wish: Mapping[str, Any]) -> Wishes:
+        """With live wishes over these; raises `WishError`."""
+        known = [f.name for f in fields(self)]
+        for name, value in wish.items():
+            if name not in known:
+                raise WishError(f"there is no wish {name!r}; there are {', '.join(known)}")
+            _check(name, value)
+        wished = replace(self, **wish)
+        if wished.limit is not None and wished.ceiling is not None and wished.limit > wished.ceiling:
+            raise WishError(f"limit must be <= ceiling ({wished.ceiling}), got {wished.limit}")
+        if wished.settle_s is not None and wished.profile != "classic":
+            raise WishError(f"settle_s is for profile 'classic', not for {wished.profile!r}")
+        if wished.break_s is not None and wished.profile not in ("default", "classic"):
+            raise WishError(f"profile {wished.profile!r} has no breaker, so no break_s")
+        return wished
+
+    def config(self, cap: int) -> PoolConfig:
+        """What the policy is to obey while the running jobs together may hold `cap` calls (0: none runs).
+
+        Holds: floor <= ceiling <= cap.
+        """
+        wanted = self.ceiling if self.ceiling is not None else None if self.limit is None else 2 * self.limit
+        bounds = [bound for bound in (wanted, cap or None) if bound is not None]
+        ceiling = min(bounds, default=int(AdaptiveConfig().start))
+        return PoolConfig(
+            ceiling=ceiling,
+            engine=self._engine(),
+            limit=None if self.limit is None else min(self.limit, ceiling),
+            floor=min(self.floor, ceiling),
+            requests_per_min=self.rpm,
+            tokens_per_min=self.tpm,
+            fair=FairMode(self.fair),
+            weights={encode(project): float(weight) for project, weight in self.weights.items()},
+        )
+
+    def _engine(self) -> EngineConfig:
+        engine = PROFILES[self.profile] if self.adaptive else FixedConfig()
+        if isinstance(engine, ClassicConfig):
+            if self.settle_s is not None:
+                engine = replace(engine, settle_s=self.settle_s)
+            if self.pacing_s is not None:
+                engine = replace(engine, gap_s=self.pacing_s)
+        if isinstance(engine, AdaptiveConfig | ClassicConfig) and self.break_s is not None:
+            longest = max(engine.breaker.break_max_s, self.break_s)
+            breaker = replace(engine.breaker, break_s=self.break_s, break_max_s=longest)
+            engine = replace(engine, breaker=breaker)
+        return engine
+
+
+_WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
+_LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "pacing_s": 0}
+_CHOICES = {"profile": tuple(PROFILES), "fair": tuple(mode.value for mode in FairMode)}
+
+
+def _check(name: str, value: Any) -> None:
+    if name == "adaptive":
+        valid, wanted = isinstance(value, bool), "true or false"
+    elif name in _CHOICES:
+        valid, wanted = value in _CHOICES[name], f"one of {', '.join(_CHOICES[name])}"
+    elif name == "weights":
+        valid = isinstance(value, Mapping) and all(_is_number(w) and w > 0 for w in value.values())
+        wanted = "numbers above 0 by project"
+    else:
+        is_number = (isinstance(value, int) and not isinstance(value, bool)) if name in _WHOLE else _is_number(value)
+        valid = (value is None and name != "floor") or (is_number and _LEAST[name] <= value <= 1e12)
+        wanted = f"a {'whole ' if name in _WHOLE else ''}number >= {_LEAST[name]:g}"
+    if not valid:
+        raise WishError(f"{name} must be {wanted}, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
