@@ -85,7 +85,7 @@ class Gatherer:
         if job is None:
             return False
         started_ms = int(record.get("started_ms", record["created_ms"]))
-        finished_ms = await self._ledger.now_ms()
+        finished_ms = await self._ledger.wall_ms()
         header = ReportHeader(
             job_id=job_id,
             project=job.spec.project,

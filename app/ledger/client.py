@@ -58,7 +58,7 @@ class JobConflict(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job's state and counters at one instant. Times are ms of the store's lease clock."""
+    """A job's state and counters at one instant. Times are ms of the store's wall clock."""
 
     id: str
     state: JobState

@@ -1,11 +1,11 @@
 -- complete.lua: a job completes exactly once; its announcement stays in the outbox until somebody has made it.
--- KEYS  1 job  2 items  3 pages  4 job_limits  5 unfinished  6 outbox  7 clock
+-- KEYS  1 job  2 items  3 pages  4 job_limits  5 unfinished  6 outbox
 -- ARGV  1 now_ms  2 job id  3 report  4 retention s
 -- Reply 1 if this call completed it.
 --@include clock.lua
-local now = lease_clock(KEYS[7], ARGV[1])
 if redis.call('HGET', KEYS[1], 'state') ~= 'finishing' then return 0 end
-redis.call('HSET', KEYS[1], 'state', redis.call('HGET', KEYS[1], 'outcome'), 'report', ARGV[3], 'finished_ms', now)
+local outcome, finished = redis.call('HGET', KEYS[1], 'outcome'), wall_clock(ARGV[1])
+redis.call('HSET', KEYS[1], 'state', outcome, 'report', ARGV[3], 'finished_ms', finished)
 redis.call('DEL', KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[4], ARGV[2])
 redis.call('ZREM', KEYS[5], ARGV[2])

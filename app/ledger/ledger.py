@@ -169,9 +169,7 @@ class Ledger:
     async def start(self, job: str, limit: int) -> tuple[JobState | None, bool]:
         """Freeze the limit of a submitted job; returns its state now and whether this call started it."""
         k = self.keys
-        state, started = await self._scripts["start"](
-            keys=[k.job(job), k.base.job_limits, k.base.clock], args=["", job, limit]
-        )
+        state, started = await self._scripts["start"](keys=[k.job(job), k.base.job_limits], args=["", job, limit])
         return (JobState(state) if state else None), bool(started)
 
     async def attended(self, job: str) -> None:
@@ -181,6 +179,11 @@ class Ledger:
     async def now_ms(self) -> int:
         """The lease clock as last written: at most a few hundred ms old while anybody works."""
         return int(await self._redis.hget(self.keys.base.clock, "now") or 0)
+
+    async def wall_ms(self) -> int:
+        """The store's wall clock, which dates jobs."""
+        seconds, microseconds = await self._redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def progress(self, job: str) -> dict[str, str]:
         fields: dict[str, str] = await self._redis.hgetall(self.keys.job(job))
@@ -198,7 +201,7 @@ class Ledger:
         k = self.keys
         return bool(
             await self._scripts["complete"](
-                keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.base.clock],
+                keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox],
                 args=["", job, report, retention_s],
             )
         )

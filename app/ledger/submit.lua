@@ -3,17 +3,17 @@
 -- ARGV  1 now_ms  2 job id  3 digest  4 grace ms until the sweeper looks after it  5... field, value of the job's hash
 -- Reply 'new' | 'same' (this very job is there) | 'other' (the id is taken by another job).
 --@include clock.lua
-local now = lease_clock(KEYS[6], ARGV[1])
+local created, now = wall_clock(ARGV[1]), lease_clock(KEYS[6], ARGV[1])
 local digest = redis.call('HGET', KEYS[1], 'digest')
 if digest then
   redis.call('DEL', KEYS[3])
   return digest == ARGV[3] and 'same' or 'other'
 end
-redis.call('HSET', KEYS[1], 'digest', ARGV[3], 'state', 'submitted', 'created_ms', now, unpack(ARGV, 5))
+redis.call('HSET', KEYS[1], 'digest', ARGV[3], 'state', 'submitted', 'created_ms', created, unpack(ARGV, 5))
 if redis.call('EXISTS', KEYS[3]) == 1 then
   redis.call('RENAME', KEYS[3], KEYS[2])
   redis.call('PERSIST', KEYS[2])
 end
-redis.call('ZADD', KEYS[4], now, ARGV[2])
+redis.call('ZADD', KEYS[4], created, ARGV[2])
 redis.call('ZADD', KEYS[5], now + tonumber(ARGV[4]), ARGV[2])
 return 'new'

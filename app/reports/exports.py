@@ -13,7 +13,7 @@ import orjson
 
 from app.domain.opinion import JudicialOpinion
 from app.reports.durable import replacing
-from app.reports.files import COLUMNS, read_opinions, read_report
+from app.reports.files import COLUMNS, job_folder, read_opinions, read_report
 from app.reports.text import cell
 
 Format = Literal["csv", "jsonl", "parquet"]
@@ -33,7 +33,9 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
         if format == "csv":
             _write_csv(file, read_opinions(results_dir, job_id))
         else:
-            source = Path(report.files.opinions_jsonl if format == "jsonl" else report.files.opinions_parquet)
+            # By its name: the folder may have come here from another machine.
+            written = Path(report.files.opinions_jsonl if format == "jsonl" else report.files.opinions_parquet)
+            source = job_folder(results_dir, job_id) / written.name
             with source.open("rb") as lines:
                 shutil.copyfileobj(lines, file, 1 << 20)
     return out

@@ -27,6 +27,14 @@ def test_exact_formats_are_copies(tmp_path: Path, format: str, name: str) -> Non
     assert out.read_bytes() == (tmp_path / "results" / JOB / name).read_bytes()
 
 
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "csv"])
+def test_a_folder_that_was_moved_is_exported_from_where_it_is(tmp_path: Path, format: str) -> None:
+    finished(tmp_path / "written", opinion(0))
+    before = export(tmp_path / "written", JOB, format, tmp_path / "before").read_bytes()
+    (tmp_path / "written").rename(tmp_path / "here")
+    assert export(tmp_path / "here", JOB, format, tmp_path / "after").read_bytes() == before
+
+
 def test_csv_has_the_columns_of_the_parquet_file(tmp_path: Path) -> None:
     finished(tmp_path, opinion(0, argument='say "no", and\nmore'), opinion(1, score=None))
     out = export(tmp_path, JOB, "csv", tmp_path / "out.csv")
