@@ -119,7 +119,7 @@ class Dicast(Celery):  # type: ignore[misc]
         spec = self.pools.pools.get(pool)
         if spec is None:
             return Wishes()
-        return Wishes(limit=spec.limit, ceiling=spec.ceiling, rpm=spec.rpm, tpm=spec.tpm)
+        return Wishes(limit=spec.limit, ceiling=spec.ceiling, adaptive=spec.adaptive, rpm=spec.rpm, tpm=spec.tpm)
 
     def configuration(self) -> dict[str, Any]:
         """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""

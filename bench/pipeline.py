@@ -8,10 +8,12 @@ Open calls, refusals and capacity are the provider's own count. Every figure is 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,10 +32,16 @@ default = "sim"
 [pools.sim]
 provider = "simulated"
 base_url = "{url}/v1"
+[pools.wide]
+provider = "simulated"
+base_url = "{url}/v1"
+limit = 1000
+adaptive = false
 [pools.slow]
 provider = "simulated"
 base_url = "{url}/v1"
 limit = 1
+adaptive = false
 """
 
 Figures = dict[str, float]
@@ -73,13 +81,13 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def open_calls(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> Figures:
-    """One process holding `limit` open calls."""
-    wide = str(max(limit, 50))
+    """One process holding `limit` open calls; beside it, in the same run, the SDK alone at as many."""
+    wide, alone = str(max(limit, 50)), _sdk_alone(limit, calls, latency_s)
     with Machine(
         "--latency", str(latency_s), MAX_CONCURRENT_LLM_CALLS=str(limit), DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE=wide
     ) as m:
         worker = m.worker()
-        job = a_job(agents=10, dimensions=30, items=calls // 300)
+        job = a_job(agents=10, dimensions=30, items=calls // 300, pool="wide")
         before, started, peak = _cpu_s(worker), time.monotonic(), 0
         job_id = m.cluster.submit(job)
         while not m.cluster.app.ledger.status(job_id).state.ended:
@@ -88,13 +96,28 @@ def open_calls(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> 
         wall_s = time.monotonic() - started
         stats = m.provider.stats()
         assert stats["calls"] == calls
+        cpu_ms = 1000 * (_cpu_s(worker) - before) / calls
         return {
             "calls/s": calls / wall_s,
             "of ideal %": 100 * (calls / limit * latency_s) / wall_s,
-            "CPU ms/call": 1000 * (_cpu_s(worker) - before) / calls,
+            "CPU ms/call": cpu_ms,
+            "of SDK alone": cpu_ms / alone["cpu_ms"],
             "peak MB": peak / 1e6,
             "most open": stats["max_open"],
+            "SDK calls/s": alone["calls_per_s"],
+            "SDK CPU ms/call": alone["cpu_ms"],
+            "SDK peak MB": alone["peak_mb"],
         }
+
+
+def _sdk_alone(limit: int, calls: int, latency_s: float) -> Figures:
+    provider = Simulated("--latency", str(latency_s))
+    try:
+        command = [sys.executable, "-m", "bench.sdk_alone", f"{provider.base_url}/v1", "--open", str(limit)]
+        figures: Figures = json.loads(subprocess.check_output([*command, "--calls", str(calls)]))
+        return figures
+    finally:
+        provider.stop()
 
 
 def capped() -> Figures:
@@ -138,7 +161,7 @@ def pools(seconds: float = 10.0) -> Figures:
     with Machine("--latency", "0.2", MAX_CONCURRENT_LLM_CALLS="251", DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="251") as m:
         m.worker()
         slow = m.cluster.submit(a_job(agents=1, dimensions=10, items=20, pool="slow"))
-        fast = m.cluster.submit(a_job(agents=10, dimensions=10, items=100, pool="sim"))
+        fast = m.cluster.submit(a_job(agents=10, dimensions=10, items=100, pool="wide"))
         until(lambda: m.cluster.done(fast) > 200 and m.cluster.done(slow) > 3, "both pools run")
         before = m.cluster.done(fast), m.cluster.done(slow), time.monotonic()
         time.sleep(seconds)

@@ -59,6 +59,7 @@ class PoolSpec:
     schema_lengths: bool = True
     limit: int | None = None
     ceiling: int | None = None
+    adaptive: bool = True
     rpm: int | None = None
     tpm: int | None = None
     api_version: str | None = None
@@ -161,6 +162,8 @@ def _pool(name: str, table: Any) -> PoolSpec:
     limit, ceiling = values.get("limit"), values.get("ceiling")
     if limit is not None and ceiling is not None and limit > ceiling:
         raise PoolsError(f"pool {name!r}: limit must be <= ceiling ({ceiling}), got {limit}")
+    if limit is None and not values.get("adaptive", True):
+        raise PoolsError(f"pool {name!r}: adaptive = false needs a limit to hold")
     return PoolSpec(name=name, **values)
 
 
@@ -281,6 +284,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "schema_lengths": _flag,
     "limit": _count(100_000),
     "ceiling": _count(100_000),
+    "adaptive": _flag,
     "rpm": _count(10**9),
     "tpm": _count(10**12),
     "api_version": _text,

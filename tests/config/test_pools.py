@@ -68,8 +68,9 @@ def test_the_file_shipped():
         ),
         ('provider = "openai"\nmodel = "m"\napi_key_env = ""', {"api_key_env": None}),
         (
-            'provider = "local"\nlimit = 3\nceiling = 3\nrpm = 60\ntpm = 1000\ntimeout_s = 5\ntrust_env = true',
-            {"limit": 3, "ceiling": 3, "rpm": 60, "tpm": 1000, "timeout_s": 5.0, "trust_env": True},
+            'provider = "local"\nlimit = 3\nceiling = 3\nadaptive = false\nrpm = 60\ntpm = 1000\n'
+            "timeout_s = 5\ntrust_env = true",
+            {"limit": 3, "ceiling": 3, "adaptive": False, "rpm": 60, "tpm": 1000, "timeout_s": 5.0, "trust_env": True},
         ),
         ('provider = "local"\nheaders = { x-team = "blue" }', {"headers": {"x-team": "blue"}}),
     ],
@@ -108,6 +109,7 @@ def test_defaults_follow_from_who_answers(lines, expected):
         ('[pools.p]\nprovider = "local"\nlimit = true', "limit must be a whole number from 1 to 100000, got True"),
         ('[pools.p]\nprovider = "local"\nlimit = "5"', "limit must be a whole number from 1 to 100000, got '5'"),
         ('[pools.p]\nprovider = "local"\nlimit = 5.0', "limit must be a whole number"),
+        ('[pools.p]\nprovider = "local"\nadaptive = false', "adaptive = false needs a limit to hold"),
         ('[pools.p]\nprovider = "local"\nlimit = 9\nceiling = 5', "limit must be <= ceiling (5), got 9"),
         ('[pools.p]\nprovider = "local"\nrpm = -1', "rpm must be a whole number"),
         ('[pools.p]\nprovider = "local"\ntimeout_s = nan', "timeout_s must be a number of seconds from 0.01 to 3600"),
