@@ -40,12 +40,20 @@ def pending_acks() -> frozenset[str]:
 
 
 class BatchedQoS(redis.QoS):  # type: ignore[misc]
-    """kombu's bookkeeping of one channel's deliveries."""
+    """kombu's bookkeeping of one channel's deliveries; `noted` are tags that the server has as unacknowledged."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.noted: set[str] = set()
         self._pending = _pending.setdefault(self.unacked_key, _PendingAcks())
         self._pending.adopt(self)
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        if delivery_tag in self.noted:
+            self.noted.remove(delivery_tag)
+            virtual.QoS.append(self, message, delivery_tag)
+        else:
+            super().append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         if get_event_loop() is None:

@@ -20,7 +20,7 @@ import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from celery.worker.consumer import Consumer
@@ -37,6 +37,7 @@ from workers.reaper import restore_messages
 from workers.store.connection import AsyncStoreClient, connect_async
 from workers.store.keys import Keys
 from workers.store.leases import LeaseStore, Returned, Verdict, Want
+from workers.taking import take_in_batches
 
 logger = logging.getLogger(__name__)
 
@@ -174,10 +175,11 @@ class Gate:
         self._open_calls = 0
 
     # ------------------------------------------------------------------ any thread
-    def has_room(self) -> bool:
-        """Whether another message may be taken from the broker."""
+    def room(self) -> int:
+        """How many messages may be taken from the broker now: none until half of them are gone, then many at once."""
         free = self.host.free_slots()
-        return len(self.held) - (self._crowd() if free else 0) < max(1, min(HELD_MAX, free))
+        most, held = max(1, min(HELD_MAX, free)), len(self.held) - (self._crowd() if free else 0)
+        return most - held if held <= most // 2 else 0
 
     def _crowd(self) -> int:
         """Waiting messages beyond their projects' equal parts."""
@@ -391,7 +393,9 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             channel = self.connection.channel()
             if isinstance(channel, RedisChannel):
                 batch_acks(channel)
-            channel.qos.can_consume = gate.has_room
+                take_in_batches(channel, gate.room, self.config.keys.quarantine)
+            else:
+                channel.qos.can_consume = partial(_has_room, gate)
             consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
             consumer.consume()
             self._channels.append(consumer)
@@ -486,8 +490,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def start_request(self, request: AdmittedRequest) -> None:
         self.on_task_request(request)
-        if self.hub is not None:
-            self.hub.call_soon(_nothing)  # the hub's poller asks `has_room` again
+        gate = self.gates.get(request.delivery_info["routing_key"])
+        if self.hub is not None and gate is not None and gate.room() > 0:
+            self.hub.call_soon(_nothing)  # the hub's poller asks for room again
+
+
+def _has_room(gate: Gate) -> bool:
+    return gate.room() > 0
 
 
 def _nothing() -> None:

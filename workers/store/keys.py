@@ -100,6 +100,11 @@ class Keys:
         return self.at("unacked", node)
 
     @property
+    def quarantine(self) -> str:
+        """list: what was found in a provider's queue and is no message, newest first"""
+        return self.at("quarantine")
+
+    @property
     def beat(self) -> str:
         """string, exists while some beat or worker leads the housekeeping"""
         return self.at("beat")

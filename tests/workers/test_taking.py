@@ -1,0 +1,110 @@
+"""Messages taken many at a time are noted as kombu notes them; what is no message is set aside."""
+
+import json
+from queue import Empty
+
+import pytest
+from kombu import Connection, Consumer, Producer, Queue
+from kombu.transport.redis import QoS
+
+from tests.workers.pool_harness import Server, unique
+from workers.acknowledgement import batch_acks
+from workers.taking import take_in_batches
+
+QUARANTINE = "quarantine"
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    yield server
+    server.remove()
+
+
+class Taker:
+    """A channel that takes from one queue, turn by turn, without a hub."""
+
+    def __init__(self, server, room=8):
+        self.redis, self.room, self.bodies = server.client, room, []
+        self.queue = Queue(unique("q"))
+        self.connection = Connection(f"redis+socket://{server.socket}", transport_options={"brpop_timeout": 0.1})
+        self.channel = self.connection.channel()
+        batch_acks(self.channel)
+        take_in_batches(self.channel, lambda: self.room, QUARANTINE)
+        consumer = Consumer(self.channel, [self.queue], on_message=lambda m: self.bodies.append(m.payload))
+        consumer.consume()
+        self.channel.client.connection = self.channel.client.connection_pool.get_connection()  # as kombu's poller does
+
+    def publish(self, *bodies):
+        with self.connection.clone() as connection:
+            producer = Producer(connection.default_channel)
+            for body in bodies:
+                producer.publish(body, routing_key=self.queue.name)
+
+    def turn(self):
+        """One pop and its reading; returns the bodies that came."""
+        self.bodies.clear()
+        self.channel._brpop_start(timeout=0.1)
+        self.channel.handlers["BRPOP"]()
+        return list(self.bodies)
+
+    def unacked(self):
+        return self.redis.hgetall(self.channel.unacked_key)
+
+
+@pytest.fixture
+def taker(server):
+    taker = Taker(server)
+    yield taker
+    taker.connection.release()
+
+
+def test_as_many_as_there_is_room_for_in_order(taker):
+    taker.publish(*range(20))
+    assert taker.turn() == list(range(8))
+    taker.room = 1
+    assert taker.turn() == [8]
+    taker.room = 100
+    assert taker.turn() == list(range(9, 20))
+    with pytest.raises(Empty):
+        taker.turn()
+
+
+def test_no_room_asks_for_nothing(taker):
+    taker.room = 0
+    assert not taker.channel.qos.can_consume()
+    taker.room = 1
+    assert taker.channel.qos.can_consume()
+
+
+def test_they_are_noted_as_kombu_notes_them(taker):
+    """Entry by entry what kombu's own `append` writes of the same message."""
+    taker.publish({"text": 'é "quoted" \u2028'}, {"n": 1.5, "big": 2**60})
+    taker.turn()
+    noted = {tag: json.loads(entry) for tag, entry in taker.unacked().items()}
+    index = taker.redis.zrange(taker.channel.unacked_index_key, 0, -1, withscores=True)
+    assert {tag for tag, _ in index} == noted.keys()
+    taker.redis.delete(taker.channel.unacked_key)
+    for tag in list(taker.channel.qos._delivered):
+        QoS.append(taker.channel.qos, taker.channel.qos._delivered[tag], tag)
+    assert {tag: json.loads(entry) for tag, entry in taker.unacked().items()} == noted
+
+
+def test_what_is_put_back_comes_again(taker):
+    taker.publish("a", "b")
+    assert taker.turn() == ["a", "b"]
+    for tag in list(taker.unacked()):
+        taker.channel.qos.restore_by_tag(tag.decode() if isinstance(tag, bytes) else tag)
+    assert taker.unacked() == {}
+    assert sorted(taker.turn()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("garbage", ["\x00\xff", "{", "[]", '"text"', '{"properties": {}}', '{"properties": 7}', "nul"])
+def test_what_is_no_message_is_set_aside_and_the_rest_comes(taker, caplog, garbage):
+    taker.publish("before")
+    taker.redis.lpush(taker.queue.name, garbage)
+    taker.publish("after")
+    assert taker.turn() == ["before", "after"]
+    assert len(taker.unacked()) == 2
+    assert taker.redis.llen(QUARANTINE) == 1
+    assert "is no message" in caplog.text

@@ -1,0 +1,71 @@
+"""Messages taken from a queue several at a time, noted as unacknowledged in the same step.
+
+    take_in_batches(channel, gate.room, keys.quarantine)       # a channel of `batch_acks`
+
+kombu pops one message in each turn of its hub and notes it in a transaction over a client made for it. Here the pop
+only wakes; one script takes what there is room for. What is no message at all is set aside for people to look at: a
+list in the store, the newest first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from kombu.utils.json import loads
+
+from workers.store.scripts import script_text
+
+logger = logging.getLogger(__name__)
+
+QUARANTINE_MAX = 1000
+SHOWN_MAX = 200
+_TAKE = script_text(Path(__file__).parent / "store" / "take.lua")
+
+
+def take_in_batches(channel: Any, room: Callable[[], int], quarantine: str) -> None:
+    """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
+
+    `quarantine` is the key of the list for what cannot be read.
+    """
+    client = channel._create_client()
+    take = client.register_script(_TAKE)
+    channel.qos.can_consume = lambda: room() > 0
+    channel.handlers["BRPOP"] = partial(_read, channel, client, take, room, quarantine)
+
+
+def _read(channel: Any, client: Any, take: Any, room: Callable[[], int], quarantine: str) -> bool:
+    popped = _popped(channel)
+    if not popped:
+        raise Empty
+    key, first = popped
+    queue = key.decode().rsplit(channel.sep, 1)[0]
+    keys = [key, channel.unacked_key, channel.unacked_index_key]
+    for raw in take(keys=keys, args=[time.time(), first, max(0, room() - 1)]):
+        try:
+            payload = loads(raw)
+            channel.qos.noted.add(payload["properties"]["delivery_tag"])
+        except (ValueError, TypeError, KeyError) as error:
+            logger.error("queue %s held what is no message, set aside in %s: %r: %r", queue, quarantine,
+                         raw[:SHOWN_MAX], error)  # fmt: skip
+            client.pipeline().lpush(quarantine, raw).ltrim(quarantine, 0, QUARANTINE_MAX - 1).execute()
+        else:
+            channel.connection._deliver(payload, queue)
+    return True
+
+
+def _popped(channel: Any) -> Any:
+    """What the pending pop has brought: the key of a queue and a message, or nothing."""
+    try:
+        return channel.client.parse_response(channel.client.connection, "BRPOP")
+    except channel.connection_errors:
+        channel.client.connection.disconnect()  # so that the next pop connects anew
+        raise
+    finally:
+        channel._in_poll = None
+        channel._flush_brpop_reauth()
