@@ -23,7 +23,7 @@ from app.providers.registry import build_provider
 from config.pools import PoolSpec
 from workers.execution_pool import loop_resource
 from workers.reaper import reap
-from workers.store.connection import connect_async
+from workers.store.connection import connect_batching
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Services:
         settings = app.settings
         assert app.node is not None
         self._app, self._settings = app, settings
-        self._client = connect_async(app.store_url)
+        self._client = connect_batching(app.store_url)
         self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms)

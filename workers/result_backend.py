@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import redis.asyncio
@@ -28,15 +26,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from workers.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
+from workers.store.batches import Batches
 
-BATCH_MAX = 64
-"""Greenlets that share one round trip; all of them go on in one turn of the loop when it is back."""
-LANES = 4
-"""Round trips under way at once."""
 RETRIES = 8
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 1.0
-
-Command = tuple[tuple[Any, ...], dict[str, Any]]
 
 _ASYNC_CONNECTIONS: dict[type[Any], type[Any]] = {
     redis.Connection: redis.asyncio.Connection,
@@ -71,7 +64,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
             retry_on_error=[redis.BusyLoadingError],
             **params,
         )
-        return _LoopClient(_Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
+        return _LoopClient(Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:
         """A chord whose header holds groups is joined by Celery's result consumer, which subscribes and sleeps."""
@@ -103,7 +96,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
 class _LoopClient(redis.Redis):
     """A `redis.Redis` for task greenlets: its commands travel by `batches`."""
 
-    def __init__(self, batches: _Batches, connection_pool: redis.ConnectionPool) -> None:
+    def __init__(self, batches: Batches, connection_pool: redis.ConnectionPool) -> None:
         super().__init__(connection_pool=connection_pool)
         self.batches = batches
 
@@ -127,63 +120,3 @@ class _LoopPipeline(redis.client.Pipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands, self.command_stack = self.command_stack, []
         return await_(self._batches.send(commands))
-
-
-class _Batches:
-    """Sends the commands of many callers in few pipelines. One loop."""
-
-    def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._client = client
-        self._waiting: deque[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
-
-    async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies, in order; raises the first error among them. A cancelled caller's commands may be sent yet."""
-        replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((commands, replies))
-        if len(self._lanes) < LANES:
-            lane = asyncio.create_task(self._serve(), name="result-backend-lane")
-            self._lanes.add(lane)
-        return await replies
-
-    async def close(self) -> None:
-        """Only when nobody sends any more."""
-        await self._client.aclose()
-
-    async def _serve(self) -> None:
-        try:
-            await self._empty()
-        finally:  # in the same turn as the last look at what waits: no caller is left without a lane
-            lane = asyncio.current_task()
-            assert lane is not None
-            self._lanes.remove(lane)
-
-    async def _empty(self) -> None:
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-            wanted = [(commands, replies) for commands, replies in batch if not replies.done()]
-            try:
-                await self._round_trip(wanted)
-            except Exception as error:  # noqa: BLE001  (told to every caller)
-                for _, replies in wanted:
-                    if not replies.done():
-                        replies.set_exception(error)
-            finally:
-                for _, replies in wanted:
-                    replies.cancel()
-
-    async def _round_trip(self, batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
-        pipeline = self._client.pipeline(transaction=False)
-        for commands, _ in batch:
-            for args, options in commands:
-                pipeline.execute_command(*args, **options)
-        answers = iter(await pipeline.execute(raise_on_error=False))
-        for commands, replies in batch:
-            own = [next(answers) for _ in commands]
-            if replies.done():
-                continue
-            error = next((answer for answer in own if isinstance(answer, Exception)), None)
-            if error is None:
-                replies.set_result(own)
-            else:
-                replies.set_exception(error)

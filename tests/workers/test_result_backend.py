@@ -19,7 +19,8 @@ import workers.result_backend
 from tests.workers import pool_harness
 from tests.workers.pool_harness import DEADLINE_S, ROOT, Server, running, until
 from workers.loop_bridge import TaskGreenlet, close_loop_resources
-from workers.result_backend import BATCH_MAX, LANES, RedisBackend
+from workers.result_backend import RedisBackend
+from workers.store.batches import BATCH_MAX, LANES
 
 broker, client, worker = pool_harness.broker, pool_harness.client, pool_harness.worker
 
@@ -157,12 +158,6 @@ async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
     assert max(trips) <= 2 * BATCH_MAX
     assert len(trips) <= 100
     assert len(backend.client.client_list()) <= connections + LANES
-
-
-async def test_one_lane_serves_callers_that_come_as_it_ends(backend, monkeypatch):
-    monkeypatch.setattr(workers.result_backend, "LANES", 1)
-    async with asyncio.timeout(DEADLINE_S):
-        assert await in_greenlet(lambda: [int(backend.client.echo(str(n))) for n in range(5)]) == list(range(5))
 
 
 async def test_a_server_that_comes_back_in_time_is_not_missed(own_server, monkeypatch):

@@ -13,6 +13,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
 
+from workers.store.batches import BatchingClient
+
 # redis-py types every answer as bytes or str or more. These clients decode: their answers are text and numbers.
 StoreClient = Any
 AsyncStoreClient = Any
@@ -20,6 +22,7 @@ AsyncStoreClient = Any
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
 ASYNC_CONNECTIONS = 64
+BATCHING_LANES = 2
 
 _RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError]
 
@@ -41,7 +44,16 @@ def connect(url: str) -> StoreClient:
 
 def connect_async(url: str) -> AsyncStoreClient:
     """A client for one event loop. Callers beyond `ASYNC_CONNECTIONS` wait for a connection, at most a few seconds."""
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
+    return redis.asyncio.Redis.from_pool(_async_pool(url))
+
+
+def connect_batching(url: str) -> AsyncStoreClient:
+    """The same for many callers at once: their commands share round trips (see `workers.store.batches`)."""
+    return BatchingClient(_async_pool(url), BATCHING_LANES)
+
+
+def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
+    return redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=ASYNC_CONNECTIONS,
         timeout=ANSWER_TIMEOUT_S,
@@ -49,4 +61,3 @@ def connect_async(url: str) -> AsyncStoreClient:
         retry_on_error=_RETRIED,
         **_options(),
     )
-    return redis.asyncio.Redis.from_pool(pool)

@@ -1,0 +1,94 @@
+"""Commands of callers that wait at the same time share a round trip.
+
+A busy process then sends some dozens of pipelines instead of thousands of commands, and an idle one waits no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import redis.asyncio
+
+BATCH_MAX = 64
+"""Callers that share one round trip; all of them go on in one turn of the loop when it is back."""
+LANES = 4
+"""Round trips under way at once."""
+
+Command = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class BatchingClient(redis.asyncio.Redis):
+    """A `redis.asyncio.Redis` whose single commands and scripts travel in `Batches`. A command may be sent although its
+    caller was cancelled: for commands that are safe to repeat. Pipelines and subscriptions go their own way."""
+
+    def __init__(self, connection_pool: redis.asyncio.ConnectionPool, lanes: int) -> None:
+        super().__init__(connection_pool=connection_pool)
+        self.auto_close_connection_pool = True
+        self._batches = Batches(redis.asyncio.Redis(connection_pool=connection_pool), lanes)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        return (await self._batches.send([(args, options)]))[0]
+
+
+class Batches:
+    """Sends the commands of many callers in few pipelines. One loop. `lanes` round trips are under way at once; while
+    all are, commands wait and then go together."""
+
+    def __init__(self, client: redis.asyncio.Redis, lanes: int = LANES) -> None:
+        self._client, self._most_lanes = client, lanes
+        self._waiting: deque[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = deque()
+        self._lanes: set[asyncio.Task[None]] = set()
+
+    async def send(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies, in order; raises the first error among them. A cancelled caller's commands may be sent yet."""
+        replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((commands, replies))
+        if len(self._lanes) < self._most_lanes:
+            lane = asyncio.create_task(self._serve(), name="store-lane")
+            self._lanes.add(lane)
+        return await replies
+
+    async def close(self) -> None:
+        """Only when nobody sends any more."""
+        await self._client.aclose()
+
+    async def _serve(self) -> None:
+        try:
+            await self._empty()
+        finally:  # in the same turn as the last look at what waits: no caller is left without a lane
+            lane = asyncio.current_task()
+            assert lane is not None
+            self._lanes.remove(lane)
+
+    async def _empty(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            wanted = [(commands, replies) for commands, replies in batch if not replies.done()]
+            try:
+                await self._round_trip(wanted)
+            except Exception as error:  # noqa: BLE001  (told to every caller)
+                for _, replies in wanted:
+                    if not replies.done():
+                        replies.set_exception(error)
+            finally:
+                for _, replies in wanted:
+                    replies.cancel()
+
+    async def _round_trip(self, batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        for commands, _ in batch:
+            for args, options in commands:
+                pipeline.execute_command(*args, **options)
+        answers = iter(await pipeline.execute(raise_on_error=False))
+        for commands, replies in batch:
+            own = [next(answers) for _ in commands]
+            if replies.done():
+                continue
+            error = next((answer for answer in own if isinstance(answer, Exception)), None)
+            if error is None:
+                replies.set_result(own)
+            else:
+                replies.set_exception(error)
