@@ -91,6 +91,11 @@ class Dicast(Celery):  # type: ignore[misc]
     def ledger(self) -> LedgerClient:
         return LedgerClient(self.store, self.keys)
 
+    def secrets(self) -> list[str]:
+        """Values that no output may show: the settings' own, and the keys that pools name."""
+        keys = [self.environ.get(spec.api_key_env or "", "") for spec in self.pools.pools.values()]
+        return [*self.settings.secrets(), *filter(None, keys)]
+
     def submit(self, job: EvaluationJob | Mapping[str, Any]) -> str:
         """Store a job in the ledger and return its id; see `app.submission.submit`."""
         return submit(job, ledger=self.ledger, pools=self.pools, settings=self.settings)
@@ -191,7 +196,7 @@ app = create_app(environment())
 
 @signals.setup_logging.connect
 def _json_logs(loglevel: Any = None, **_: Any) -> None:
-    formatter = logs.configure(app.settings.log_level, app.settings.secrets())
+    formatter = logs.configure(app.settings.log_level, app.secrets())
     if app.node is not None:
         formatter.bind(node=app.node.id)
 

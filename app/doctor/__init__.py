@@ -26,9 +26,14 @@ def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Findi
     # Not before: the application reads the settings as it is imported.
     from app.celery import create_app  # noqa: PLC0415
     from app.doctor.checks import examined  # noqa: PLC0415
+    from config.pools import PoolsError  # noqa: PLC0415
 
-    hidden = settings.secrets()
-    for finding in examined(create_app(environ), call=call):
+    dicast = create_app(environ)
+    try:
+        hidden = dicast.secrets()
+    except PoolsError:  # examined, and told, below
+        hidden = settings.secrets()
+    for finding in examined(dicast, call=call):
         yield Finding(finding.severity, finding.area, _shown(finding.message, hidden), _shown(finding.advice, hidden))
 
 

@@ -10,7 +10,8 @@ import re
 import unicodedata
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic_core import to_json
 
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
@@ -37,8 +38,18 @@ def _job_id(value: str) -> str:
     return value
 
 
+def _writable(value: dict[str, Any]) -> dict[str, Any]:
+    """What JSON cannot say would otherwise be found out only when the job is stored."""
+    try:
+        to_json(value, inf_nan_mode="constants")
+    except ValueError as error:
+        raise ValueError(f"cannot be written as JSON: {error}") from None
+    return value
+
+
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
 JobId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), AfterValidator(_job_id)]
+Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
 PoolName = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9._:-]*$")]
 
 
@@ -53,7 +64,7 @@ class Item(Strict):
     text: str = Field(min_length=1, description="the output that is judged")
     prompt: str | None = Field(default=None, description="what the output answers, if that matters")
     reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
 
 class ItemSource(Strict):
@@ -101,7 +112,10 @@ class Dimension(Strict):
             levels = {}
             for key, value in data["levels"].items():
                 whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
-                levels[int(key) if whole else key] = value
+                level = int(key) if whole else key
+                if level in levels:
+                    raise ValueError(f"levels: {level} is described twice")
+                levels[level] = value
             data = {**data, "levels": levels}
         return data
 
@@ -134,7 +148,7 @@ class EvaluationJob(Strict):
     dimensions: list[Dimension] = Field(min_length=1)
     replicates: int = Field(default=1, ge=1, le=1000)
     batching: bool | None = Field(default=None, description="None: BATCHING_ENABLED decides")
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

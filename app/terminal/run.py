@@ -88,7 +88,7 @@ def cancel(dicast: Dicast, job_id: str) -> str:
 def application(terminal: Terminal, changes: Mapping[str, str] | None = None) -> Dicast:
     """The application of this environment, its secrets known to the terminal. Raises `SettingsError`."""
     dicast = create_app({**environment(), **(changes or {})})
-    terminal.secrets = dicast.settings.secrets()
+    terminal.secrets = dicast.secrets()
     if dicast.settings.redis_url and not understood(dicast.settings.redis_url):
         raise Refused(f"REDIS_URL cannot be understood; it looks like {URL_SHAPES}")
     return dicast
