@@ -6,6 +6,7 @@ or runs. The store is connected to, or the embedded one started, when it is firs
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -204,10 +205,12 @@ def _json_logs(loglevel: Any = None, **_: Any) -> None:
 @signals.worker_ready.connect
 def _keep_house(sender: Any, **_: Any) -> None:
     """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
-    from app.services import services  # noqa: PLC0415  (its parts need the application)
+    from app.providers.registry import load_sdks  # noqa: PLC0415  (its parts need the application)
+    from app.services import services  # noqa: PLC0415
 
     async def begin() -> None:
         services()
+        await asyncio.to_thread(load_sdks, app.pools.pools.values())
 
     sender.pool.submit(begin())
 

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from app.providers.anthropic import AnthropicProvider
 from app.providers.base import FailureKind, Provider, ProviderFailure
-from app.providers.openai import OpenAIProvider
 from config.pools import PoolSpec
 from config.settings import Settings
 
+if TYPE_CHECKING:
+    from app.providers.anthropic import AnthropicProvider
+    from app.providers.openai import OpenAIProvider
+
 _GRACE_S = 5.0
 """The caller's total deadline comes first; the socket's own is there for callers that set none."""
+
+
+def load_sdks(specs: Iterable[PoolSpec]) -> None:
+    """Import the SDKs that these pools need, which takes a second or two: ahead of the first call, and off the loop."""
+    for dialect in {spec.dialect for spec in specs}:
+        _provider_class(dialect)
+
+
+def _provider_class(dialect: str) -> type[AnthropicProvider] | type[OpenAIProvider]:
+    if dialect == "anthropic":
+        from app.providers.anthropic import AnthropicProvider  # noqa: PLC0415
+
+        return AnthropicProvider
+    from app.providers.openai import OpenAIProvider  # noqa: PLC0415
+
+    return OpenAIProvider
 
 
 def build_provider(
@@ -25,8 +44,7 @@ def build_provider(
     """
     if base_url is None and spec.base_url is None and spec.provider in ("local", "simulated"):
         raise ProviderFailure(FailureKind.REJECTED, f"pool {spec.name!r}: its {spec.provider} server is not running")
-    build = AnthropicProvider if spec.dialect == "anthropic" else OpenAIProvider
-    return build(
+    return _provider_class(spec.dialect)(
         spec,
         api_key=_api_key(spec, settings, environ),
         base_url=base_url,
