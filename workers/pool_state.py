@@ -5,6 +5,7 @@ Nothing here decides anything, and nothing that decides reads it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from workers.store.governor_store import GovernorStore
 from workers.store.keys import Keys
 
 STALE_S = 10.0
+STALE_DEMAND_S = 600.0
 FLAPS = 3
+HEALTH_S = 60.0
+"""An outcome so old counts 1/e of a fresh one (outcome.lua)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,25 @@ class BudgetState:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """How one model's calls ended lately: `good` of `ended`, recent ones counting more (see `HEALTH_S`)."""
+
+    good: float
+    ended: float
+
+    @property
+    def success_rate(self) -> float:
+        """Between 0 and 1; 1 where nothing is known, to which it returns while no call ends."""
+        return (self.good + 1.0) / (self.ended + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """One pool as it is. `limit` was decided, `effective_limit` is in force (less after a refusal, or when nobody
     decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
-    that cannot be heard."""
+    that cannot be heard. `silent` are projects that wanted more when they last asked, so many seconds ago, and whose
+    place has aged out; `health` is by model; `job_limit` the largest limit of the running jobs, 0 if none runs.
+    `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works."""
 
     pool: str
     profile: str
@@ -67,6 +86,13 @@ class PoolState:
     changes: Sequence[Mapping[str, Any]]
     wish: Mapping[str, Any]
     zombies: int
+    silent: Mapping[str, float]
+    health: Mapping[str, Health]
+    input_tokens: int
+    output_tokens: int
+    slo: int | None
+    job_limit: int
+    now: float
 
     @property
     def waiting(self) -> list[str]:
@@ -75,6 +101,12 @@ class PoolState:
     @property
     def rate_limited(self) -> int:
         return self.statuses.get(429, 0)
+
+    @property
+    def error_rate(self) -> float:
+        """Share of the calls that ended lately without an answer; 0 where none did."""
+        ended = sum(health.ended for health in self.health.values())
+        return 1.0 - sum(health.good for health in self.health.values()) / ended if ended > 0 else 0.0
 
 
 class PoolStates:
@@ -105,7 +137,8 @@ class PoolStates:
             pool, brief.parameters, remembered, brief.now,
             profile=engine.get("kind", ""), ceiling=brief.state.ceiling if brief.state else brief.parameters.limit,
             open_calls=int(opened or 0), counters=counters, changes=[orjson.loads(line) for line in changes],
-            reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies,
+            reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
+            job_limit=brief.cap,
         )  # fmt: skip
 
     async def _zombies(self) -> Counter[str]:
@@ -120,7 +153,7 @@ class PoolStates:
 def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
-    wish: Mapping[str, Any], zombies: int,
+    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int,
 ) -> PoolState:  # fmt: skip
     refused = remembered.get("refused", 0) if remembered.get("version") == parameters.version else 0
     enforced = EnforcementState(version=parameters.version, refused=int(refused))
@@ -157,7 +190,24 @@ def _state(
         changes=changes,
         wish=wish,
         zombies=zombies,
+        silent={
+            unquote(name): now - standing["asked_at"]
+            for name, standing in sorted(remembered.get("projects", {}).items())
+            if standing["waiting"] and ttl_s < now - standing["asked_at"] <= STALE_DEMAND_S
+        },
+        health={model: health_now(health, now) for model, health in sorted(remembered.get("health", {}).items())},
+        input_tokens=numbers.get("input_tokens", 0),
+        output_tokens=numbers.get("output_tokens", 0),
+        slo=slo,
+        job_limit=job_limit,
+        now=now,
     )
+
+
+def health_now(remembered: Mapping[str, float], now: float) -> Health:
+    """A model's health as the scripts remember it, brought to `now` (s, lease clock)."""
+    kept = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
+    return Health(remembered["good"] * kept, remembered["all"] * kept)
 
 
 def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now: float) -> BudgetState:
@@ -176,6 +226,9 @@ def findings(state: PoolState) -> list[str]:
         found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
     if state.decided_s_ago > STALE_S and (state.open or state.waiting):
         found.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
+    if state.silent and state.job_limit:
+        names = ", ".join(f"{project} ({silent_s:.0f} s)" for project, silent_s in state.silent.items())
+        found.append(f"stale demand: these wanted more calls and stopped asking: {names}")
     if state.open > state.effective_limit:
         found.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
     if state.zombies:

@@ -105,6 +105,7 @@ SPEAK_FOR_THEMSELVES = {
     "config.pools.UnknownPool",
     "config.settings.SettingsError",
     "workers.resident.ResidentError",
+    "workers.wishes.WishError",
 }
 UNWATCHED = {"app.terminal.following.StoreAway", "app.terminal.following.JobVanished"}
 STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalError"}

@@ -2,7 +2,24 @@
 -- An outcome is [id], if the call was not made or its end is not known, or [id, status, input tokens, output tokens,
 -- readings (JSON text, '' for none), reporter].                      Model: workers/policy/admission.py, release
 local BEFORE_MODEL = '^' .. string.rep('[^|]*|', 13)
+local HEALTH_S = 60
 local function number(text) return tonumber(text) or 0 end
+
+-- How a model's calls ended lately: good ones of all, each worth e^(-age / HEALTH_S).     Read by: workers/pool_state.py
+local function note_health(state, model, good, now)
+  state.health = state.health or {}
+  local health = state.health[model]
+  if not health then
+    for name, other in pairs(state.health) do
+      if now > other.at + 10 * HEALTH_S then state.health[name] = nil end
+    end
+    health = {good = 0, all = 0, at = now}
+    state.health[model] = health
+  end
+  local kept = math.exp(math.min(0, health.at - now) / HEALTH_S)
+  health.good, health.all = health.good * kept + (good and 1 or 0), health.all * kept + 1
+  health.at = math.max(health.at, now)
+end
 
 local function give_back(params, state, books, outcomes, events, counters, now)
   local ids, trouble = {}, false
@@ -24,6 +41,7 @@ local function give_back(params, state, books, outcomes, events, counters, now)
         local ok, refused = status >= 200 and status < 300, status == 429 or status == 529
         local failed = not refused and (status == 408 or status >= 500 or status < 100)
         settle(params, state, model, reserved, used, ok)
+        note_health(state, model, ok, now)
         if refused then note_refusal(params, state, sent_at, now) end
         trouble = trouble or refused or failed
         counters['status:' .. status] = (counters['status:' .. status] or 0) + 1

@@ -1,0 +1,183 @@
+"""`dicast governor show|set|unset|slo`: what the governor does in each pool, and what an operator wants of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
+
+import orjson
+from rich.live import Live
+
+from app.celery import Dicast
+from app.terminal.console import Refused, Terminal
+from app.terminal.pools import pool_blocks
+from app.terminal.run import application
+from workers.governor import Governor
+from workers.pool_state import PoolState, PoolStates, findings
+from workers.store.connection import AsyncStoreClient, connect_async
+from workers.wishes import WishError, Wishes
+
+WATCH_EVERY_S = 1.0
+SHORT_NAMES = {"settle": "settle_s", "break": "break_s", "pacing": "pacing_s", "weight": "weights", "fixed": "adaptive"}
+"""What the options of `set` are called where that is not the wish's own name."""
+
+T = TypeVar("T")
+
+
+# ------------------------------------------------------------------ show
+def show(terminal: Terminal, *, json: bool, watch: bool) -> None:
+    """Every pool with live state; with `watch`, again each second until interrupted (JSON: a document a line)."""
+    dicast = application(terminal)
+    try:
+        if watch and not json and terminal.out.is_terminal:
+            with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
+                while True:
+                    live.update(_blocks(dicast, _states(dicast)), refresh=True)
+                    time.sleep(WATCH_EVERY_S)
+        while True:
+            states = _states(dicast)
+            if json:
+                _emit(terminal, _document(dicast, states), indent=not watch)
+            else:
+                terminal.out.print(_blocks(dicast, states))
+            if not watch:
+                return
+            time.sleep(WATCH_EVERY_S)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+def _states(dicast: Dicast) -> list[PoolState]:
+    return _with_store(dicast, lambda client: PoolStates(client, dicast.keys).all())
+
+
+def _blocks(dicast: Dicast, states: Sequence[PoolState]) -> Any:
+    return pool_blocks(states, _idle(dicast, states), {state.pool: _configured(dicast, state.pool) for state in states})
+
+
+def _document(dicast: Dicast, states: Sequence[PoolState]) -> dict[str, Any]:
+    live = [
+        {
+            **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
+            "error_rate": state.error_rate, "configured": _configured(dicast, state.pool), "findings": findings(state),
+        }
+        for state in states
+    ]  # fmt: skip
+    idle = [{"pool": name, "live": False, "configured": _configured(dicast, name)} for name in _idle(dicast, states)]
+    return {"slo": states[0].slo if states else None, "pools": [*live, *idle]}
+
+
+def _idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
+    """Pools of the pools file that nobody has used yet."""
+    return sorted(set(dicast.pools.pools) - {state.pool for state in states})
+
+
+def _configured(dicast: Dicast, pool: str) -> dict[str, Any]:
+    """The wishes that the pools file has for a pool."""
+    return _wished(dicast.first_wishes(pool))
+
+
+def _wished(wishes: Wishes) -> dict[str, Any]:
+    """Those that differ from what is so without any wish."""
+    plain = Wishes()
+    return {
+        spec.name: value
+        for spec in fields(wishes)
+        if (value := getattr(wishes, spec.name)) != getattr(plain, spec.name)
+    }
+
+
+def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> None:
+    option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
+    terminal.emit(orjson.dumps(document, option=option).decode())
+
+
+# ------------------------------------------------------------------ set
+def set_wishes(terminal: Terminal, pool: str, wishes: Mapping[str, Any], weights: Sequence[str]) -> None:
+    """Set the live wishes that are not None, and those of projects' weights beside the ones set before."""
+    wish = {name: value for name, value in wishes.items() if value is not None}
+    given = dict(map(_weight, weights))
+    if not wish and not given:
+        raise Refused("nothing to set; `dicast governor set --help` lists the wishes")
+    dicast = application(terminal)
+
+    async def change(governor: Governor) -> Wishes:
+        name = await _known(dicast, governor, pool)
+        if given:
+            wish["weights"] = {**(await governor.store.wish(name)).get("weights", {}), **given}
+        return await governor.set(name, **wish)
+
+    _tell(terminal, dicast, pool, _governing(dicast, change))
+
+
+def unset_wishes(terminal: Terminal, pool: str, names: Sequence[str], *, every: bool) -> None:
+    """Take live wishes back: what the pools file says is in force again."""
+    known = [spec.name for spec in fields(Wishes)]
+    taken = known if every else [SHORT_NAMES.get(name, name) for name in names]
+    if not taken:
+        raise Refused("nothing to take back; name wishes, or say --all")
+    for name in taken:
+        if name not in known:
+            raise WishError(f"there is no wish {name!r}; there are {', '.join(known)}")
+    dicast = application(terminal)
+
+    async def change(governor: Governor) -> Wishes:
+        return await governor.set(await _known(dicast, governor, pool), **dict.fromkeys(taken))
+
+    _tell(terminal, dicast, pool, _governing(dicast, change))
+
+
+def set_slo(terminal: Terminal, most: str) -> None:
+    """Cap every pool's limit; 'none' lifts the cap."""
+    try:
+        cap = None if most == "none" else int(most)
+    except ValueError:
+        raise Refused(f"slo must be a whole number >= 1, or none, got {most!r}") from None
+    if cap is not None and cap < 1:
+        raise Refused(f"slo must be a whole number >= 1, or none, got {cap}")
+    dicast = application(terminal)
+    _governing(dicast, lambda governor: governor.set_slo(cap))
+    terminal.say("The SLO cap is lifted." if cap is None else f"No pool's limit is above {cap} from now on.")
+
+
+def _weight(given: str) -> tuple[str, float]:
+    project, separator, number = given.rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        separator = ""
+    if not separator or not project:
+        raise Refused(f"weight must be PROJECT=NUMBER, got {given!r}")
+    return project, weight
+
+
+async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
+    """The pool's name, '' being the default one; raises `UnknownPool` if neither the pools file nor anybody's calls
+    know it."""
+    name = pool or dicast.pools.default
+    if name not in dicast.pools.pools and name not in await governor.store.pools():
+        dicast.pools.get(name)
+    return name
+
+
+def _tell(terminal: Terminal, dicast: Dicast, pool: str, wishes: Wishes) -> None:
+    name = pool or dicast.pools.default
+    state = next(state for state in _states(dicast) if state.pool == name)
+    said = ", ".join(f"{wish} {value}" for wish, value in _wished(wishes).items()) or "none"
+    terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Wishes in force: {said}.")
+
+
+def _governing(dicast: Dicast, work: Callable[[Governor], Awaitable[T]]) -> T:
+    return _with_store(dicast, lambda client: work(Governor(client, dicast.keys, dicast.first_wishes)))
+
+
+def _with_store(dicast: Dicast, work: Callable[[AsyncStoreClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with connect_async(dicast.store_url) as client:
+            return await work(client)
+
+    return asyncio.run(run())

@@ -1,0 +1,63 @@
+"""What operators are told of a pool, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workers.pool_state import Health, PoolState, ProjectState, findings, health_now
+
+CALM = PoolState(
+    pool="p", profile="adaptive", limit=8, effective_limit=8, ceiling=16, floor=2, open=4,
+    projects={"a": ProjectState(4, False, 100.0)}, granted=100, refused={}, statuses={200: 90}, breaker="closed",
+    breaker_for_s=0.0, breaks=5, budgets={}, decided_s_ago=0.5, reason="room", changes=[], wish={}, zombies=0,
+    silent={}, health={}, input_tokens=0, output_tokens=0, slo=None, job_limit=50, now=1000.0,
+)  # fmt: skip
+WAITING = {"a": ProjectState(2, True, 100.0)}
+
+
+def test_a_calm_pool_has_no_findings():
+    assert findings(CALM) == []
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"limit": 2, "effective_limit": 2, "open": 2, "projects": WAITING}, "pinned at its floor of 2"),
+        ({"breaker": "open", "breaker_for_s": 12.4, "breaks": 1}, "the circuit breaker is open, for 12 s more"),
+        ({"breaker": "half_open", "breaks": 3}, "flaps: this is its break number 3"),
+        ({"decided_s_ago": 30.0}, "no decision for 30 s"),
+        ({"open": 9}, "9 calls are open over a limit of 8: they finish, none is added"),
+        ({"zombies": 3}, "3 leases belong to nodes that cannot be heard"),
+        ({"silent": {"b": 42.0}}, "stale demand: these wanted more calls and stopped asking: b (42 s)"),
+    ],
+)
+def test_each_trouble_is_told(changes, said):
+    assert any(said in finding for finding in findings(replace(CALM, **changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit": 2, "effective_limit": 2, "open": 2},  # at the floor, and nobody wants more
+        {"limit": 2, "effective_limit": 2, "open": 2, "floor": 2, "ceiling": 2, "projects": WAITING},  # no choice
+        {"decided_s_ago": 3600.0, "open": 0, "projects": {}},  # idle
+        {"silent": {"b": 42.0}, "job_limit": 0},  # its job has ended
+    ],
+)
+def test_what_is_no_trouble_is_not_told(changes):
+    assert findings(replace(CALM, **changes)) == []
+
+
+def test_health_fades_into_not_knowing():
+    remembered = {"good": 0.0, "all": 10.0, "at": 1000.0}
+    assert health_now(remembered, 1000.0) == Health(0.0, 10.0)
+    rates = [health_now(remembered, 1000.0 + age).success_rate for age in (0, 60, 300, 3600)]
+    assert rates == sorted(rates)
+    assert (round(rates[0], 2), round(rates[-1], 2)) == (0.09, 1.0)
+
+
+def test_the_error_rate_counts_all_models():
+    assert CALM.error_rate == 0.0
+    assert replace(CALM, health={"m": Health(6.0, 8.0), "n": Health(2.0, 2.0)}).error_rate == pytest.approx(0.2)
