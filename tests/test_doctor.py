@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -21,8 +22,11 @@ from app.celery import create_app
 from app.doctor import Finding, Severity, examine
 from app.doctor.store import understood
 from tests.e2e.cluster import ROOT, Simulated
+from workers.governor import Governor
 from workers.nodes import Node
+from workers.store.connection import connect_async
 from workers.store.embedded import server_command, stop
+from workers.store.leases import LeaseStore, Want
 
 POOLS = """
 default = "sim"
@@ -246,6 +250,32 @@ def test_what_waits_in_the_queues(environ: dict[str, str]) -> None:
         app.send_task("dicast.plan_lane", args=("x", 0), queue="dicast.control")
     finding = one(list(examine(environ)), "queues")
     assert (finding.severity, finding.message) == (Severity.INFO, "dicast.control 3")
+    app.close()
+
+
+def test_what_troubles_the_governor(environ: dict[str, str]) -> None:
+    app: Any = create_app(environ)
+
+    async def trouble() -> None:
+        """Leases of a node that is gone, over a limit that was lowered since; the other pool is well."""
+        async with connect_async(app.store_url) as client:
+            governor = Governor(client, app.keys, app.first_wishes)
+            await governor.set("sim", limit=3, adaptive=False)
+            await governor.set("claude", limit=3)
+            await client.hset(app.keys.job_limits, "j", 5)
+            wants = [Want(f"l{n}", "j", "news") for n in range(3)]
+            await LeaseStore(client, app.keys).admit(pool="sim", node="gone", ttl_ms=60_000, give_back=[], wanted=wants)
+            await governor.set("sim", limit=1)
+            await governor.set_slo(4)
+
+    asyncio.run(trouble())
+    said = {f.message: f.severity for f in examine(environ) if f.area == "governor"}
+    assert said == {
+        "pool sim: 3 calls are open over a limit of 1: they finish, none is added": Severity.WARNING,
+        "pool sim: 3 leases belong to nodes that cannot be heard; they end at their deadlines": Severity.WARNING,
+        "no pool's limit is above 4": Severity.INFO,
+        "limits: claude 3": Severity.OK,
+    }
     app.close()
 
 

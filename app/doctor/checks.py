@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.celery import Dicast
 from app.doctor.finding import Finding, Severity
+from app.doctor.governor import governor
 from app.doctor.providers import call_pool, provider
 from app.doctor.store import store
 from app.doctor.workers import queues, workers
@@ -42,6 +43,7 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
     if not reached:
         return
     yield from workers(dicast)
+    yield from governor(dicast)
     if pools is not None:
         yield from queues(dicast)
         if call:

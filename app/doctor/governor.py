@@ -1,0 +1,35 @@
+"""The governor: is any pool's limit not what it should be, and why?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from app.celery import Dicast
+from app.doctor.finding import Finding, Severity
+from workers.pool_state import PoolState, PoolStates, findings
+from workers.store.connection import connect_async
+
+AREA = "governor"
+
+
+def governor(dicast: Dicast) -> Iterator[Finding]:
+    """What is told of each pool that has been used."""
+    states = asyncio.run(_states(dicast))
+    advice = "dicast governor show tells more"
+    calm = []
+    for state in states:
+        said = findings(state)
+        if not said:
+            calm.append(f"{state.pool} {state.limit}")
+        for finding in said:
+            yield Finding(Severity.WARNING, AREA, f"pool {state.pool}: {finding}", advice)
+    if states and states[0].slo is not None:
+        yield Finding(Severity.INFO, AREA, f"no pool's limit is above {states[0].slo}", "dicast governor slo none")
+    if calm:
+        yield Finding(Severity.OK, AREA, f"limits: {', '.join(calm)}")
+
+
+async def _states(dicast: Dicast) -> list[PoolState]:
+    async with connect_async(dicast.store_url) as client:
+        return await PoolStates(client, dicast.keys).all()
