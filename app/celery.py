@@ -7,6 +7,7 @@ or runs. The store is connected to, or the embedded one started, when it is firs
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +15,23 @@ from typing import Any
 
 from celery import Celery, signals
 from kombu import Exchange, Queue
+from prometheus_client import CollectorRegistry
 
 import config
 from app import logs
 from app.domain.job import EvaluationJob
 from app.ledger.client import LedgerClient
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
+from app.metrics import MetricsServer, ProcessMetrics, SharedCollector, look
 from app.submission import submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
 from workers.governor import Governor
 from workers.loop_bridge import loop_resource
+from workers.node_width import NodeWidth
 from workers.nodes import Node, Registry
+from workers.policy.rules import RulesConfig
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect, connect_async
 from workers.store.embedded import backend_url, broker_url, ensure_running
@@ -115,7 +120,34 @@ class Dicast(Celery):  # type: ignore[misc]
             lease_s=lambda pool: self.call_timeout_s(pool) + CALL_GRACE_S,
             observer=GateLog(),
             governor=loop_resource(self._governor, Governor.close),
+            width=self.width,
         )
+
+    @cached_property
+    def metrics(self) -> CollectorRegistry:
+        """What a scrape of this process tells."""
+        registry = CollectorRegistry()
+        registry.register(SharedCollector(lambda: look(self.store_url, self.keys)))
+        return registry
+
+    @cached_property
+    def process_metrics(self) -> ProcessMetrics:
+        return ProcessMetrics(self.metrics)
+
+    @cached_property
+    def metrics_server(self) -> MetricsServer:
+        return MetricsServer(self.metrics, self.settings.metrics_host, self.settings.metrics_port)
+
+    @cached_property
+    def width(self) -> NodeWidth:
+        """How many calls this worker may have open; the pools' limits bind besides."""
+        settings = self.settings
+        rules = RulesConfig(
+            cpu_high_percent=settings.node_cpu_high * (os.cpu_count() or 1),
+            error_high=settings.node_errors_high,
+            error_low=settings.node_errors_low,
+        )
+        return NodeWidth(settings.slots, rules if settings.node_width == "rules" else None)
 
     def _governor(self) -> Governor:
         return Governor(connect_async(self.store_url), self.keys, self.first_wishes)
@@ -213,6 +245,13 @@ def _keep_house(sender: Any, **_: Any) -> None:
         await asyncio.to_thread(load_sdks, app.pools.pools.values())
 
     sender.pool.submit(begin())
+    if app.settings.metrics_port:
+        app.metrics_server.start()
+
+
+@signals.worker_shutdown.connect
+def _close_the_metrics(**_: Any) -> None:
+    app.metrics_server.stop()
 
 
 @signals.celeryd_init.connect

@@ -201,6 +201,9 @@ def governor_set(
     break_: Annotated[
         float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
     ] = None,
+    cpu_high: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="CPU, of one core, that halves it (profile rules).")
+    ] = None,
     pacing: Annotated[float | None, typer.Option(metavar="SECONDS", help="Between two grants, +-50 %.")] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME", help="default, classic, rules or fixed.")] = None,
     fair: Annotated[str | None, typer.Option(metavar="MODE", help="work_conserving, strict or off.")] = None,
@@ -221,7 +224,8 @@ def governor_set(
 
     wishes = {
         "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
-        "settle_s": settle, "break_s": break_, "pacing_s": pacing, "profile": profile, "fair": fair,
+        "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "pacing_s": pacing, "profile": profile,
+        "fair": fair,
     }  # fmt: skip
     set_wishes(context.obj, pool, wishes, weight or [])
 
@@ -270,6 +274,17 @@ def doctor(
     from app.terminal.doctor import show_findings
 
     raise typer.Exit(show_findings(context.obj, call=call, json=json))
+
+
+@cli.command()
+def metrics(context: typer.Context) -> None:
+    """Print the installation's metrics once, as Prometheus reads them.
+
+    Each worker serves the same and its own with DICAST_METRICS_PORT.
+    """
+    from app.terminal.metrics import show_metrics
+
+    show_metrics(context.obj)
 
 
 @cli.command()

@@ -109,6 +109,29 @@ class Settings:
         minimum=0,
         maximum=20_000,
     )
+    node_width: str = _setting(
+        "DICAST_NODE_WIDTH",
+        "fixed",
+        "whether a worker's width stays at its slots, or rules on CPU and errors move it",
+        choices=("fixed", "rules"),
+    )
+    node_cpu_high: float = _setting(
+        "DICAST_NODE_CPU_HIGH",
+        75.0,
+        "percent of all cores above which these rules halve it",
+        minimum=1,
+        maximum=100,
+    )
+    node_errors_high: float = _setting(
+        "DICAST_NODE_ERRORS_HIGH",
+        0.2,
+        "share of failed calls above which they lower it",
+        minimum=0,
+        maximum=1,
+    )
+    node_errors_low: float = _setting(
+        "DICAST_NODE_ERRORS_LOW", 0.05, "share of failed calls below which they raise it", minimum=0, maximum=1
+    )
     window_seconds: float = _setting(
         "DICAST_WINDOW_SECONDS", 5.0, "seconds of work that a job keeps published ahead", minimum=0.5, maximum=600
     )
@@ -118,6 +141,16 @@ class Settings:
     )
     max_response_bytes: int = _setting(
         "DICAST_MAX_RESPONSE_BYTES", 4_000_000, "an answer larger than this, unpacked, is malformed", minimum=1000
+    )
+    metrics_port: int = _setting(
+        "DICAST_METRICS_PORT",
+        0,
+        "port on which this worker serves Prometheus metrics; 0: none",
+        minimum=0,
+        maximum=65_535,
+    )
+    metrics_host: str = _setting(
+        "DICAST_METRICS_HOST", "127.0.0.1", "address of that port; the metrics are for anybody"
     )
     log_level: str = _setting(
         "DICAST_LOG_LEVEL", "INFO", "level of the JSON logs", choices=("DEBUG", "INFO", "WARNING", "ERROR")
@@ -141,6 +174,11 @@ class Settings:
             raise SettingsError(
                 f"MAX_CONCURRENT_LLM_CALLS must be <= {settings.max_concurrent_llm_calls_range} "
                 f"(DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE), got {settings.max_concurrent_llm_calls}"
+            )
+        if settings.node_errors_low > settings.node_errors_high:
+            raise SettingsError(
+                f"DICAST_NODE_ERRORS_LOW must be <= DICAST_NODE_ERRORS_HIGH ({settings.node_errors_high}), "
+                f"got {settings.node_errors_low}"
             )
         if settings.retry_max_delay < settings.retry_initial_delay:
             raise SettingsError(

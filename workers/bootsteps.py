@@ -20,8 +20,8 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, worker: Any) -> None:
         app = worker.app
-        app.registry.announce(app.node)
-        self._beacon = Beacon(app.store_url, app.keys, app.node)
+        app.registry.announce(app.node, app.width.look())
+        self._beacon = Beacon(app.store_url, app.keys, app.node, app.width.look)
         self._beacon.start()
 
     def stop(self, worker: Any) -> None:

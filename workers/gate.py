@@ -32,6 +32,7 @@ from redis.exceptions import RedisError
 from workers.acknowledgement import batch_acks, pending_acks
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.governor import Governor
+from workers.node_width import NodeWidth
 from workers.policy.admission import Outcome
 from workers.reaper import restore_messages
 from workers.store.connection import AsyncStoreClient, connect_async
@@ -99,7 +100,7 @@ class Observer(Protocol):
 class GateConfig:
     """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
     any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
-    running loop's own."""
+    running loop's own, `width` bounds the calls of this process."""
 
     store_url: str
     keys: Keys
@@ -107,6 +108,7 @@ class GateConfig:
     lease_s: Callable[[str], float]
     observer: Observer
     governor: Callable[[], Governor]
+    width: NodeWidth
     broker_is_store: bool = True
 
 
@@ -207,6 +209,8 @@ class Gate:
 
     def give_back(self, lease: Lease) -> None:
         self._give_back.append(Returned(lease.id, lease.outcome))
+        self.host.leased -= 1
+        self.host.config.width.record(lease.outcome)
         self._open_calls = max(0, self._open_calls - 1)
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
         self.kick()
@@ -295,6 +299,7 @@ class Gate:
                 continue
             if verdict is Verdict.GRANTED:
                 request.lease = Lease(self, want.lease, request.unit, expires_at)
+                self.host.leased += 1
                 config.observer.acquired(request.unit, self.pool, want.lease, answer.open_in_all)
             request._request_dict["lease"] = request.lease
             self.host.start_request(request)
@@ -349,7 +354,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.gates: dict[str, Gate] = {}
-        self.asking = 0
+        self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
         self._channels: list[Any] = []
         self._serving = False
@@ -479,7 +484,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     # ------------------------------------------------------------------ for the gates
 
     def free_slots(self) -> int:
-        return max(0, self.pool.free_slots() - CONTROL_SLOTS)
+        """Slots that a granted call would find free, and that the node's width leaves."""
+        return max(0, min(self.pool.free_slots() - CONTROL_SLOTS, self.config.width.width - self.leased))
 
     def new_lease_id(self) -> str:
         return f"{self.config.node}/{next(self._lease_ids)}"

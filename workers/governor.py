@@ -23,6 +23,7 @@ from workers.policy.governor import Change, GovernorState
 from workers.policy.governor import Governor as Policy
 from workers.policy.parameters import Parameters
 from workers.policy.profiles import PoolConfig
+from workers.policy.rules import RulesConfig
 from workers.store.connection import AsyncStoreClient
 from workers.store.governor_store import Brief, Decision, GovernorStore, StoredState
 from workers.store.keys import Keys
@@ -86,6 +87,10 @@ class Governor:
         config, history = course.policy.config, course.policy.state.history
         last = history[-1] if history else None
         _obey(wishes, brief, course)
+        if isinstance(course.policy.config.engine, RulesConfig):
+            cpu_percent = await self.store.cpu_percent()
+            if cpu_percent is not None:
+                course.policy.set_cpu(cpu_percent)
         parameters = _with_pacing(wishes, course.policy.decide(brief.events, brief.now))
         changes = list(takewhile(lambda change: change is not last, reversed(history)))[::-1]
         store_state = bool(changes) or config != course.policy.config or brief.now >= course.stored_at + STATE_EVERY_S

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +22,7 @@ import orjson
 import psutil
 from redis.exceptions import RedisError
 
+from workers.policy.rules import RulesStatus
 from workers.store.connection import StoreClient, connect
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
@@ -91,11 +93,12 @@ class Registry:
         self._tick = client.register_script(script_text(_TICK))
         self._bury = client.register_script(script_text(_BURY))
 
-    def announce(self, node: Node) -> None:
-        """Renew a node's beacon, and keep the lease clock going while nobody calls."""
+    def announce(self, node: Node, status: RulesStatus | None = None) -> None:
+        """Renew a node's beacon, which tells its width, and keep the lease clock going while nobody calls."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(self._keys.nodes, node.id, orjson.dumps(asdict(node)))
-        pipe.set(self._keys.node(node.id), "alive", px=int(BEACON_S * 1000))
+        told = orjson.dumps(status) if status is not None else b"{}"
+        pipe.set(self._keys.node(node.id), told, px=int(BEACON_S * 1000))
         pipe.execute()
         self._tick(keys=[self._keys.clock], args=[""])
 
@@ -110,6 +113,16 @@ class Registry:
     def alive(self) -> list[Node]:
         return [node for node, heard in self.known() if heard]
 
+    def statuses(self) -> list[tuple[Node, RulesStatus]]:
+        """The widths of the living nodes that tell theirs."""
+        alive = self.alive()
+        told = self._redis.mget([self._keys.node(node.id) for node in alive]) if alive else []
+        return [
+            (node, RulesStatus(**status))
+            for node, text in zip(alive, told, strict=True)
+            if text and (status := orjson.loads(text))
+        ]
+
     def bury(self, node: Node) -> int:
         """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
         k = self._keys
@@ -121,10 +134,10 @@ class Registry:
 
 
 class Beacon:
-    """Renews a node's beacon from a thread until it is stopped."""
+    """Renews a node's beacon from a thread until it is stopped; `look` is asked each time for what to tell."""
 
-    def __init__(self, store_url: str, keys: Keys, node: Node) -> None:
-        self._url, self._keys, self._node = store_url, keys, node
+    def __init__(self, store_url: str, keys: Keys, node: Node, look: Callable[[], RulesStatus]) -> None:
+        self._url, self._keys, self._node, self._look = store_url, keys, node, look
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
 
@@ -139,7 +152,7 @@ class Beacon:
         registry = Registry(connect(self._url), self._keys)
         while True:
             try:
-                registry.announce(self._node)
+                registry.announce(self._node, self._look())
             except (RedisError, OSError) as error:
                 logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
             if self._stop.wait(BEACON_EVERY_S):

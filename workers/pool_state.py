@@ -64,6 +64,7 @@ class PoolState:
     decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
     that cannot be heard. `silent` are projects that wanted more when they last asked, so many seconds ago, and whose
     place has aged out; `health` is by model; `job_limit` the largest limit of the running jobs, 0 if none runs.
+    `assigned` are units that chose this pool among others and whose calls have not begun.
     `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works."""
 
     pool: str
@@ -93,6 +94,7 @@ class PoolState:
     slo: int | None
     job_limit: int
     now: float
+    assigned: int
 
     @property
     def waiting(self) -> list[str]:
@@ -101,6 +103,11 @@ class PoolState:
     @property
     def rate_limited(self) -> int:
         return self.statuses.get(429, 0)
+
+    @property
+    def load(self) -> float:
+        """Open calls, and units that were assigned to this pool and are not open yet, over the limit in force."""
+        return (self.open + self.assigned) / max(1, self.effective_limit)
 
     @property
     def error_rate(self) -> float:
@@ -128,15 +135,17 @@ class PoolStates:
             return None
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(k.open, f"p:{pool}")
+        pipe.hget(k.assigned, pool)
         pipe.hgetall(k.counters(pool))
         pipe.lrange(k.changes(pool), 0, -1)
-        opened, counters, changes = await pipe.execute()
+        opened, assigned, counters, changes = await pipe.execute()
         engine = orjson.loads(brief.state.policy)["engine"] if brief.state else {}
         remembered = await self._store.enforcement(pool)
         return _state(
             pool, brief.parameters, remembered, brief.now,
             profile=engine.get("kind", ""), ceiling=brief.state.ceiling if brief.state else brief.parameters.limit,
-            open_calls=int(opened or 0), counters=counters, changes=[orjson.loads(line) for line in changes],
+            open_calls=int(opened or 0), assigned=int(assigned or 0), counters=counters,
+            changes=[orjson.loads(line) for line in changes],
             reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
             job_limit=brief.cap,
         )  # fmt: skip
@@ -152,7 +161,7 @@ class PoolStates:
 
 def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
-    open_calls: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
+    open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int,
 ) -> PoolState:  # fmt: skip
     refused = remembered.get("refused", 0) if remembered.get("version") == parameters.version else 0
@@ -201,6 +210,7 @@ def _state(
         slo=slo,
         job_limit=job_limit,
         now=now,
+        assigned=assigned,
     )
 
 

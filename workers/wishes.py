@@ -11,6 +11,7 @@ from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.classic import ClassicConfig
 from workers.policy.parameters import FairMode
 from workers.policy.profiles import PROFILES, EngineConfig, FixedConfig, PoolConfig
+from workers.policy.rules import RulesConfig
 from workers.store.keys import encode
 
 PACING_JITTER = 0.5
@@ -30,6 +31,7 @@ class Wishes:
     rpm, tpm   requests and tokens a minute that are never exceeded
     settle_s   how long after a cut nothing moves (profile `classic`)
     break_s    the breaker's first break (profiles `default` and `classic`)
+    cpu_high   CPU of the nodes, percent of one core, above which the limit is halved (profile `rules`)
     pacing_s   time between two grants, +-50 %
     fair       how the pool is shared between projects; `weights` of projects, absent: 1
     """
@@ -42,6 +44,7 @@ class Wishes:
     tpm: int | None = None
     settle_s: float | None = None
     break_s: float | None = None
+    cpu_high: float | None = None
     pacing_s: float | None = None
     profile: str = "default"
     fair: str = FairMode.WORK_CONSERVING.value
@@ -61,6 +64,8 @@ class Wishes:
             raise WishError(f"settle_s is for profile 'classic', not for {wished.profile!r}")
         if wished.break_s is not None and wished.profile not in ("default", "classic"):
             raise WishError(f"profile {wished.profile!r} has no breaker, so no break_s")
+        if wished.cpu_high is not None and wished.profile != "rules":
+            raise WishError(f"cpu_high is for profile 'rules', not for {wished.profile!r}")
         return wished
 
     def config(self, cap: int) -> PoolConfig:
@@ -89,6 +94,8 @@ class Wishes:
                 engine = replace(engine, settle_s=self.settle_s)
             if self.pacing_s is not None:
                 engine = replace(engine, gap_s=self.pacing_s)
+        if isinstance(engine, RulesConfig) and self.cpu_high is not None:
+            engine = replace(engine, cpu_high_percent=self.cpu_high)
         if isinstance(engine, AdaptiveConfig | ClassicConfig) and self.break_s is not None:
             longest = max(engine.breaker.break_max_s, self.break_s)
             breaker = replace(engine.breaker, break_s=self.break_s, break_max_s=longest)
@@ -97,7 +104,7 @@ class Wishes:
 
 
 _WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
-_LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "pacing_s": 0}
+_LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0}
 _CHOICES = {"profile": tuple(PROFILES), "fair": tuple(mode.value for mode in FairMode)}
 
 

@@ -9,10 +9,12 @@ import orjson
 import pytest
 
 from workers.governor import Governor
+from workers.nodes import Node, Registry
 from workers.policy.admission import Outcome
 from workers.policy.events import Cost
+from workers.policy.rules import RulesStatus
 from workers.pool_state import PoolStates, findings
-from workers.store.connection import connect_async
+from workers.store.connection import connect, connect_async
 from workers.store.governor_store import Decision
 from workers.store.keys import Keys
 from workers.store.leases import LeaseStore, Returned, Verdict, Want
@@ -214,6 +216,22 @@ async def test_a_wish_that_cannot_be_changes_nothing(client, wish, message):
     with pytest.raises(WishError, match=message):
         await decider.set("p", **wish)
     assert await client.hgetall(KEYS.wishes) == {}
+
+
+async def test_the_nodes_cpu_moves_a_pool_of_profile_rules(client, redis_url):
+    """Two living nodes, one of them busy: their mean is what counts; a node that tells nothing counts for nothing."""
+    decider = governor(client, limit=16, ceiling=16, profile="rules", cpu_high=150.0)
+    with connect(redis_url) as store:
+        registry = Registry(store, KEYS)
+        for cpu, tells in ((40.0, True), (360.0, True), (0.0, False)):
+            node = Node.here("w@h", limit=1, slots=1)
+            registry.announce(node, RulesStatus(5, 5, 0.0, cpu, "start", 0) if tells else None)
+        assert sorted(status.cpu_percent for _, status in registry.statuses()) == [40.0, 360.0]
+    for second in range(0, 140, 5):
+        await decider.tick("p", START_MS + second * 1000)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert state.limit < 8
+    assert [c["reason"] for c in state.changes] == ["CPU 200 %"] * len(state.changes) != []
 
 
 async def test_the_slo_cap_binds_every_pool_and_is_lifted(client):

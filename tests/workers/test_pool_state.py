@@ -13,6 +13,7 @@ CALM = PoolState(
     projects={"a": ProjectState(4, False, 100.0)}, granted=100, refused={}, statuses={200: 90}, breaker="closed",
     breaker_for_s=0.0, breaks=5, budgets={}, decided_s_ago=0.5, reason="room", changes=[], wish={}, zombies=0,
     silent={}, health={}, input_tokens=0, output_tokens=0, slo=None, job_limit=50, now=1000.0,
+    assigned=0,
 )  # fmt: skip
 WAITING = {"a": ProjectState(2, True, 100.0)}
 

@@ -146,6 +146,14 @@ class GovernorStore:
         )
         return found
 
+    async def cpu_percent(self) -> float | None:
+        """CPU of the living nodes' machines, percent of one core, averaged over the nodes; None if none tells."""
+        nodes = await self._redis.hkeys(self._keys.nodes)
+        beacons = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
+        told = [orjson.loads(beacon).get("cpu_percent") for beacon in beacons if beacon]
+        known = [percent for percent in told if percent is not None]
+        return sum(known) / len(known) if known else None
+
     async def pools(self) -> Sequence[str]:
         """Pools that have been asked for leases or decided on."""
         prefix = self._keys.governor("")

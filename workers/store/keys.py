@@ -72,6 +72,11 @@ class Keys:
         return self.at("rates")
 
     @property
+    def assigned(self) -> str:
+        """hash pool -> units that were assigned to it, of several they might have gone to, and that nobody works on"""
+        return self.at("assigned")
+
+    @property
     def waiting(self) -> str:
         """zset 'pool|node' -> ms when that node was last refused"""
         return self.at("waiting")

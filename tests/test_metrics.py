@@ -1,0 +1,120 @@
+"""Every metric: from where it comes, and that it is documented."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from redis.exceptions import ConnectionError as StoreAway
+
+from app.metrics import MetricsServer, ProcessMetrics, Shared, SharedCollector
+from tests.command import ROOT, Dicast
+from tests.workers.test_pool_state import CALM
+from workers.nodes import Node
+from workers.policy.rules import RulesStatus
+from workers.pool_state import BudgetState, Health
+
+STATE = replace(
+    CALM, pool="openai:eu", slo=9, breaker="half_open", refused={"limit": 7}, statuses={200: 90, 429: 3},
+    budgets={"requests": BudgetState(5.0, 60.0, 600.0)}, health={"m": Health(3.0, 4.0)}, input_tokens=1000,
+    output_tokens=10, assigned=4, zombies=2,
+)  # fmt: skip
+NODE = Node.here("w@h", limit=1, slots=9)
+SHARED = Shared([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))])
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(SharedCollector(lambda: SHARED))
+    ProcessMetrics(registry).assigned("p", "m", 0.42)
+    return registry
+
+
+def names(text: str) -> Iterator[str]:
+    for family in text_string_to_metric_families(text):
+        yield family.name + ("_total" if family.type == "counter" else "")
+
+
+def test_every_metric_is_documented_and_the_other_way_round(registry: CollectorRegistry) -> None:
+    served = {name for name in names(generate_latest(registry).decode()) if not name.endswith("_created")}
+    section = Path(ROOT / "docs/operations.md").read_text().partition("\n## Metrics\n")[2]
+    assert set(re.findall(r"^\| `(dicast_\w+)` \|", section, re.MULTILINE)) == served
+
+
+@pytest.mark.parametrize(
+    "name, labels, value",
+    [
+        ("dicast_store_up", {}, 1),
+        ("dicast_pool_limit", {}, 8),
+        ("dicast_pool_open", {}, 4),
+        ("dicast_pool_load", {}, 1.0),
+        ("dicast_pool_refused_total", {"reason": "limit"}, 7),
+        ("dicast_pool_answers_total", {"status": "429"}, 3),
+        ("dicast_pool_rate_limited_total", {}, 3),
+        ("dicast_pool_breaker", {"state": "half_open"}, 1),
+        ("dicast_pool_breaker", {"state": "closed"}, 0),
+        ("dicast_pool_tokens_total", {"direction": "output"}, 10),
+        ("dicast_pool_success_rate", {"model": "m"}, 0.8),
+        ("dicast_pool_error_rate", {}, 0.25),
+        ("dicast_budget_level", {"budget": "requests"}, 5),
+        ("dicast_slo_limit", {}, 9),
+        ("dicast_parallelism_level", {"reason": "CPU"}, 4),
+        ("dicast_node_cpu_percent", {}, 390),
+        ("dicast_assignments_total", {"pool": "p", "model": "m"}, 1),
+        ("dicast_assignment_score_sum", {}, 0.42),
+    ],
+)
+def test_values_and_labels(registry: CollectorRegistry, name: str, labels: dict[str, str], value: float) -> None:
+    if name.startswith(("dicast_pool", "dicast_budget")):
+        labels = {"pool": "openai:eu", **labels}
+    if name.startswith(("dicast_parallelism", "dicast_node")):
+        labels = {"node": "w@h", "host": NODE.host, **labels}
+    assert registry.get_sample_value(name, labels) == pytest.approx(value)
+
+
+def test_a_store_that_is_away_leaves_what_the_process_counts() -> None:
+    def away() -> Shared:
+        raise StoreAway("gone")
+
+    registry = CollectorRegistry()
+    registry.register(SharedCollector(away))
+    ProcessMetrics(registry).assigned("p", "m", 0.5)
+    assert registry.get_sample_value("dicast_store_up") == 0
+    assert registry.get_sample_value("dicast_assignments_total", {"pool": "p", "model": "m"}) == 1
+    assert registry.get_sample_value("dicast_pool_limit", {"pool": "openai:eu"}) is None
+
+
+def test_metrics_are_served_until_the_end_and_a_taken_port_costs_nothing_else(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server, second = (MetricsServer(registry, "127.0.0.1", port) for _ in range(2))
+    server.start()
+    second.start()
+    assert f"metrics cannot be served at 127.0.0.1:{port}: Address already in use" in caplog.text
+    second.stop()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        assert b'dicast_pool_limit{pool="openai:eu"} 8.0' in reply.read()
+    server.stop()
+    server.stop()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+def test_the_command_prints_one_scrape(at_once: Dicast) -> None:
+    at_once("governor", "set", "--pool", "sim", "--limit", "7")
+    run = at_once("metrics")
+    assert run.returncode == 0
+    assert 'dicast_pool_limit{pool="sim"} 7.0' in run.stdout.splitlines()
+    assert "dicast_store_up 1.0" in run.stdout

@@ -1,0 +1,74 @@
+"""A node's width by CPU and errors, in virtual time."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from workers.node_width import NodeWidth, cpu_percent
+from workers.policy.admission import Outcome
+from workers.policy.rules import RulesConfig
+
+
+class Machine:
+    def __init__(self, configured: int = 12, rules: RulesConfig | None = RulesConfig()) -> None:  # noqa: B008
+        self.now, self.load = 1000.0, 10.0
+        self.width = NodeWidth(configured, rules, cpu=lambda: self.load, clock=lambda: self.now)
+
+    def passes(self, seconds: int) -> list[int]:
+        widths = []
+        for _ in range(seconds):
+            self.now += 1.0
+            widths.append(self.width.look().current)
+        return widths
+
+    def calls(self, *statuses: int) -> None:
+        for status in statuses:
+            self.width.record(Outcome(status))
+
+
+def test_a_busy_cpu_halves_the_width_after_the_grace_and_gives_it_back(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    machine = Machine()
+    machine.load = 390.0
+    assert set(machine.passes(119)) == {12}
+    assert machine.passes(20)[-1] < 6
+    machine.load = 20.0
+    machine.passes(6)
+    assert machine.width.width == 12
+    changes = [r for r in caplog.records if getattr(r, "event", "") == "width_changed"]
+    assert [r.message.removeprefix("width ") for r in changes] == [
+        "12 -> 6, CPU 390 %", "6 -> 3, CPU 390 %", "3 -> 1, CPU 390 %", "1 -> 12, CPU recovered",
+    ]  # fmt: skip
+
+
+def test_failures_narrow_it_to_half_and_refusals_do_not() -> None:
+    machine = Machine()
+    machine.calls(*[200] * 5, *[429, 529] * 50)
+    machine.passes(30)
+    assert machine.width.width == 12
+    machine.calls(*[500, 0] * 50)
+    machine.passes(120)
+    status = machine.width.look()
+    assert (status.current, status.configured, status.window_size) == (6, 12, 105)
+    assert status.error_rate > 0.9 and "error rate" in status.reason
+
+
+def test_a_call_that_was_not_made_tells_nothing() -> None:
+    machine = Machine()
+    machine.width.record(None)
+    assert machine.width.look().window_size == 0
+
+
+def test_fixed_stays_whatever_happens() -> None:
+    machine = Machine(rules=None)
+    machine.load = 400.0
+    machine.calls(*[500] * 100)
+    assert set(machine.passes(600)) == {12}
+    status = machine.width.look()
+    assert (status.current, status.cpu_percent, status.error_rate) == (12, 400.0, 1.0)
+
+
+def test_this_machines_cpu_is_a_sane_number() -> None:
+    assert 0.0 <= cpu_percent() < 1e6
