@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from app import logs
+from app.domain.job import Agent, Deployment
 from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from app.ledger.keys import PageRef
@@ -39,7 +40,7 @@ class Gatherer:
         *,
         results_dir: str,
         retention_s: int,
-        model: Callable[[Any], str],
+        model: Callable[[Deployment], str],
         announce: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
@@ -99,7 +100,7 @@ class Gatherer:
             requeues=int(record.get("requeues", 0)),
             timeouts=int(record.get("timeouts", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
-            agents=[ReportAgent.of(a).model_copy(update={"model": self._model(a)}) for a in job.spec.agents],
+            agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
         )
         report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
@@ -108,6 +109,10 @@ class Gatherer:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
         await self.announce(job_id)
         return completed
+
+    def _agent(self, agent: Agent) -> ReportAgent:
+        models = dict.fromkeys(map(self._model, agent.choices))
+        return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
 
     async def announce(self, job_id: str) -> None:
         """Tell whoever waits for the job; the outbox forgets it afterwards."""

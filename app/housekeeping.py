@@ -85,7 +85,7 @@ class Housekeeper:
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        empty = await self._messages.queue_empty(lane.pool)
+        empty = await self._messages.queues_empty(set(lane.pools))
         lost = await self._ledger.find_lost(ref, lane.stride, queue_empty=empty)
         if lost is None:
             await self._messages.gather(ref)

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from app import logs
 from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
-from app.domain.job import Agent, Dimension, Item
+from app.domain.job import Agent, Deployment, Dimension, Item
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
 from app.domain.plan import Lane
 from app.domain.prompt import batch_prompt, is_fresh, single_prompt
@@ -70,6 +70,7 @@ class _Call:
     token: Token
     job: JobRecord
     agent: Agent
+    deployment: Deployment
     item: Item
     dimensions: Sequence[Dimension]
     claims: Sequence[Claim]
@@ -84,7 +85,7 @@ class _Call:
 
 
 class Judge:
-    """Judges messages on one event loop. `provider` gives a pool's provider, `model` an agent's model,
+    """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
     `call_timeout_s` how long a pool's call may take in total."""
 
     def __init__(
@@ -92,7 +93,7 @@ class Judge:
         ledger: Ledger,
         *,
         provider: Callable[[str], Provider],
-        model: Callable[[Agent], str],
+        model: Callable[[Deployment], str],
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
     ) -> None:
@@ -101,19 +102,20 @@ class Judge:
         self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
         self._working: set[tuple[PageRef, Token]] = set()
 
-    async def judge(self, ref: PageRef, token: Token, lease: Lease | None) -> Outcome:
-        """Do one message's work. Safe to repeat at any time and from any number of workers."""
+    async def judge(self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0) -> Outcome:
+        """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
+        of workers."""
         if (ref, token) in self._working:  # a copy of the message that this process is working on
             return Outcome(counts=False)
         self._working.add((ref, token))
         try:
-            return await self._judge(ref, token, lease)
+            return await self._judge(ref, token, lease, deployment)
         finally:
             self._working.discard((ref, token))
             if lease is not None:
                 lease.release()
 
-    async def _judge(self, ref: PageRef, token: Token, lease: Lease | None) -> Outcome:
+    async def _judge(self, ref: PageRef, token: Token, lease: Lease | None, deployment: int) -> Outcome:
         job = await self.job(ref.job)
         if job is None:
             return Outcome(counts=True)
@@ -124,11 +126,13 @@ class Judge:
         if state is None or item is None:
             return Outcome(counts=True)
         run = [c for c in claims if c.verdict is Claimed.RUN]
+        agent = job.spec.agents[unit.agent]
         call = _Call(
             ref=ref,
             token=token,
             job=job,
-            agent=job.spec.agents[unit.agent],
+            agent=agent,
+            deployment=agent.choices[deployment],
             item=item,
             dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
             claims=run,
@@ -150,11 +154,11 @@ class Judge:
     async def _call(self, call: _Call, lease: Lease | None) -> Outcome:
         loop = asyncio.get_running_loop()
         left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
-        timeout_s = min(self._call_timeout_s(call.agent.pool), left_s)
-        if left_s < 0.5 * self._call_timeout_s(call.agent.pool):  # no right to a whole call: come again for one
+        timeout_s = min(self._call_timeout_s(call.deployment.pool), left_s)
+        if left_s < 0.5 * self._call_timeout_s(call.deployment.pool):  # no right to a whole call: come again for one
             return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
         try:
-            provider = self._provider(call.agent.pool)
+            provider = self._provider(call.deployment.pool)
         except ProviderFailure as failure:
             return await self._failed(call, failure, 0.0, {"calls": 0})
         if call.token.batch and not provider.structured_output:
@@ -166,7 +170,7 @@ class Judge:
             else single_prompt(call.agent, call.dimensions[0], call.item, nonce, structured=provider.structured_output)
         )
         request = ChatRequest(
-            model=self._model(call.agent),
+            model=self._model(call.deployment),
             system=prompt.system,
             user=prompt.user,
             max_tokens=prompt.max_tokens,
@@ -348,14 +352,18 @@ class Judge:
             **named, kind=kind, message=message, status_code=status_code, elapsed_s=round(elapsed_s, 3)
         )
         opinion = JudicialOpinion(
-            **named, score=None, argument=argument, model=self._model(call.agent), latency_s=round(call.latency_s, 4)
+            **named,
+            score=None,
+            argument=argument,
+            model=self._model(call.deployment),
+            latency_s=round(call.latency_s, 4),
         )
         return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
 
     def _log(self, event: Callable[..., None], call: _Call, dimension: str | None = None, **values: object) -> None:
         event(
             dimension=dimension or call.label, agent=call.agent.name, job=call.ref.job, item=call.item.id,
-            pool=call.agent.pool, unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
+            pool=call.deployment.pool, unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
         )  # fmt: skip
 
     async def job(self, job_id: str) -> JobRecord | None:

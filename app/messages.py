@@ -7,12 +7,13 @@ comes twice is the same task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from celery import Celery, group
 
-from app.domain.job import Agent, Dimension, Item
+from app.domain.deployments import Choice
+from app.domain.job import Agent, Deployment, Dimension, Item
 from app.domain.plan import Lane
 from app.domain.prompt import batch_max_tokens
 from app.ledger.keys import PageRef
@@ -39,39 +40,47 @@ TYPICAL_CHARS = 2000
 """Taken for an item that is not at hand, as when a message is sent again."""
 
 
+ONLY = Choice(0, 0.0, False)
+"""Where there is none."""
+Choose = Callable[[JobRecord, PageRef, Lane, Sequence[Token]], Awaitable[Mapping[Token, Choice]]]
+
+
 class Messages:
     """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads.
 
-    `model` gives an agent's model.
+    `model` gives a deployment's model, `choose` the deployment of each message where there is a choice.
     """
 
-    def __init__(self, app: Celery, model: Callable[[Agent], str]) -> None:
-        self._app, self._model = app, model
+    def __init__(self, app: Celery, model: Callable[[Deployment], str], choose: Choose) -> None:
+        self._app, self._model, self._choose = app, model, choose
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Send a page's chord: a header task a message, and the body that gathers them."""
-        await asyncio.to_thread(self._publish, job, page)
+        choices = await self._choose(job, page.ref, page.lane, page.tokens)
+        await asyncio.to_thread(self._publish, job, page, choices)
 
-    def _publish(self, job: JobRecord, page: PageMessages) -> None:
+    def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[Token, Choice]) -> None:
         """The header goes out through one producer, in one round trip where the transport can; `chord()` takes none."""
         group_id, body = self._chord(page.ref)
         header = []
         for token in page.tokens:
             item = page.items[page.lane.unit(token.position).item]
-            header.append(self._unit(job, page.ref, page.lane, token, _chars(item)))
+            header.append(self._unit(job, page.ref, token, choices.get(token, ONLY), _chars(item)))
         with self._app.producer_or_acquire() as producer, producer.batch():
             group(header, app=self._app).apply_async(task_id=group_id, chord=body, producer=producer)
 
     async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
-        """Send one message of a page once more, as the same member of the same chord."""
+        """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
         group_id, body = self._chord(ref)
-        message = self._unit(job, ref, job.lanes[ref.lane], token)
+        choices = await self._choose(job, ref, job.lanes[ref.lane], [token])
+        message = self._unit(job, ref, token, choices.get(token, ONLY))
         await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
 
-    def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[Token]) -> None:
-        """Send units of an incomplete batch as further members of the chord of `task`, from its own task greenlet."""
+    def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[Token], deployment: int) -> None:
+        """Send units of an incomplete batch as further members of the chord of `task`, from its own task greenlet, to
+        the deployment that answered the batch."""
         for token in tokens:
-            message = self._unit(job, ref, job.lanes[ref.lane], token)
+            message = self._unit(job, ref, token, ONLY._replace(deployment=deployment))
             if task.request.chord:
                 task.add_to_chord(message)
             else:
@@ -89,20 +98,21 @@ class Messages:
     async def finish(self, job_id: str) -> None:
         await self._control(FINISH_JOB, job_id)
 
-    async def queue_empty(self, pool: str) -> bool:
-        """Whether no message waits in the broker for this pool."""
+    async def queues_empty(self, pools: Collection[str]) -> bool:
+        """Whether no message waits in the broker for any of these pools."""
 
         def look() -> bool:
             with self._app.connection_for_read() as connection:
-                queue = self._app.amqp.queues[QUEUE_PREFIX + pool]
-                return int(queue(connection.default_channel).queue_declare(passive=True).message_count) == 0
+                queues = [self._app.amqp.queues[QUEUE_PREFIX + pool](connection.default_channel) for pool in pools]
+                return not any(int(queue.queue_declare(passive=True).message_count) for queue in queues)
 
         return await asyncio.to_thread(look)
 
     async def _control(self, name: str, *args: Any, **options: Any) -> None:
         await asyncio.to_thread(self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
 
-    def _unit(self, job: JobRecord, ref: PageRef, lane: Lane, token: Token, item_chars: int = TYPICAL_CHARS) -> Any:
+    def _unit(self, job: JobRecord, ref: PageRef, token: Token, choice: Choice, item_chars: int = TYPICAL_CHARS) -> Any:
+        lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
         judge = job.spec.agents[unit.agent]
         agent = judge.name
@@ -114,16 +124,17 @@ class Messages:
             "agent": agent,
             "dimension": dimension,
             "unit": f"{ref.lane}.{ref.page}.{token}",
-            "model": self._model(judge),
+            "model": self._model(judge.choices[choice.deployment]),
             "input_tokens": input_tokens(judge, asked, item_chars),
             "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
+            "elsewhere": choice.elsewhere,
         }
         return self._app.signature(
             JUDGE_BATCH if token.batch else JUDGE_DIMENSION,
-            args=(ref.job, ref.lane, ref.page, str(token)),
+            args=(ref.job, ref.lane, ref.page, str(token), choice.deployment),
             immutable=True,
             task_id=f"{ref.job}.{ref.lane}.{ref.page}.{token}",
-            queue=QUEUE_PREFIX + lane.pool,
+            queue=QUEUE_PREFIX + lane.pools[choice.deployment],
             headers={HEADER: header},
             argsrepr=f"({agent!r}, {dimension!r}, item {unit.item}, job {ref.job!r})",
         )

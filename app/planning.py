@@ -54,8 +54,12 @@ class Planner:
             state = await self._ledger.lane(job.id, lane_number)
             if state.state != "running" or state.cursor == "":
                 return
-            rate_per_s, jobs = await self._ledger.pool_rate(lane.pool)
-            limit = min(job.limit, 2 * await self._pool_limit(lane.pool))  # it may grow meanwhile
+            rate_per_s, limit, jobs = 0.0, 0, 1
+            for pool in set(lane.pools):
+                rate, jobs = await self._ledger.pool_rate(pool)
+                rate_per_s += rate
+                limit += 2 * await self._pool_limit(pool)  # it may grow meanwhile
+            limit = min(job.limit, limit)
             size = window(
                 rate_per_s=rate_per_s * lane.stride, limit=limit, seconds=self._window_s,
                 page_max=self._page_max, stride=lane.stride, jobs=jobs,

@@ -8,7 +8,8 @@ from typing import Any
 
 from app import logs
 from app.celery import Dicast, app
-from app.domain.job import Agent
+from app.deployments import Deployments
+from app.domain.job import Deployment
 from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
@@ -22,6 +23,7 @@ from app.providers.local import LocalProvider
 from app.providers.registry import build_provider
 from config.pools import PoolSpec
 from workers.execution_pool import loop_resource
+from workers.prospects import Prospects
 from workers.reaper import reap
 from workers.store.connection import connect_batching
 
@@ -43,7 +45,11 @@ class Services:
         self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms)
-        self.messages = Messages(app, self.model)
+        deployments = Deployments(
+            Prospects(self._client, app.keys), self.ledger,
+            model=self.model, first_limit=self._pool_limit, chosen=app.process_metrics.assigned,
+        )  # fmt: skip
+        self.messages = Messages(app, self.model, deployments.choose)
         self.judge = Judge(
             self.ledger,
             provider=self._provider,
@@ -105,8 +111,8 @@ class Services:
             await asyncio.to_thread(self._app.ledger.cancel, job_id)
         await self.ledger.attended(job_id)
 
-    def model(self, agent: Agent) -> str:
-        return agent.model or self._app.pools.get(agent.pool).model
+    def model(self, deployment: Deployment) -> str:
+        return deployment.model or self._app.pools.get(deployment.pool).model
 
     def _limit(self) -> int:
         """The smallest limit of all living workers binds."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from app import datasets
-from app.domain.job import EvaluationJob, Item, ItemSource
+from app.domain.job import Agent, EvaluationJob, Item, ItemSource
 from app.domain.plan import lanes
 from app.ledger.client import LedgerClient
-from config.pools import Pools
+from config.pools import Pools, PoolSpec
 from config.settings import Settings
 
 
@@ -40,13 +40,13 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     job = checked(job)
     job_id = job.id
     assert job_id is not None
-    specs = [pools.get(agent.pool) for agent in job.agents]
+    specs = [_deployed(agent, pools) for agent in job.agents]
     batching = settings.batching_enabled if job.batching is None else job.batching
     plan = lanes(
-        [spec.name for spec in specs],
+        [tuple(spec.name for spec in of_agent) for of_agent in specs],
         len(job.dimensions),
         job.replicates,
-        [batching and spec.structured_output for spec in specs],
+        [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
     )
     extra = {}
     if isinstance(job.items, ItemSource):
@@ -64,6 +64,18 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     units = count * len(job.agents) * len(job.dimensions) * job.replicates
     ledger.submit(job, plan, units, extra)
     return job_id
+
+
+def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
+    """The pools of an agent's deployments; raises `UnknownPool`, or `JobRefused` if two are the same."""
+    specs = [pools.get(deployment.pool) for deployment in agent.choices]
+    seen: set[tuple[str, str]] = set()
+    for spec, deployment in zip(specs, agent.choices, strict=True):
+        place = spec.name, deployment.model or spec.model
+        if place in seen:
+            raise JobRefused(f"agents: {agent.name!r} names model {place[1]!r} of pool {place[0]!r} twice")
+        seen.add(place)
+    return specs
 
 
 def _check_size(item: Item, most: int) -> None:

@@ -49,14 +49,14 @@ async def evaluate(self: Any, job_id: str) -> None:
     raise Ignore  # its result is stored when the job completes
 
 
-async def _judge(self: Any, job_id: str, lane: int, page: int, token: str) -> str:
+async def _judge(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int) -> str:
     ref = PageRef(job_id, lane, page)
     service = services()
-    outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"))
+    outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"), deployment)
     if outcome.follow_ups:
         job = await service.judge.job(job_id)
         assert job is not None
-        service.messages.join_chord(self, job, ref, outcome.follow_ups)
+        service.messages.join_chord(self, job, ref, outcome.follow_ups, deployment)
     if outcome.plan:
         await service.messages.plan(job_id, lane)
     if outcome.gather:
@@ -78,13 +78,13 @@ class Gated(Task):  # type: ignore[misc]
 
 
 @app.task(base=Gated, bind=True, name=messages.JUDGE_DIMENSION)
-async def judge_dimension(self: Any, job_id: str, lane: int, page: int, token: str) -> str:
-    return await _judge(self, job_id, lane, page, token)
+async def judge_dimension(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int = 0) -> str:
+    return await _judge(self, job_id, lane, page, token, deployment)
 
 
 @app.task(base=Gated, bind=True, name=messages.JUDGE_BATCH)
-async def judge_batch(self: Any, job_id: str, lane: int, page: int, token: str) -> str:
-    return await _judge(self, job_id, lane, page, token)
+async def judge_batch(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int = 0) -> str:
+    return await _judge(self, job_id, lane, page, token, deployment)
 
 
 @app.task(name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)

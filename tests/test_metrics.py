@@ -20,7 +20,8 @@ from tests.command import ROOT, Dicast
 from tests.workers.test_pool_state import CALM
 from workers.nodes import Node
 from workers.policy.rules import RulesStatus
-from workers.pool_state import BudgetState, Health
+from workers.pool_state import BudgetState
+from workers.prospects import Health
 
 STATE = replace(
     CALM, pool="openai:eu", slo=9, breaker="half_open", refused={"limit": 7}, statuses={200: 90, 429: 3},

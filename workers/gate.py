@@ -51,6 +51,7 @@ CROWD_MAX = 256
 than their part of `HELD_MAX`, since others may stand behind them in the queue."""
 ASKED_MIN = 4
 """Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
+BROKEN = ("breaker", "probe")
 CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
 FALLBACK_S = 1.0
@@ -60,7 +61,7 @@ EVENTS_EVERY_S = 0.25
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer.
-    `model` and the estimated tokens are what budgets are charged by."""
+    `model` and the estimated tokens are what budgets are charged by; `elsewhere`: other pools would do as well."""
 
     job: str
     project: str
@@ -68,6 +69,7 @@ class Admitted:
     model: str = ""
     input_tokens: float = 0.0
     output_tokens: float = 0.0
+    elsewhere: bool = False
 
     @classmethod
     def from_header(cls, header: Any) -> Admitted:
@@ -81,6 +83,7 @@ class Admitted:
             model=str(header.get("model", "")),
             input_tokens=_tokens(header.get("input_tokens")),
             output_tokens=_tokens(header.get("output_tokens")),
+            elsewhere=header.get("elsewhere") is True,
         )
 
 
@@ -285,8 +288,9 @@ class Gate:
         if answer.decide:
             self._decide()
         expires_at = started + lease_s
-        for request, want, verdict in zip(asked, wants, answer.verdicts, strict=True):
-            if verdict is Verdict.REFUSED:
+        for request, want, verdict, reason in zip(asked, wants, answer.verdicts, answer.reasons, strict=True):
+            # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
+            if verdict is Verdict.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
                 if not request.announced:
                     request.announced = True
                     config.observer.queueing(request.unit, self.pool, len(self.held) + self.backlog)

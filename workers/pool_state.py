@@ -5,7 +5,6 @@ Nothing here decides anything, and nothing that decides reads it.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from urllib.parse import unquote
 
 import orjson
 
-from workers.policy.admission import EnforcementState, effective_limit
 from workers.policy.parameters import BreakerPhase, Parameters
+from workers.prospects import Health, health_now, limit_in_force
 from workers.store.connection import AsyncStoreClient
 from workers.store.governor_store import GovernorStore
 from workers.store.keys import Keys
@@ -23,8 +22,6 @@ from workers.store.keys import Keys
 STALE_S = 10.0
 STALE_DEMAND_S = 600.0
 FLAPS = 3
-HEALTH_S = 60.0
-"""An outcome so old counts 1/e of a fresh one (outcome.lua)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +40,6 @@ class BudgetState:
     level: float
     capacity: float
     refill_per_min: float
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How one model's calls ended lately: `good` of `ended`, recent ones counting more (see `HEALTH_S`)."""
-
-    good: float
-    ended: float
-
-    @property
-    def success_rate(self) -> float:
-        """Between 0 and 1; 1 where nothing is known, to which it returns while no call ends."""
-        return (self.good + 1.0) / (self.ended + 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +148,13 @@ def _state(
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int,
 ) -> PoolState:  # fmt: skip
-    refused = remembered.get("refused", 0) if remembered.get("version") == parameters.version else 0
-    enforced = EnforcementState(version=parameters.version, refused=int(refused))
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
     return PoolState(
         pool=pool,
         profile=profile,
         limit=parameters.limit,
-        effective_limit=effective_limit(parameters, enforced, now),
+        effective_limit=limit_in_force(parameters, remembered, now),
         ceiling=ceiling,
         floor=parameters.stale_limit,
         open=open_calls,
@@ -212,12 +194,6 @@ def _state(
         now=now,
         assigned=assigned,
     )
-
-
-def health_now(remembered: Mapping[str, float], now: float) -> Health:
-    """A model's health as the scripts remember it, brought to `now` (s, lease clock)."""
-    kept = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
-    return Health(remembered["good"] * kept, remembered["all"] * kept)
 
 
 def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now: float) -> BudgetState:

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
+MAX_DEPLOYMENTS = 16
 MAX_SCORE = 10**9
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -127,15 +128,39 @@ class Dimension(Strict):
         return self
 
 
+class Deployment(Strict):
+    """One place where a judge's model runs."""
+
+    pool: PoolName = Field(default="", description="'' is the default pool")
+    model: str | None = Field(default=None, description="None: the pool's default model")
+
+
 class Agent(Strict):
-    """One judge: a persona on a model of a pool."""
+    """One judge: a persona on a model of a pool, or of several."""
 
     name: Id
     persona: str = ""
     pool: PoolName = Field(default="", description="'' is the default pool")
     model: str | None = Field(default=None, description="None: the pool's default model")
+    deployments: list[Deployment] = Field(
+        default_factory=list,
+        max_length=MAX_DEPLOYMENTS,
+        description="in place of pool and model: each unit goes to the one that is best off",
+    )
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     max_tokens: int = Field(default=1024, ge=1, le=200_000)
+
+    @property
+    def choices(self) -> list[Deployment]:
+        """Where it may be asked: its deployments, or its one pool and model."""
+        return self.deployments or [Deployment(pool=self.pool, model=self.model)]
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> Self:
+        for field in ("pool", "model"):
+            if self.deployments and (value := getattr(self, field)):
+                raise ValueError(f"{field} must be named in deployments, or without them, got {value!r} beside them")
+        return self
 
 
 class EvaluationJob(Strict):

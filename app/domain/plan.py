@@ -1,8 +1,9 @@
 """How a job is laid out: lanes, positions in a lane, and how much of it is published ahead.
 
-A lane holds the units of all agents of one pool, so that a slow pool never holds back another's pages. In a lane the
-units stand in the order item, replicate, agent, dimension; a unit's place there is its position. A page is a run of
-positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
+A lane holds the units of all agents of one pool, so that a slow pool never holds back another's pages. Agents with
+the same several deployments have a lane of their own; which pool each unit goes to is decided when it is sent.
+In a lane the units stand in the order item, replicate, agent, dimension; a unit's place there is its position. A page
+is a run of positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The units of one pool within a job. `agents` are indices into the job's agents."""
+    """The units within a job that have the same choice of pools, mostly of one. `agents` are indices into the job's
+    agents, `pools` the pools of their deployments in order."""
 
-    pool: str
+    pools: tuple[str, ...]
     agents: tuple[int, ...]
     dimensions: int
     replicates: int
@@ -52,13 +54,13 @@ class Lane:
         return range(first // self.units_per_item, (first + count - 1) // self.units_per_item + 1)
 
 
-def lanes(pools: Sequence[str], dimensions: int, replicates: int, batched: Sequence[bool]) -> list[Lane]:
-    """Group agents by (pool, batched); `pools[i]` and `batched[i]` are those of agent i. Order: first appearance."""
-    groups: dict[tuple[str, bool], list[int]] = {}
+def lanes(pools: Sequence[tuple[str, ...]], dimensions: int, replicates: int, batched: Sequence[bool]) -> list[Lane]:
+    """Group agents by (pools, batched); `pools[i]` and `batched[i]` are those of agent i. Order: first appearance."""
+    groups: dict[tuple[tuple[str, ...], bool], list[int]] = {}
     for agent, key in enumerate(zip(pools, batched, strict=True)):
         groups.setdefault(key, []).append(agent)
     return [
-        Lane(pool, tuple(agents), dimensions, replicates, is_batched) for (pool, is_batched), agents in groups.items()
+        Lane(names, tuple(agents), dimensions, replicates, is_batched) for (names, is_batched), agents in groups.items()
     ]
 
 

@@ -36,7 +36,9 @@ class ReportAgent(Frozen):
 
     @classmethod
     def of(cls, agent: Agent) -> Self:
-        return cls(name=agent.name, pool=agent.pool, model=agent.model)
+        """Several pools are named one after the other."""
+        pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
+        return cls(name=agent.name, pool=", ".join(pools), model=agent.model)
 
 
 class ReportDimension(Frozen):

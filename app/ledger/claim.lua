@@ -1,5 +1,5 @@
 -- claim.lua: the work claim. Who may work on these units of a page now?
--- KEYS  1 job  2 page  3 due  4 clock
+-- KEYS  1 job  2 page  3 due  4 clock  5 the page's assignments  6 assigned
 -- ARGV  1 now_ms  2 node  3 prefix of the nodes' beacons  4 token of the message  5 its member of due
 --       6 deaths that quarantine  7 ms that a claim may last  8 item field  9... positions
 -- Reply {job state, item, {verdict, fence, attempts, requeues, calls, ms since the first claim}, ...}; verdict: run | done | owned | waiting |
@@ -16,6 +16,11 @@ local waiting = state == 'running' and redis.call('HEXISTS', KEYS[2], 'w:' .. AR
 if not waiting then
   redis.call('ZREM', KEYS[3], ARGV[5])
   redis.call('HDEL', KEYS[2], 'w:' .. ARGV[4])
+  local pool = redis.call('HGET', KEYS[5], ARGV[4])
+  if pool then
+    redis.call('HDEL', KEYS[5], ARGV[4])
+    if redis.call('HINCRBY', KEYS[6], pool, -1) <= 0 then redis.call('HDEL', KEYS[6], pool) end
+  end
 end
 for i = 9, #ARGV do
   local position, verdict = ARGV[i], 'run'

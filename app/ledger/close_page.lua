@@ -1,8 +1,12 @@
 -- close_page.lua: a page whose results lie on disk leaves the store; the last one ends the job's work.
--- KEYS  1 job  2 page  3 pages  4 watch      ARGV  1 lane  2 page  3 member of watch  4 lanes
+-- KEYS  1 job  2 page  3 pages  4 watch  5 the page's assignments  6 assigned
+-- ARGV  1 lane  2 page  3 member of watch  4 lanes
 -- Reply {1 if the job is to be finished, 1 if the lane wants planning}.
 local lane = ARGV[1]
-redis.call('DEL', KEYS[2])
+for _, pool in ipairs(redis.call('HVALS', KEYS[5])) do
+  if redis.call('HINCRBY', KEYS[6], pool, -1) <= 0 then redis.call('HDEL', KEYS[6], pool) end
+end
+redis.call('DEL', KEYS[2], KEYS[5])
 redis.call('SREM', KEYS[3], lane .. '|' .. ARGV[2])
 redis.call('ZREM', KEYS[4], ARGV[3])
 local finish, plan = 0, 0

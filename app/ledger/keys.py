@@ -46,6 +46,10 @@ class LedgerKeys:
         """hash: left, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result"""
         return self.base.at("job", ref.job, "page", str(ref.lane), str(ref.page))
 
+    def assignments(self, ref: PageRef) -> str:
+        """hash: message's token -> pool that was chosen for it, while nobody works on it"""
+        return self.base.at("job", ref.job, "assignments", str(ref.lane), str(ref.page))
+
     @property
     def jobs(self) -> str:
         """zset job -> ms when it was submitted"""

@@ -144,7 +144,7 @@ class Ledger:
         self.keys = LedgerKeys(keys)
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost",
+            "complete", "find_lost", "assign",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
 
@@ -160,7 +160,10 @@ class Ledger:
             id=job,
             # Items of the job itself are kept apart, so the stored spec has an empty list of them.
             spec=EvaluationJob.model_construct(**_spec_fields(spec)),
-            lanes=[Lane(**{**lane, "agents": tuple(lane["agents"])}) for lane in orjson.loads(lanes)],
+            lanes=[
+                Lane(**{**lane, "pools": tuple(lane["pools"]), "agents": tuple(lane["agents"])})
+                for lane in orjson.loads(lanes)
+            ],
             units=int(units),
             limit=int(limit or 0),
             fingerprint=fingerprint,
@@ -277,7 +280,7 @@ class Ledger:
         """Claim units of one item for the message `token`; (None, None, []) when the page is no more."""
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
-            keys=[k.job(ref.job), k.page(ref), k.due, k.base.clock],
+            keys=[k.job(ref.job), k.page(ref), k.due, k.base.clock, k.assignments(ref), k.base.assigned],
             args=[
                 "",
                 self._node,
@@ -297,6 +300,14 @@ class Ledger:
             JobState(state),
             found,
             [Claim(p, Verdict(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
+        )
+
+    async def assign(self, ref: PageRef, pools: Mapping[Token, str]) -> None:
+        """Count messages for the pools that were chosen for them, until they are claimed."""
+        k = self.keys
+        await self._scripts["assign"](
+            keys=[k.page(ref), k.assignments(ref), k.base.assigned],
+            args=[part for token, pool in pools.items() for part in (str(token), pool)],
         )
 
     async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[Result]) -> Recorded:
@@ -348,7 +359,7 @@ class Ledger:
         """Drop a page whose results lie on disk; returns (finish the job, plan the lane)."""
         k = self.keys
         finish, plan = await self._scripts["close_page"](
-            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch],
+            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), k.base.assigned],
             args=[ref.lane, ref.page, str(ref), lanes],
         )
         return bool(finish), bool(plan)

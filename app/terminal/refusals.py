@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from app.domain.job import Agent, Dimension, EvaluationJob, Item, ItemSource, Scale
+from app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
 from app.reports.text import printable
 from app.terminal.console import Refused
 
@@ -21,6 +21,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "": (EvaluationJob,),
     "items": (Item, ItemSource),
     "agents": (Agent,),
+    "deployments": (Deployment,),
     "dimensions": (Dimension,),
     "scale": (Scale,),
 }

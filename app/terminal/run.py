@@ -99,7 +99,7 @@ def _run_local(terminal: Terminal, job: EvaluationJob, wishes: Wishes, interrupt
 
     changes = {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.out is not None else {}
     dicast = application(terminal, changes)
-    model = any(dicast.pools.get(agent.pool).provider == "local" for agent in job.agents)
+    model = any(dicast.pools.get(place.pool).provider == "local" for agent in job.agents for place in agent.choices)
     parts = "store, worker, beat and local model" if model else "store, worker and beat"
     terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
     with contextlib.ExitStack() as stack:
@@ -110,7 +110,8 @@ def _run_local(terminal: Terminal, job: EvaluationJob, wishes: Wishes, interrupt
 
 def _run(terminal: Terminal, dicast: Dicast, job: EvaluationJob, wishes: Wishes, interrupts: Interrupts) -> Exit:
     for agent in job.agents:
-        dicast.pools.get(agent.pool)
+        for place in agent.choices:
+            dicast.pools.get(place.pool)
     if not wishes.detach and not dicast.registry.alive():
         raise Refused(NO_WORKER)
     job_id = dicast.submit(job)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from app.domain import verdict
 from app.domain.answer_schema import room, single_schema
-from app.domain.job import Agent, Dimension, EvaluationJob, Item, ItemSource, Scale
+from app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
 from app.domain.prompt import batch_prompt
 from app.domain.report import Report
@@ -66,7 +66,10 @@ def test_the_documented_results_are_valid() -> None:
 
 @pytest.mark.parametrize(
     "title, model",
-    [*(("Job", model) for model in (EvaluationJob, Agent, Dimension, Item, ItemSource)), ("Report", Report)],
+    [
+        *(("Job", model) for model in (EvaluationJob, Agent, Deployment, Dimension, Item, ItemSource)),
+        ("Report", Report),
+    ],
 )
 def test_every_field_has_its_row(title: str, model: type[BaseModel]) -> None:
     text = section(title)

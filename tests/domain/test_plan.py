@@ -10,13 +10,17 @@ from app.domain.plan import Lane, Unit, lanes, window
 
 
 def test_lanes_are_agents_of_one_pool():
-    found = lanes(["a", "b", "a"], dimensions=2, replicates=1, batched=[False, False, True])
-    assert [(lane.pool, lane.agents, lane.stride) for lane in found] == [("a", (0,), 1), ("b", (1,), 1), ("a", (2,), 2)]
+    found = lanes([("a",), ("b",), ("a",)], dimensions=2, replicates=1, batched=[False, False, True])
+    assert [(lane.pools[0], lane.agents, lane.stride) for lane in found] == [
+        ("a", (0,), 1),
+        ("b", (1,), 1),
+        ("a", (2,), 2),
+    ]
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 5))
 def test_positions_run_through_every_unit_once(agents, replicates, dimensions, items):
-    lane = Lane("p", tuple(range(10, 10 + agents)), dimensions, replicates, batched=False)
+    lane = Lane(("p",), tuple(range(10, 10 + agents)), dimensions, replicates, batched=False)
     units = [lane.unit(p) for p in range(items * lane.units_per_item)]
     order = product(range(items), range(replicates), range(10, 10 + agents), range(dimensions))
     assert units == [Unit(*u) for u in order]
@@ -24,7 +28,7 @@ def test_positions_run_through_every_unit_once(agents, replicates, dimensions, i
 
 @given(st.integers(0, 500), st.integers(1, 200), st.integers(1, 30))
 def test_a_page_has_the_items_of_its_units(first, count, dimensions):
-    lane = Lane("p", (0, 1), dimensions, 1, batched=False)
+    lane = Lane(("p",), (0, 1), dimensions, 1, batched=False)
     assert set(lane.items_of(first, count)) == {lane.unit(p).item for p in range(first, first + count)}
 
 

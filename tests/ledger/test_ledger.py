@@ -43,7 +43,7 @@ class Bench:
         self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000) for node in self.nodes)
 
     def submit(self, job, batched=False):
-        plan = lanes(["p"] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
+        plan = lanes([("p",)] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
         units = len(job.items) * len(job.agents) * len(job.dimensions) * job.replicates
         return self.client.submit(job, plan, units, {})
 
@@ -330,3 +330,43 @@ async def test_only_one_living_node_leads(bench):
     assert await bench.one.lead(60_000)
     assert not await bench.two.lead(60_000)
     assert replace(bench.nodes[0]).id in await bench.asyncs.get(KEYS.beat)
+
+
+# ---------------------------------------------------------------------------------------------------- assignments
+async def assigned(bench):
+    return {pool: int(n) for pool, n in (await bench.asyncs.hgetall(KEYS.assigned)).items()}
+
+
+async def test_a_message_counts_for_its_pool_until_it_is_claimed(bench):
+    ref = await bench.started()
+    await bench.one.assign(ref, {Token(0): "p", Token(1): "p", Token(2): "q", Token(3): "q"})
+    assert await assigned(bench) == {"p": 2, "q": 2}
+    await bench.one.assign(ref, {Token(1): "q"})  # chosen anew
+    await bench.one.assign(ref, {Token(1): "q"})
+    assert await assigned(bench) == {"p": 1, "q": 3}
+    await claim(bench.one, ref, 0)
+    await claim(bench.two, ref, 0)  # a copy
+    assert await assigned(bench) == {"q": 3}
+
+
+async def test_a_message_that_comes_too_early_is_still_assigned(bench):
+    ref = await bench.started()
+    first = await claim(bench.one, ref, 0)
+    await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(Token(0), 60_000)])
+    await bench.one.assign(ref, {Token(0): "p"})
+    assert (await claim(bench.two, ref, 0)).verdict is Verdict.WAITING
+    assert await assigned(bench) == {"p": 1}
+
+
+async def test_what_was_never_claimed_leaves_with_its_page(bench):
+    ref = await bench.started()
+    await bench.one.assign(ref, {Token(0, batch=True): "p", Token(2, batch=True): "q"})
+    for position in range(4):  # by messages of their own
+        await record(bench.one, ref, await claim(bench.one, ref, position, item=position // 2))
+    assert await assigned(bench) == {"p": 1, "q": 1}
+    await bench.one.close_page(ref, 1)
+    await bench.one.close_page(ref, 1)
+    assert await assigned(bench) == {}
+    await bench.one.assign(ref, {Token(0): "p"})  # there is no such page any more
+    assert await assigned(bench) == {}
+    assert not [key async for key in bench.asyncs.scan_iter(match="*assignments*")]

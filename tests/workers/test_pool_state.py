@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from workers.pool_state import Health, PoolState, ProjectState, findings, health_now
+from workers.pool_state import PoolState, ProjectState, findings
+from workers.prospects import Health, health_now
 
 CALM = PoolState(
     pool="p", profile="adaptive", limit=8, effective_limit=8, ceiling=16, floor=2, open=4,

@@ -94,7 +94,7 @@ class GovernorStore:
             now=now / 1000.0,
             version=int(version),
             state=StoredState.from_json(state) if state else None,
-            parameters=_PARAMETERS.validate_json(parameters) if parameters else None,
+            parameters=read_parameters(parameters),
             cap=cap,
             wish=orjson.loads(wish or "{}"),
             wish_for_all=orjson.loads(wish_for_all or "{}"),
@@ -125,8 +125,7 @@ class GovernorStore:
 
     async def parameters(self, pool: str) -> Parameters | None:
         """What is in force; None before the first decision."""
-        found = await self._redis.hget(self._keys.governor(pool), "parameters")
-        return _PARAMETERS.validate_json(found) if found else None
+        return read_parameters(await self._redis.hget(self._keys.governor(pool), "parameters"))
 
     async def set_wish(self, pool: str, wish: dict[str, Any]) -> None:
         """Replace a pool's live wishes ('' for those of all pools); an empty one takes them back."""
@@ -158,6 +157,11 @@ class GovernorStore:
         """Pools that have been asked for leases or decided on."""
         prefix = self._keys.governor("")
         return sorted([key.removeprefix(prefix) async for key in self._redis.scan_iter(match=_literal(prefix) + "*")])
+
+
+def read_parameters(text: str | None) -> Parameters | None:
+    """As a decision left them; None before the first."""
+    return _PARAMETERS.validate_json(text) if text else None
 
 
 def read_events(entry: str) -> list[Event]:

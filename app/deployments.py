@@ -1,0 +1,68 @@
+"""Assigns units to deployments, where a judge has several, by how the pools stand in the store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from app.domain.deployments import Candidate, Choice, assign
+from app.domain.job import Deployment
+from app.domain.plan import Lane
+from app.ledger.keys import PageRef
+from app.ledger.ledger import JobRecord, Ledger, Token
+from workers.prospects import UNKNOWN, Prospect, Prospects
+
+ALONE: Mapping[Token, Choice] = {}
+
+
+class Deployments:
+    """Chooses on one event loop. `model` gives a deployment's model, `first_limit` the limit of a pool that nobody has
+    used yet; `chosen` is told pool, model and score of every choice."""
+
+    def __init__(
+        self,
+        prospects: Prospects,
+        ledger: Ledger,
+        *,
+        model: Callable[[Deployment], str],
+        first_limit: Callable[[str], Awaitable[int]],
+        chosen: Callable[[str, str, float], None],
+    ) -> None:
+        self._prospects, self._ledger = prospects, ledger
+        self._model, self._first_limit, self._chosen = model, first_limit, chosen
+
+    async def choose(self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[Token]) -> Mapping[Token, Choice]:
+        """A deployment for each message of a page, counted in the ledger from now on; nothing where there is no choice.
+
+        A message that was assigned before, and that nobody has worked on, is counted anew.
+        """
+        if len(lane.pools) == 1:
+            return ALONE
+        found = await self._prospects.read(lane.pools)
+        limits = {pool: prospect.limit or await self._first_limit(pool) for pool, prospect in found.items()}
+        by_agent: dict[int, list[Token]] = {}
+        for token in tokens:
+            by_agent.setdefault(lane.unit(token.position).agent, []).append(token)
+        choices: dict[Token, Choice] = {}
+        for agent, mine in by_agent.items():
+            models = [self._model(deployment) for deployment in job.spec.agents[agent].choices]
+            candidates = [
+                _candidate(found[pool], model, limits[pool], _taken(choices.values(), lane, pool))
+                for pool, model in zip(lane.pools, models, strict=True)
+            ]
+            draws = [random.random() for _ in mine]  # noqa: S311  spreads work, guards nothing
+            for token, choice in zip(mine, assign(candidates, draws), strict=True):
+                choices[token] = choice
+                self._chosen(lane.pools[choice.deployment], models[choice.deployment], choice.score)
+        await self._ledger.assign(ref, {token: lane.pools[choice.deployment] for token, choice in choices.items()})
+        return choices
+
+
+def _candidate(prospect: Prospect, model: str, limit: int, taken: int) -> Candidate:
+    health = prospect.health.get(model, UNKNOWN)
+    return Candidate(health.success_rate, prospect.open + prospect.assigned + taken, limit, prospect.broken)
+
+
+def _taken(choices: Iterable[Choice], lane: Lane, pool: str) -> int:
+    """How many of the page's units another agent has just sent to this pool."""
+    return sum(lane.pools[choice.deployment] == pool for choice in choices)

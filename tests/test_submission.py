@@ -1,0 +1,72 @@
+"""Jobs whose agents name several deployments: what is taken, and what is refused before anything is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from app.celery import create_app
+from app.ledger.keys import LedgerKeys
+from app.submission import JobRefused
+from config.pools import UnknownPool
+
+POOLS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+[pools.plain]
+provider = "simulated"
+structured_output = false
+"""
+
+
+@pytest.fixture
+def app(environ):
+    Path(environ["DICAST_POOLS_FILE"]).write_text(POOLS)
+    app = create_app(environ)
+    yield app
+    app.close()
+
+
+def a_job(*agents, **more):
+    return {
+        "items": [{"id": "i", "text": "a text"}],
+        "agents": [{"name": f"a{n}", **agent} for n, agent in enumerate(agents)],
+        "dimensions": [{"id": "d", "instructions": "?"}],
+        **more,
+    }
+
+
+def test_agents_of_the_same_choice_share_a_lane_and_batch_only_where_all_can(app):
+    both = {"deployments": [{"pool": ""}, {"pool": "plain", "model": "m"}]}
+    two_models = {"deployments": [{"model": "m"}, {"model": "n"}]}
+    job_id = app.submit(a_job(both, {}, both, two_models, batching=True))
+    lanes = orjson.loads(app.store.hget(LedgerKeys(app.keys).job(job_id), "lanes"))
+    assert [(lane["pools"], lane["agents"], lane["batched"]) for lane in lanes] == [
+        (["sim", "plain"], [0, 2], False), (["sim"], [1], True), (["sim", "sim"], [3], True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "agent, error, complaint",
+    [
+        ({"pool": "sim", "deployments": [{}]}, ValidationError, "pool must be named in deployments, or without them"),
+        ({"model": "m", "deployments": [{}]}, ValidationError, "model must be named in deployments, or without them"),
+        ({"deployments": [{"pol": "sim"}]}, ValidationError, "pol"),
+        ({"deployments": [{}] * 17}, ValidationError, "at most 16"),
+        ({"deployments": [{}, {"pool": "sin"}]}, UnknownPool, "there is no pool 'sin'; did you mean 'sim'?"),
+        (
+            {"deployments": [{}, {"pool": "sim", "model": "simulated-judge"}]},
+            JobRefused,
+            "agents: 'a0' names model 'simulated-judge' of pool 'sim' twice",
+        ),
+    ],
+)
+def test_mistakes_are_refused_with_field_and_value(app, agent, error, complaint):
+    with pytest.raises(error) as caught:
+        app.submit(a_job(agent))
+    assert complaint in str(caught.value)
+    assert list(app.ledger.jobs()) == []

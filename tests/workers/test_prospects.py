@@ -1,0 +1,72 @@
+"""How a call would fare, read from what the scripts left in a real store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workers.governor import Governor
+from workers.policy.admission import Outcome
+from workers.policy.parameters import BreakerPhase
+from workers.prospects import Prospect, Prospects
+from workers.store.connection import connect_async
+from workers.store.governor_store import Decision
+from workers.store.keys import Keys
+from workers.store.leases import LeaseStore, Returned, Want
+from workers.wishes import Wishes
+
+KEYS = Keys("test")
+
+
+@pytest.fixture
+async def client(redis_url):
+    async with connect_async(redis_url) as client:
+        await client.hset(KEYS.job_limits, "j", 60)
+        yield client
+
+
+async def ended(client, *statuses, model="m", still_open=0):
+    """Calls that ended so, one after the other, and some that are open."""
+    leases = LeaseStore(client, KEYS)
+
+    async def admit(give_back, wanted):
+        return await leases.admit(pool="p", node="n", ttl_ms=60_000, give_back=give_back, wanted=wanted)
+
+    for n, status in enumerate(statuses):
+        await admit([], [Want(f"{model}{n}", "j", "a", model)])
+        await admit([Returned(f"{model}{n}", Outcome(status))], [])
+    await admit([], [Want(f"open{n}", "j", "a", model) for n in range(still_open)])
+
+
+async def test_a_pool_that_nobody_has_used(client):
+    assert await Prospects(client, KEYS).read(["p"]) == {"p": Prospect(None, 0, 0, False, {})}
+
+
+async def test_limit_open_assigned_and_health_by_model(client):
+    await Governor(client, KEYS, lambda pool: Wishes(limit=9, adaptive=False)).tick("p")
+    await ended(client, 200, 200, 200, 500, still_open=2)
+    await ended(client, 429, 0, model="other")
+    await client.hset(KEYS.assigned, "p", 3)
+    found = await Prospects(client, KEYS).read(["p", "q", "p"])
+    assert list(found) == ["p", "q"]
+    prospect = found["p"]
+    assert (prospect.limit, prospect.open, prospect.assigned, prospect.broken) == (9, 2, 3, False)
+    assert prospect.health["m"].success_rate == pytest.approx(4 / 5, abs=0.01)
+    assert prospect.health["other"].success_rate == pytest.approx(1 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "phase, until_s, broken",
+    [("open", 60.0, True), ("open", -1.0, False), ("half_open", -1.0, False), ("closed", 60.0, False)],
+)
+async def test_a_pool_whose_breaker_lets_nothing_pass_is_broken(client, phase, until_s, broken):
+    """Not when its break is over: then it needs a call to show that it has recovered."""
+    governor = Governor(client, KEYS, lambda pool: Wishes(limit=9))
+    await governor.tick("p")
+    brief = await governor.store.read("p")
+    changed = replace(
+        brief.parameters, version=brief.version + 1, breaker=BreakerPhase(phase), breaker_until=brief.now + until_s
+    )
+    assert await governor.store.commit("p", brief.version, Decision(changed, None, None, brief.cursor))
+    assert (await Prospects(client, KEYS).read(["p"]))["p"].broken is broken
