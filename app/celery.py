@@ -55,6 +55,9 @@ class GateLog:
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
         logs.released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
 
+    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int) -> None:
+        logs.over_share(project=unit.project, pool=pool, limit=limit, projects=projects)
+
 
 def _named(unit: Admitted) -> dict[str, Any]:
     labels = {name: str(unit.labels.get(name, "")) for name in ("agent", "dimension", "unit")}

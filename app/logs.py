@@ -251,6 +251,14 @@ def job_completed(*, job: str, status: str, scored: int, failed: int, **context:
         _emit(logging.INFO, event="job_completed", job=job, status=status, scored=scored, failed=failed, **context)
 
 
+def over_share(*, project: str, pool: str, limit: int, projects: int, **context: object) -> None:
+    """A project asks for more calls than its share, while others that have less of the pool's `limit` wait."""
+    if _log.isEnabledFor(logging.WARNING):
+        _emit(
+            logging.WARNING, event="over_share", project=project, pool=pool, limit=limit, projects=projects, **context
+        )
+
+
 def store_away(error: BaseException, **context: object) -> None:
     """The store does not answer; whoever asked waits and asks again."""
     if _log.isEnabledFor(logging.WARNING):

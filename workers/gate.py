@@ -56,6 +56,8 @@ CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
 FALLBACK_S = 1.0
 EVENTS_EVERY_S = 0.25
+OVER_SHARE_EVERY_S = 60.0
+"""How often it is told of a project that it asks for more than its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class Observer(Protocol):
     def queueing(self, unit: Admitted, pool: str, depth: int) -> None: ...
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
+    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ class Gate:
         self._deciding: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._open_calls = 0
+        self._told: dict[str, float] = {}
 
     # ------------------------------------------------------------------ any thread
     def room(self) -> int:
@@ -294,6 +298,8 @@ class Gate:
                 if not request.announced:
                     request.announced = True
                     config.observer.queueing(request.unit, self.pool, len(self.held) + self.backlog)
+                if reason == "fair_share" and self._is_news(request.unit.project, started):
+                    config.observer.over_share(request.unit, self.pool, answer.limit, answer.projects)
                 continue
             try:
                 self.held.remove(request)
@@ -308,6 +314,13 @@ class Gate:
             request._request_dict["lease"] = request.lease
             self.host.start_request(request)
         return list(answer.verdicts), answer.retry_after_ms
+
+    def _is_news(self, project: str, now: float) -> bool:
+        """Whether nobody was told of this project in the last `OVER_SHARE_EVERY_S`."""
+        self._told = {name: at for name, at in self._told.items() if now < at + OVER_SHARE_EVERY_S}
+        is_news = project not in self._told
+        self._told.setdefault(project, now)
+        return is_news
 
     def _decide(self) -> None:
         """Have the governor decide, beside the gate's own work; what it decides is told by the store."""

@@ -1,0 +1,111 @@
+"""What a gate does with the store's answers, without a worker around it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from workers import gate
+from workers.gate import Gate
+from workers.node_width import NodeWidth
+from workers.policy.admission import Outcome
+from workers.store.keys import Keys
+from workers.store.leases import Admission, Verdict
+
+
+class Request:
+    """As Celery made it of a message with this header."""
+
+    def __init__(self, **header):
+        self.unit = gate.Admitted.from_header({"job": "j", **header})
+        self.announced, self.lease, self._request_dict = False, None, {}
+
+
+class Host:
+    """The consumer's part: answers as told, and what the gate did."""
+
+    def __init__(self, slots=10):
+        self.verdicts, self.reasons = [], []
+        self.started, self.told = [], []
+        self.asking = self.leased = 0
+        self.slots = slots
+        self.store = self
+        self.config = SimpleNamespace(
+            lease_s=lambda pool: 60.0, node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots)
+        )
+
+    def free_slots(self):
+        return min(self.slots - len(self.started), self.config.width.width - self.leased)
+
+    def new_lease_id(self):
+        return "lease"
+
+    def on_loop(self, callback):
+        callback()
+
+    def start_request(self, request):
+        self.started.append(request)
+
+    async def admit(self, *, wanted, give_back, **_):
+        self.given_back = give_back
+        n = len(wanted)
+        verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
+        return Admission(verdicts, 0, 0, -1, "", False, 8, 3, reasons, [-1] * n)
+
+    def queueing(self, *_):
+        pass
+
+    acquired = released = queueing
+
+    def over_share(self, unit, pool, limit, projects):
+        self.told.append((unit.project, pool, limit, projects))
+
+
+@pytest.mark.parametrize(
+    "elsewhere, reason, moved_on",
+    [(True, "breaker", True), (True, "probe", True), (True, "limit", False), (False, "breaker", False)],
+)
+async def test_a_unit_that_would_do_as_well_elsewhere_does_not_wait_for_a_broken_pool(elsewhere, reason, moved_on):
+    host = Host()
+    host.reasons = [reason]
+    door, request = Gate(host, "p"), Request(elsewhere=elsewhere)
+    door.hold(request)
+    await door._step()
+    assert (host.started == [request], list(door.held) == []) == (moved_on, moved_on)
+    assert request.lease is None and host.leased == 0
+
+
+async def test_a_project_over_its_share_is_told_of_once_a_minute(monkeypatch):
+    host = Host()
+    door = Gate(host, "p")
+    for project in ("greedy", "greedy", "other"):
+        door.hold(Request(project=project))
+    host.reasons = ["fair_share"] * 3
+    for _ in range(5):
+        await door._step()
+    assert sorted(host.told) == [("greedy", "p", 8, 3), ("other", "p", 8, 3)]
+    monkeypatch.setattr(gate, "OVER_SHARE_EVERY_S", 0.0)
+    await door._step()
+    assert len(host.told) > 2
+
+
+async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
+    host = Host()
+    door = Gate(host, "p")
+    for _ in range(3):
+        door.hold(Request())
+    host.verdicts = [Verdict.GRANTED] * 3
+    await door._step()
+    assert (host.leased, len(host.started)) == (3, 3)
+    for request, status in zip(host.started, (200, 500, 429), strict=True):
+        lease = request.lease
+        lease.outcome = Outcome(status)
+        lease.release()
+        lease.release()
+    assert host.leased == 0
+    status = host.config.width.look()
+    assert (status.window_size, status.error_rate) == (2, 0.5)
+    await asyncio.wait_for(door.flush(), 5)
+    assert [given.outcome.status for given in host.given_back] == [200, 500, 429]
