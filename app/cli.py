@@ -277,6 +277,18 @@ def doctor(
 
 
 @cli.command()
+def pools(context: typer.Context) -> None:
+    """Print the pools file as it is understood, in its present shape.
+
+    \b
+      dicast pools >pools.toml && mv pools.toml config/pools.toml
+    """
+    from app.terminal.run import application
+
+    context.obj.emit(application(context.obj).pools.to_toml().rstrip())
+
+
+@cli.command()
 def metrics(context: typer.Context) -> None:
     """Print the installation's metrics once, as Prometheus reads them.
 

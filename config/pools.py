@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -79,10 +80,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """All pools of the file, by name, and the name that an empty pool name stands for."""
+    """All pools of the file, by name, and the name that an empty pool name stands for. `flat`: the file has the older
+    shape, of one pool."""
 
     default: str
     pools: Mapping[str, PoolSpec]
+    flat: bool = field(default=False, compare=False)
 
     def get(self, name: str) -> PoolSpec:
         """The pool called `name`, '' being the default one; raises `UnknownPool`."""
@@ -121,7 +124,8 @@ class Pools:
             raise PoolsError(f"is no TOML: {error}") from None
         except RecursionError:
             raise PoolsError("is no TOML: nested too deeply") from None
-        if "pools" not in document and "provider" in document:
+        flat = "pools" not in document and "provider" in document
+        if flat:
             document = {"default": "default", "pools": {"default": document}}
         for key in document:
             if key not in ("default", "pools"):
@@ -136,7 +140,40 @@ class Pools:
         if not isinstance(default, str) or default not in pools:
             near = _nearest(default, pools) if isinstance(default, str) else ""
             raise PoolsError(f"default must name one of the pools ({', '.join(pools)}), got {_shown(default)}{near}")
-        return cls(default, pools)
+        return cls(default, pools, flat)
+
+    def to_toml(self) -> str:
+        """The same pools as a file, without what follows from the rest: `parse` gives an equal value."""
+        tables = [
+            "\n".join(
+                [f"[pools.{_key(spec.name)}]", *(f"{key} = {_toml(value)}" for key, value in _told(spec).items())]
+            )
+            for spec in self.pools.values()
+        ]
+        return "\n\n".join([f"default = {_toml(self.default)}", *tables]) + "\n"
+
+
+def _told(spec: PoolSpec) -> dict[str, Any]:
+    """What a table has to say of a pool: what it is, and where it differs from what follows from that."""
+    names = ("provider", "dialect", "model", "base_url", "api_version")
+    said = {name: value for name in names if (value := getattr(spec, name)) is not None}
+    implied = _pool(spec.name, said)
+    for each in fields(spec):
+        value = getattr(spec, each.name)
+        if value != getattr(implied, each.name):
+            said[each.name] = "" if value is None else value
+    return said
+
+
+def _toml(value: Any) -> str:
+    """Texts here are printable, and those JSON and TOML write alike."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _pool(name: str, table: Any) -> PoolSpec:

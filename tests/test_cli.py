@@ -56,6 +56,19 @@ def test_without_a_worker_nothing_is_submitted(dicast: Dicast) -> None:
     assert json.loads(dicast("jobs", "list", "--json").stdout) == []
 
 
+def test_a_pools_file_of_the_older_shape_is_printed_in_the_present_one(at_once: Dicast, tmp_path: Path) -> None:
+    (tmp_path / "pools.toml").write_text('provider = "simulated"\nlimit = 4\n')
+    run = at_once("pools")
+    assert run.stdout.splitlines() == [
+        'default = "default"', "", "[pools.default]", 'provider = "simulated"', 'dialect = "openai"',
+        'model = "simulated-judge"', "limit = 4",
+    ]  # fmt: skip
+    assert "dicast pools prints the new one" in at_once("doctor").stdout
+    (tmp_path / "pools.toml").write_text(run.stdout)
+    assert at_once("pools").stdout == run.stdout
+    assert "dicast pools" not in at_once("doctor").stdout
+
+
 def test_a_detached_job_waits_for_a_worker(at_once: Dicast) -> None:
     run = at_once("run", "job.json", "--detach", "--project", "team", "--set", "replicates=4")
     assert run.returncode == 0

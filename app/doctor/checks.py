@@ -29,6 +29,10 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
     if pools is not None:
         names = ", ".join(pools.pools)
         yield Finding(Severity.OK, "pools", f"{len(pools.pools)} pools ({names}), {pools.default} by default")
+        if pools.flat:
+            yield Finding(
+                Severity.INFO, "pools", "the file has the older shape, of one pool", "dicast pools prints the new one"
+            )
         for unwise in pools.findings():
             yield Finding(Severity.WARNING, f"pool {unwise.pool}", unwise.message, "use https, or a tunnel")
         for spec in pools.pools.values():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from app.domain.job import PoolName
-from config.pools import Pools, PoolsError, UnknownPool
+from config.pools import Pools, PoolsError, UnknownPool, _toml
 
 SHIPPED = Path(__file__).parents[2] / "config" / "pools.toml"
 
@@ -188,6 +188,43 @@ def test_a_flat_document_is_the_default_pool():
     assert pools.get("").limit == 4
     with pytest.raises(PoolsError, match="pool 'default': unknown key 'limmit'"):
         Pools.parse('provider = "local"\nlimmit = 4')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SHIPPED.read_text(),
+        'provider = "openai"\nmodel = "m"\nlimit = 4',
+        'provider = "openai"\nmodel = "m"\napi_key_env = ""',
+        'provider = "anthropic"\nmodel = "m \\"q\\" \\\\ \u00fc"\nbase_url = "https://llm.example/"\napi_key_env = "X"',
+        'provider = "openai"\nmodel = "m"\nbase_url = "https://x.openai.azure.com"\napi_version = "2026-01-01"',
+        '[pools."a:b.c"]\nprovider = "local"\nheaders = { x-team = "blue", "x.y" = "z" }\nquery = { q = "1" }',
+        'provider = "simulated"\ndialect = "anthropic"\nstructured_output = false\nstructured_channel = "json_schema"',
+        'provider = "local"\nlimit = 3\nceiling = 3\nrpm = 60\ntpm = 1000\ntimeout_s = 0.05\ntrust_env = true',
+        'provider = "local"\nmax_tokens_field = "max_completion_tokens"\nschema_lengths = false',
+    ],
+)
+def test_every_file_is_written_again_as_it_was_understood(text):
+    pools = Pools.parse(text)
+    again = Pools.parse(pools.to_toml())
+    assert again == pools
+    assert (pools.flat, again.flat) == ("[pools" not in text, False)
+    assert again.to_toml() == pools.to_toml()
+
+
+_OPTIONS = {
+    "limit": st.integers(1, 50), "ceiling": st.integers(50, 100), "rpm": st.integers(1, 10**9),
+    "timeout_s": st.floats(0.01, 3600), "trust_env": st.booleans(), "structured_output": st.booleans(),
+    "api_key_env": st.sampled_from(["", "KEY"]), "base_url": st.just("https://llm.example/v1"),
+    "headers": st.dictionaries(st.sampled_from(["x-a", "x.b"]), st.text("aZ\"\\\\'#= ", max_size=8)),
+}  # fmt: skip
+
+
+@given(st.sampled_from(["openai", "anthropic", "local", "simulated"]), st.fixed_dictionaries({}, optional=_OPTIONS))
+def test_any_options_survive(provider, options):
+    lines = [f"{key} = {_toml(value)}" for key, value in {"provider": provider, "model": "m", **options}.items()]
+    pools = Pools.parse("\n".join(lines))
+    assert Pools.parse(pools.to_toml()) == pools
 
 
 def test_unknown_pools_propose_the_nearest():
