@@ -22,7 +22,8 @@ from app import logs
 from app.domain.job import EvaluationJob
 from app.ledger.client import LedgerClient
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
-from app.metrics import MetricsServer, ProcessMetrics, SharedCollector, look
+from app.metrics import MetricsServer, ProcessMetrics, SharedCollector
+from app.shared import look
 from app.submission import submit
 from config.pools import Pools
 from config.settings import Settings, environment

@@ -6,48 +6,26 @@ docs/operations.md lists every metric.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from workers.nodes import Node, Registry
+from app.shared import Shared
+from workers.nodes import Node
 from workers.policy.parameters import BreakerPhase
 from workers.policy.rules import RulesStatus
-from workers.pool_state import PoolState, PoolStates
-from workers.store.connection import connect, connect_async
-from workers.store.keys import Keys
+from workers.pool_state import PoolState
 
 logger = logging.getLogger(__name__)
 
 _NUMBERS = re.compile(r" \d+ ?%")
 """Left out of reasons: each number would be a series of its own."""
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all workers share, at one instant."""
-
-    pools: Sequence[PoolState]
-    nodes: Sequence[tuple[Node, RulesStatus]]
-
-
-def look(store_url: str, keys: Keys) -> Shared:
-    """Read it from the store, in a thread that has no event loop. Raises redis errors."""
-
-    async def pools() -> Sequence[PoolState]:
-        async with connect_async(store_url) as client:
-            return await PoolStates(client, keys).all()
-
-    with connect(store_url) as client:
-        return Shared(asyncio.run(pools()), Registry(client, keys).statuses())
 
 
 class SharedCollector(Collector):

@@ -11,7 +11,9 @@ import redis
 
 from app.celery import create_app
 from tests.command import Dicast, refused
+from workers.nodes import Node
 from workers.policy.admission import Outcome
+from workers.policy.rules import RulesStatus
 from workers.store.connection import connect_async
 from workers.store.leases import LeaseStore, Returned, Want
 
@@ -41,7 +43,7 @@ def traffic(environ: dict[str, str]) -> None:
 def test_pools_without_live_state_are_named(at_once: Dicast) -> None:
     assert "Without live state, for nobody has used them yet: sim" in at_once("governor", "show").stdout
     shown = json.loads(at_once("governor", "show", "--json").stdout)
-    assert shown == {"slo": None, "pools": [{"pool": "sim", "live": False, "configured": {}}]}
+    assert shown == {"slo": None, "pools": [{"pool": "sim", "live": False, "configured": {}}], "nodes": []}
 
 
 def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str, str]) -> None:
@@ -99,6 +101,18 @@ def test_the_slo_cap_binds_and_is_lifted(at_once: Dicast) -> None:
     assert "no pool's limit is above 3" in at_once("governor", "show").stdout
     at_once("governor", "slo", "none")
     assert json.loads(at_once("governor", "show", "--json").stdout)["pools"][0]["limit"] == 7
+
+
+def test_each_workers_width_is_shown(at_once: Dicast, environ: dict[str, str]) -> None:
+    app = create_app(environ)
+    app.registry.announce(Node.here("w@test", limit=5, slots=9), RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))
+    shown = at_once("governor", "show").stdout
+    assert "w@test  4 of 9 calls wide: CPU 390 %; CPU 390 % of one core, 25.0% of 12 failed" in " ".join(
+        shown.split("\n")
+    )
+    [node] = json.loads(at_once("governor", "show", "--json").stdout)["nodes"]
+    assert (node["node"], node["current"], node["reason"]) == ("w@test", 4, "CPU 390 %")
+    app.close()
 
 
 def test_what_happened_in_a_pool_is_shown(at_once: Dicast, environ: dict[str, str]) -> None:

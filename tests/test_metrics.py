@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as StoreAway
 
-from app.metrics import MetricsServer, ProcessMetrics, Shared, SharedCollector
+from app.metrics import MetricsServer, ProcessMetrics, SharedCollector
+from app.shared import Shared
 from tests.command import ROOT, Dicast
 from tests.workers.test_pool_state import CALM
 from workers.nodes import Node

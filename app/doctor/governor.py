@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from app.celery import Dicast
 from app.doctor.finding import Finding, Severity
-from workers.pool_state import PoolState, PoolStates, findings
-from workers.store.connection import connect_async
+from app.shared import look
+from workers.pool_state import findings
 
 AREA = "governor"
 
 
 def governor(dicast: Dicast) -> Iterator[Finding]:
     """What is told of each pool that has been used."""
-    states = asyncio.run(_states(dicast))
+    states = look(dicast.store_url, dicast.keys).pools
     advice = "dicast governor show tells more"
     calm = []
     for state in states:
@@ -28,8 +27,3 @@ def governor(dicast: Dicast) -> Iterator[Finding]:
         yield Finding(Severity.INFO, AREA, f"no pool's limit is above {states[0].slo}", "dicast governor slo none")
     if calm:
         yield Finding(Severity.OK, AREA, f"limits: {', '.join(calm)}")
-
-
-async def _states(dicast: Dicast) -> list[PoolState]:
-    async with connect_async(dicast.store_url) as client:
-        return await PoolStates(client, dicast.keys).all()

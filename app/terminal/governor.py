@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 import orjson
+from rich.console import Group, RenderableType
 from rich.live import Live
 
 from app.celery import Dicast
+from app.shared import Shared, look
 from app.terminal.console import Refused, Terminal
-from app.terminal.pools import pool_blocks
+from app.terminal.pools import node_lines, pool_blocks
 from app.terminal.run import application
 from workers.governor import Governor
-from workers.pool_state import PoolState, PoolStates, findings
+from workers.pool_state import PoolState, findings
 from workers.store.connection import AsyncStoreClient, connect_async
 from workers.wishes import WishError, Wishes
 
@@ -31,44 +34,50 @@ T = TypeVar("T")
 def show(terminal: Terminal, *, json: bool, watch: bool) -> None:
     """Every pool with live state; with `watch`, again each second until interrupted (JSON: a document a line)."""
     dicast = application(terminal)
-    try:
-        if watch and not json and terminal.out.is_terminal:
-            with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
-                while True:
-                    live.update(_blocks(dicast, _states(dicast)), refresh=True)
-                    time.sleep(WATCH_EVERY_S)
-        while True:
-            states = _states(dicast)
-            if json:
-                _emit(terminal, _document(dicast, states), indent=not watch)
-            else:
-                terminal.out.print(_blocks(dicast, states))
-            if not watch:
-                return
-            time.sleep(WATCH_EVERY_S)
-    except KeyboardInterrupt:
-        if not watch:
-            raise
+
+    def tell() -> None:
+        if json:
+            _emit(terminal, _document(dicast, _look(dicast)), indent=not watch)
+        else:
+            terminal.out.print(_blocks(dicast, _look(dicast)))
+
+    if not watch:
+        tell()
+        return
+    with contextlib.suppress(KeyboardInterrupt):  # that is how watching ends
+        if json or not terminal.out.is_terminal:
+            while True:
+                tell()
+                time.sleep(WATCH_EVERY_S)
+        with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(_blocks(dicast, _look(dicast)), refresh=True)
+                time.sleep(WATCH_EVERY_S)
 
 
-def _states(dicast: Dicast) -> list[PoolState]:
-    return _with_store(dicast, lambda client: PoolStates(client, dicast.keys).all())
+def _look(dicast: Dicast) -> Shared:
+    return look(dicast.store_url, dicast.keys)
 
 
-def _blocks(dicast: Dicast, states: Sequence[PoolState]) -> Any:
-    return pool_blocks(states, _idle(dicast, states), {state.pool: _configured(dicast, state.pool) for state in states})
+def _blocks(dicast: Dicast, shared: Shared) -> RenderableType:
+    states = shared.pools
+    configured = {state.pool: _configured(dicast, state.pool) for state in states}
+    return Group(pool_blocks(states, _idle(dicast, states), configured), node_lines(shared.nodes))
 
 
-def _document(dicast: Dicast, states: Sequence[PoolState]) -> dict[str, Any]:
+def _document(dicast: Dicast, shared: Shared) -> dict[str, Any]:
+    states = shared.pools
     live = [
         {
             **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
-            "error_rate": state.error_rate, "configured": _configured(dicast, state.pool), "findings": findings(state),
+            "error_rate": state.error_rate, "load": state.load, "configured": _configured(dicast, state.pool),
+            "findings": findings(state),
         }
         for state in states
     ]  # fmt: skip
     idle = [{"pool": name, "live": False, "configured": _configured(dicast, name)} for name in _idle(dicast, states)]
-    return {"slo": states[0].slo if states else None, "pools": [*live, *idle]}
+    nodes = [{"node": node.name, "host": node.host, **asdict(status)} for node, status in shared.nodes]
+    return {"slo": states[0].slo if states else None, "pools": [*live, *idle], "nodes": nodes}
 
 
 def _idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
@@ -166,7 +175,7 @@ async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
 
 def _tell(terminal: Terminal, dicast: Dicast, pool: str, wishes: Wishes) -> None:
     name = pool or dicast.pools.default
-    state = next(state for state in _states(dicast) if state.pool == name)
+    state = next(state for state in _look(dicast).pools if state.pool == name)
     said = ", ".join(f"{wish} {value}" for wish, value in _wished(wishes).items()) or "none"
     terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Wishes in force: {said}.")
 

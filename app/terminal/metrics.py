@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from app.metrics import SharedCollector, look
+from app.metrics import SharedCollector
+from app.shared import look
 from app.terminal.console import Terminal
 from app.terminal.run import application
 

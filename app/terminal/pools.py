@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app.reports.text import printable
+from workers.nodes import Node
 from workers.policy.parameters import BreakerPhase
+from workers.policy.rules import RulesStatus
 from workers.pool_state import PoolState, findings
 
 NAME_CHARS = 60
@@ -31,6 +33,16 @@ def pool_blocks(
     if idle:
         parts.append(Text(f"Without live state, for nobody has used them yet: {', '.join(idle)}", style="dim"))
     return Group(*parts)
+
+
+def node_lines(nodes: Sequence[tuple[Node, RulesStatus]]) -> RenderableType:
+    """A line a living worker: its width, and what its rules go by."""
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    for node, status in nodes:
+        width = f"{status.current} of {status.configured} calls wide: {status.reason}"
+        load = f"CPU {status.cpu_percent:.0f} % of one core, {status.error_rate:.1%} of {status.window_size:,} failed"
+        rows.add_row(Text(printable(node.name, NAME_CHARS), style="bold"), Text(f"{width}; {load}"))
+    return rows
 
 
 def _block(state: PoolState, configured: Mapping[str, Any]) -> RenderableType:

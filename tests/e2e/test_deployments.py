@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.request
 from collections import Counter
 
 import pytest
@@ -65,7 +67,10 @@ def whole(cluster, job_id, report, units):
 
 
 def test_equal_deployments_share_the_units(cluster, other):
-    c = started(cluster, other, BATCHING_ENABLED="true")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    c = started(cluster, other, BATCHING_ENABLED="true", DICAST_METRICS_PORT=str(port))
     job_id = c.submit(job(120))
     whole(c, job_id, c.report(job_id), 120)
     shares = models(c, job_id)
@@ -74,6 +79,12 @@ def test_equal_deployments_share_the_units(cluster, other):
     assert (c.provider.stats()["calls"], other.stats()["calls"]) == (
         shares["left-model"] // 2, shares["right-model"] // 2,
     )  # fmt: skip
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        series = dict(line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if not line.startswith("#"))
+    assert series['dicast_pool_answers_total{pool="left",status="200"}'] == f"{shares['left-model'] / 2}"
+    assert float(series['dicast_assignments_total{model="right-model",pool="right"}']) >= shares["right-model"] / 2
+    assert float(series["dicast_assignment_score_count"]) >= 60
+    assert series['dicast_pool_load{pool="right"}'] == "0.0"
     (agent,) = c.app.ledger.status(job_id).report["agents"]
     assert (agent["pool"], agent["model"]) == ("left, right", "left-model, right-model")
 
