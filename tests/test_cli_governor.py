@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +105,19 @@ def test_the_slo_cap_binds_and_is_lifted(at_once: Dicast) -> None:
     assert "no pool's limit is above 3" in at_once("governor", "show").stdout
     at_once("governor", "slo", "none")
     assert json.loads(at_once("governor", "show", "--json").stdout)["pools"][0]["limit"] == 7
+
+
+def test_watching_goes_on_until_it_is_interrupted(environ: dict[str, str], tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "governor", "show", "--watch", "--json"],
+        cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+        assert process.stderr.read() == ""
+    assert [look["pools"][0]["pool"] for look in looks] == ["sim", "sim"]
 
 
 def test_each_workers_width_is_shown(at_once: Dicast, environ: dict[str, str]) -> None:
