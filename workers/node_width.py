@@ -71,6 +71,9 @@ class NodeWidth:
             before = self._engine.state.limit
             if not self._fixed:
                 self._engine.advance(now)
+            seconds = self._engine.state.seconds
+            while seconds and seconds[0].at < now - self._config.window_s:
+                seconds.popleft()
             status = self._engine.status(now)
         if status.current != before:
             logger.info(

@@ -70,5 +70,13 @@ def test_fixed_stays_whatever_happens() -> None:
     assert (status.current, status.cpu_percent, status.error_rate) == (12, 400.0, 1.0)
 
 
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    machine = Machine(rules=None)
+    for _ in range(2000):
+        machine.calls(200)
+        machine.passes(1)
+    assert len(machine.width._engine.state.seconds) <= 602
+
+
 def test_this_machines_cpu_is_a_sane_number() -> None:
     assert 0.0 <= cpu_percent() < 1e6
