@@ -60,9 +60,11 @@ def _block(state: PoolState, configured: Mapping[str, Any]) -> RenderableType:
         ("changes", _changes(state)),
     ):
         rows.add_row("  " + name, text)
-    attention = [Text(f"  ! {printable(said, REASON_CHARS)}", style="yellow") for said in findings(state)]
+    attention = Table.grid(padding=(0, 1, 0, 0))
+    for said in findings(state):
+        attention.add_row(Text("  !", style="yellow"), Text(printable(said, REASON_CHARS), style="yellow"))
     title = Text.assemble((printable(state.pool, NAME_CHARS), "bold"), f"  {state.profile}")
-    return Group(title, rows, *attention)
+    return Group(title, rows, attention)
 
 
 def _limit(state: PoolState) -> Text:
