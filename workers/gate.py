@@ -185,10 +185,11 @@ class Gate:
 
     # ------------------------------------------------------------------ any thread
     def room(self) -> int:
-        """How many messages may be taken from the broker now: none until half of them are gone, then many at once."""
+        """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
+        several, as soon as there is room, for the next may stand behind the others'."""
         free = self.host.free_slots()
         most, held = max(1, min(HELD_MAX, free)), len(self.held) - (self._crowd() if free else 0)
-        return most - held if held <= most // 2 else 0
+        return max(0, most - held) if self._projects > 1 or held <= most // 2 else 0
 
     def _crowd(self) -> int:
         """Waiting messages beyond their projects' equal parts."""
