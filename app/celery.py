@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from app.ledger.client import LedgerClient
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
 from app.metrics import MetricsServer, ProcessMetrics, SharedCollector
 from app.shared import look
-from app.submission import submit
+from app.submission import checked, submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
@@ -36,6 +37,7 @@ from workers.policy.rules import RulesConfig
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect, connect_async
 from workers.store.embedded import backend_url, broker_url, ensure_running
+from workers.store.epoch import Epoch
 from workers.store.keys import Keys
 from workers.wishes import Wishes
 
@@ -72,6 +74,11 @@ class Dicast(Celery):  # type: ignore[misc]
     settings: Settings
     node: Node | None = None
 
+    @property
+    def message_key(self) -> str | None:
+        """Signs task messages (workers/signing.py)."""
+        return self.settings.message_key
+
     @cached_property
     def pools(self) -> Pools:
         path = Path(self.settings.pools_file)
@@ -98,6 +105,10 @@ class Dicast(Celery):  # type: ignore[misc]
         return Registry(self.store, self.keys)
 
     @cached_property
+    def epoch(self) -> Epoch:
+        return Epoch(grace_ms=round(1000 * max(map(self.lease_s, self.pools.pools))))
+
+    @cached_property
     def ledger(self) -> LedgerClient:
         return LedgerClient(self.store, self.keys)
 
@@ -108,11 +119,17 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def submit(self, job: EvaluationJob | Mapping[str, Any]) -> str:
         """Store a job in the ledger and return its id; see `app.submission.submit`."""
+        job = checked(job)
+        if job.id is not None and self.ledger.is_lost(job.id):
+            self.backend.forget(job.id)  # or who waits for it is told that it is lost
         return submit(job, ledger=self.ledger, pools=self.pools, settings=self.settings)
 
     def call_timeout_s(self, pool: str) -> float:
         """How long a call of this pool may take in total."""
         return self.pools.get(pool).timeout_s or self.settings.llm_call_timeout
+
+    def lease_s(self, pool: str) -> float:
+        return self.call_timeout_s(pool) + CALL_GRACE_S
 
     @cached_property
     def gate(self) -> GateConfig:
@@ -121,10 +138,11 @@ class Dicast(Celery):  # type: ignore[misc]
             store_url=self.store_url,
             keys=self.keys,
             node=self.node.id,
-            lease_s=lambda pool: self.call_timeout_s(pool) + CALL_GRACE_S,
+            lease_s=self.lease_s,
             observer=GateLog(),
             governor=loop_resource(self._governor, Governor.close),
             width=self.width,
+            epoch=self.epoch,
         )
 
     @cached_property
@@ -258,8 +276,21 @@ def _close_the_metrics(**_: Any) -> None:
     app.metrics_server.stop()
 
 
+def _refuse_an_unsafe_store() -> None:
+    """End the process if the store would lose jobs silently, or lets anybody in. One that is away is waited for."""
+    from app.doctor.finding import Severity  # noqa: PLC0415  (its parts need the application)
+    from app.doctor.store import SAFETY, store  # noqa: PLC0415
+
+    unsafe = [f for f in store(app) if f.area in SAFETY and f.severity is Severity.ERROR]
+    for finding in unsafe:
+        print(f"the store is not safe: {finding.area}: {finding.message}; {finding.advice}", file=sys.stderr)  # noqa: T201
+    if unsafe and not app.settings.allow_unsafe_store:
+        sys.exit("this worker does not start on such a store; DICAST_ALLOW_UNSAFE_STORE=true lets it")
+
+
 @signals.celeryd_init.connect
 def _become_a_node(sender: str, conf: Any, **_: Any) -> None:
-    """Before the worker connects: it gets an identity, and unacknowledged messages of its own."""
+    """Before the worker connects: it looks at the store, and gets an identity and unacknowledged messages."""
+    _refuse_an_unsafe_store()
     app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=app.settings.slots)
     conf.broker_transport_options = {**conf.broker_transport_options, **own_unacked(app.keys, app.node.id)}

@@ -152,6 +152,17 @@ def cancel(context: typer.Context, job_id: JobId) -> None:
 
 
 @jobs.command(no_args_is_help=True)
+def resume(context: typer.Context, job_id: JobId) -> None:
+    """Judge again what has no score in an ended job.
+
+    Units that failed, and those that a cancelled job never came to. Scores stay as they are.
+    """
+    from app.terminal.jobs import resume_job
+
+    resume_job(context.obj, job_id)
+
+
+@jobs.command(no_args_is_help=True)
 def export(
     context: typer.Context,
     job_id: JobId,
@@ -297,6 +308,17 @@ def metrics(context: typer.Context) -> None:
     from app.terminal.metrics import show_metrics
 
     show_metrics(context.obj)
+
+
+@cli.command()
+def health() -> None:
+    """Say whether the worker on this host is getting on. Exit code 1 if not: for containers' health checks.
+
+    It is when its beacon is heard in the store and it takes the work that waits for it.
+    """
+    from app.terminal.health import check_health
+
+    raise typer.Exit(check_health())
 
 
 @cli.command()

@@ -21,6 +21,9 @@ from app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.reports import files
+from app.reports.resuming import write_items
+
+ITEMS_TOGETHER = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Gatherer:
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
         )
         report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
+        if report.scored < report.units and isinstance(job.spec.items, list):
+            await self._keep_items(job_id)
         completed = await self._ledger.complete(job_id, report.model_dump_json().encode(), self._retention_s)
         if completed:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
@@ -113,6 +118,16 @@ class Gatherer:
     def _agent(self, agent: Agent) -> ReportAgent:
         models = dict.fromkeys(map(self._model, agent.choices))
         return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
+
+    async def _keep_items(self, job_id: str) -> None:
+        """Items that came with the job leave the store with it; a job that can be resumed needs them again."""
+        count = await self._ledger.item_count(job_id)
+        pages = [
+            await self._ledger.items(job_id, range(n, min(n + ITEMS_TOGETHER, count)))
+            for n in range(0, count, ITEMS_TOGETHER)
+        ]
+        if pages:
+            await asyncio.to_thread(write_items, self._results_dir, job_id, pages)
 
     async def announce(self, job_id: str) -> None:
         """Tell whoever waits for the job; the outbox forgets it afterwards."""

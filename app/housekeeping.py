@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
@@ -32,7 +32,8 @@ JobOf = Callable[[str], Awaitable[JobRecord | None]]
 
 class Housekeeper:
     """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper); `govern` decides on
-    every pool's limits."""
+    every pool's limits; `epoch` is the store's as far as is known; `lost` tells of a job that the store forgot;
+    `adopt` stores what dead processes of this machine have left on disk."""
 
     def __init__(
         self,
@@ -44,9 +45,15 @@ class Housekeeper:
         plan: Callable[[str, int], Awaitable[None]],
         reap: Callable[[], int],
         govern: Callable[[], Awaitable[None]],
+        epoch: Callable[[], int],
+        lost: Callable[[str, Mapping[str, str]], Awaitable[None]],
+        adopt: Callable[[], Awaitable[None]],
     ) -> None:
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
+        self._epoch, self._lost, self._adopt = epoch, lost, adopt
+        self._declared_in = 0
+        self._unfinished: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
         """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
@@ -55,9 +62,30 @@ class Housekeeper:
             for _ in range(rounds_per_check):
                 await asyncio.sleep(DUE_EVERY_S)
                 await _surviving(self.publish_due)
+            await _surviving(self.remember)
+            await _surviving(self._adopt)
             if await _surviving(self._ledger.lead, BEAT_SILENT_MS):
                 await _surviving(self.tick)
                 await _surviving(self.govern)
+
+    async def remember(self) -> None:
+        """Notice what the store has forgotten: queues after a new epoch, and jobs that did not end before they went."""
+        if self._epoch() != self._declared_in:
+            number = self._epoch()
+            await self._messages.declare()
+            self._declared_in = number
+        now = await self._ledger.unfinished()
+        still = set(now)
+        gone = [job for job in self._unfinished if job not in still]
+        for job, found in zip(gone, await self._ledger.facts(gone) if gone else [], strict=True):
+            if found is None:
+                await self._lost(job, self._unfinished[job])
+        new = [job for job in now if job not in self._unfinished]
+        known = zip(new, await self._ledger.facts(new) if new else [], strict=True)
+        self._unfinished = {
+            **{job: facts for job, facts in self._unfinished.items() if job in still},
+            **{job: facts for job, facts in known if facts is not None},
+        }
 
     async def publish_due(self) -> None:
         """Publish every message whose time has come."""
@@ -69,6 +97,7 @@ class Housekeeper:
     async def tick(self) -> None:
         """The beat's work."""
         await self._ledger.led(BEAT_SILENT_MS)
+        await self._adopt()  # before their units are handed to others, who would call again
         if await asyncio.to_thread(self._reap):
             await self._ledger.look_now()
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
@@ -115,4 +144,7 @@ async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P
         return await step(*args, **kwargs)
     except (RedisError, OSError) as error:
         logger.warning("housekeeping waits for the store: %s", error)
-        return None
+    except Exception:
+        # A fault of this program: whatever else has to be done still is.
+        logger.exception("housekeeping could not %s", step.__name__)
+    return None

@@ -2,7 +2,7 @@
 
 Order that the promises rest on: the claim is written before the call (it is the intent to pay), the lease is given
 back as soon as the call has ended, and the result is written with the claim's fence. A store that does not answer
-is waited for; it never turns an answer into a failure.
+is waited for; it never turns an answer into a failure, and what cannot be stored at once is kept on disk meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
@@ -30,9 +31,10 @@ from app.domain.prompt import batch_prompt, is_fresh, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
 from app.ledger.keys import PageRef
-from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Ledger, Recorded, Result, Token
+from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Ledger, Recorded, Result, Token, Written
 from app.ledger.ledger import Verdict as Claimed
 from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
+from app.spool import Spool
 from workers.gate import Lease
 from workers.policy.admission import Outcome as CallOutcome
 from workers.policy.events import Cost
@@ -50,6 +52,8 @@ NO_ANSWER = 0
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
 STORE_PAUSE_MAX_S = 2.0
+SPOOL_AFTER_S = 1.0
+"""A result that the store has not taken by then is kept on disk too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class _Call:
 
 class Judge:
     """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
-    `call_timeout_s` how long a pool's call may take in total."""
+    `call_timeout_s` how long a pool's call may take in total, `epoch` the store's epoch as far as is known."""
 
     def __init__(
         self,
@@ -96,7 +100,11 @@ class Judge:
         model: Callable[[Deployment], str],
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
+        epoch: Callable[[], int],
+        spool: Spool,
     ) -> None:
+        self._spool = spool
+        self._epoch, self._jobs_epoch = epoch, epoch()
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s = policy, call_timeout_s
         self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
@@ -138,10 +146,10 @@ class Judge:
             claims=run,
             replicate=unit.replicate,
         )
-        closed = [c for c in claims if c.verdict in {Claimed.CANCELLED, Claimed.POISON}]
+        closed = [c for c in claims if c.verdict in _CLOSED]
         recorded = await self._close(call, lane, closed) if closed else None
         if not run:
-            settled = all(c.verdict in {Claimed.DONE, Claimed.CANCELLED, Claimed.POISON} for c in claims)
+            settled = all(c.verdict is Claimed.DONE or c.verdict in _CLOSED for c in claims)
             return _outcome(settled, recorded)
         try:
             return await self._call(call, lease)
@@ -156,13 +164,14 @@ class Judge:
         left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
         timeout_s = min(self._call_timeout_s(call.deployment.pool), left_s)
         if left_s < 0.5 * self._call_timeout_s(call.deployment.pool):  # no right to a whole call: come again for one
-            return await self._again(call, spent=0, requeued=0, delay_s=1.0 if lease is None else 0.0, counters={})
+            delay_s = 1.0 if lease is None else 0.0
+            return await self._again(call, spent=0, requeued=0, delay_s=delay_s, counters={}, unpaid=True)
         try:
             provider = self._provider(call.deployment.pool)
         except ProviderFailure as failure:
             return await self._failed(call, failure, 0.0, {"calls": 0})
         if call.token.batch and not provider.structured_output:
-            return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None)
+            return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None, unpaid=True)
         nonce = _nonce_for(call.item)
         prompt = (
             batch_prompt(call.agent, call.dimensions, call.item, nonce)
@@ -196,13 +205,20 @@ class Judge:
             return await self._failed(call, failure, loop.time() - started, {})
         except asyncio.CancelledError:
             # The worker stops: hand the unit back, so that it need not wait for the proof of a death.
-            await asyncio.shield(self._again(call, spent=0, requeued=0, delay_s=0.0, counters={"calls": 1}))
+            await asyncio.shield(self._interrupted(call, loop.time() - started))
             raise
         finally:
             call.latency_s = loop.time() - started
             lease.release()
         call.model, call.usage = reply.model, reply.usage
         return await (self._read_all(call, reply, nonce) if call.token.batch else self._read_one(call, reply, nonce))
+
+    async def _interrupted(self, call: _Call, took_s: float) -> None:
+        if call.job.spec.spend == "at_most_once":
+            stopped = ProviderFailure(FailureKind.CONNECTION, "the worker was stopped during the call")
+            await self._failed(call, stopped, took_s, {})
+        else:
+            await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={"calls": 1})
 
     async def _read_one(self, call: _Call, reply: ChatReply, nonce: str) -> Outcome:
         verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
@@ -229,9 +245,18 @@ class Judge:
         rest = [c for c in call.claims if c not in accepted]
         if not rest:
             return _outcome(True, recorded)
-        if len(call.claims) == 1 and call.claims[0].attempts + 1 >= self._policy.max_attempts:
+        if call.job.spec.spend == "at_most_once" or (
+            len(call.claims) == 1 and call.claims[0].attempts + 1 >= self._policy.max_attempts
+        ):
             failure = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
-            return await self._failed(call, failure, call.latency_s, {})
+            dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
+            refused = replace(call, claims=rest, dimensions=[dimension_of[c] for c in rest])
+            ended = await self._failed(refused, failure, call.latency_s, {"calls": 0} if accepted else counters)
+            return (
+                ended
+                if recorded is None
+                else replace(ended, plan=ended.plan or recorded.plan, gather=ended.gather or recorded.gather)
+            )
         return await self._one_by_one(call, rest, spent=1, counters={} if accepted else counters, recorded=recorded)
 
     # ------------------------------------------------------------------ what follows
@@ -245,6 +270,7 @@ class Judge:
             requeues=first.requeues,
             retry_after_s=failure.retry_after_s,
             jitter=random.uniform(0.0, JITTER_MAX_S),  # noqa: S311  spreads retries, guards nothing
+            at_most_once=call.job.spec.spend == "at_most_once",
         )
         counters = {"calls": 1, **counters}
         if isinstance(decision, Retry):
@@ -276,38 +302,38 @@ class Judge:
             call.latency_s = took_s
             results.append(self._error(call, claim, dimension, decision.kind, failure.message, decision.argument,
                                        decision.attempts, elapsed_s, failure.status_code))  # fmt: skip
-        recorded = await _patiently(lambda: self._ledger.record(call.ref, counters, results))
-        return _outcome(True, recorded)
+        return _outcome(True, await self._store(call.ref, counters, results))
 
     async def _close(self, call: _Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
-        """Record units that get no call: the job was cancelled, or too many workers died of them."""
+        """Record units that get no call: the job was cancelled, too many workers died of them, or enough was paid."""
         results = []
         for claim in claims:
             dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
-            lost = claim.verdict is Claimed.POISON
-            message = "the workers that tried it died" if lost else "the job was cancelled"
-            kind = ErrorKind.LOST if lost else ErrorKind.CANCELLED
+            kind, message = _CLOSED[claim.verdict]
             self._log(logs.failed, call, dimension=dimension.id, status_code=None,
                       elapsed_s=round(claim.elapsed_ms / 1000, 3), reason=message)  # fmt: skip
             results.append(self._error(call, claim, dimension, kind, message, f"Not evaluated: {message}",
                                        claim.attempts, claim.elapsed_ms / 1000, None))  # fmt: skip
-        counters = {"lost": sum(c.verdict is Claimed.POISON for c in claims)}
-        return await _patiently(lambda: self._ledger.record(call.ref, counters, results))
+        counters = {"lost": sum(c.verdict is not Claimed.CANCELLED for c in claims)}
+        return await self._store(call.ref, counters, results)
 
     async def _again(
-        self, call: _Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int]
+        self, call: _Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False
     ) -> Outcome:
         """The same message once more, after a wait in the ledger."""
-        deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued) for c in call.claims]
+        deferrals = [
+            Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid)) for c in call.claims
+        ]
         due = [Due(call.token, int(delay_s * 1000))]
         await _patiently(lambda: self._ledger.defer(call.ref, counters, deferrals, due))
         return Outcome(counts=False)
 
     async def _one_by_one(
-        self, call: _Call, claims: Sequence[Claim], *, spent: int, counters: dict[str, int], recorded: Recorded | None
-    ) -> Outcome:
+        self, call: _Call, claims: Sequence[Claim], *, spent: int, counters: dict[str, int],
+        recorded: Recorded | None, unpaid: bool = False,
+    ) -> Outcome:  # fmt: skip
         """Hand units of a batch on to messages of their own, which join the same chord."""
-        deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues) for c in claims]
+        deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
         tokens = [Token(c.position) for c in claims]
         due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
         await _patiently(lambda: self._ledger.defer(call.ref, {"retries": spent, **counters}, deferrals, due))
@@ -335,7 +361,32 @@ class Judge:
                 attempts=claim.attempts + 1,
             )
             results.append(Result(claim.position, claim.fence, _payload(opinion, None), scored=True))
-        return await _patiently(lambda: self._ledger.record(call.ref, counters, results))
+        return await self._store(call.ref, counters, results)
+
+    async def _store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
+        """Write results into the ledger, however long that takes; on disk too, when it is not at once."""
+        writing = asyncio.ensure_future(_patiently(lambda: self._ledger.record(ref, counters, results)))
+        kept: Path | None = None
+        try:
+            if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
+                kept = await asyncio.to_thread(self._spool.put, _spooled(ref, counters, results))
+            recorded = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            if writing.done():
+                self._spool.drop(kept)
+            else:
+                writing.cancel()
+                self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
+            raise
+        self._spool.drop(kept)
+        return recorded
+
+    async def store_spooled(self, entry: bytes) -> tuple[PageRef, Outcome]:
+        """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""
+        fields = orjson.loads(entry)
+        ref = PageRef.parse(fields["page"])
+        results = [Result(p, fence, text.encode(), scored) for p, fence, text, scored in fields["results"]]
+        return ref, _outcome(False, await self._ledger.record(ref, fields["counters"], results))
 
     def _error(
         self, call: _Call, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str,
@@ -367,7 +418,10 @@ class Judge:
         )  # fmt: skip
 
     async def job(self, job_id: str) -> JobRecord | None:
-        """The job's unchanging part, read once by each process; None if the ledger does not hold it."""
+        """The job's unchanging part, read once an epoch by each process; None if the ledger does not hold it."""
+        if self._epoch() != self._jobs_epoch:  # after a flush, another job may have the same id
+            self._jobs_epoch = self._epoch()
+            self._jobs.clear()
         job = self._jobs.get(job_id)
         if job is None:
             job = await _patiently(lambda: self._ledger.job(job_id))
@@ -377,6 +431,20 @@ class Judge:
             if len(self._jobs) > JOBS_KEPT:
                 self._jobs.popitem(last=False)
         return job
+
+
+_CLOSED = {
+    Claimed.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
+    Claimed.POISON: (ErrorKind.LOST, "the workers that tried it died"),
+    Claimed.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
+    Claimed.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
+}
+"""What is recorded of units that get no call."""
+
+
+def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> bytes:
+    fields = [[r.position, r.fence, r.payload.decode(), r.scored] for r in results]
+    return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
 
 
 async def _patiently(operation: Callable[[], Awaitable[T]]) -> T:
@@ -411,6 +479,8 @@ def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutco
 def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:
     if recorded is None:
         return Outcome(counts)
+    # Whoever has the newer claim counts for the chord.
+    counts = counts and not all(w in {Written.STALE, Written.GONE} for w in recorded.written)
     return Outcome(counts, plan=recorded.plan, gather=recorded.gather)
 
 

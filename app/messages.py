@@ -7,10 +7,13 @@ comes twice is the same task.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from celery import Celery, group
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from app.domain.deployments import Choice
 from app.domain.job import Agent, Deployment, Dimension, Item
@@ -20,6 +23,8 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import JobRecord, Token
 from app.planning import PageMessages
 from workers.gate import HEADER, QUEUE_PREFIX
+
+logger = logging.getLogger(__name__)
 
 CONTROL_QUEUE = "dicast.control"
 BEAT_QUEUE = "dicast.beat"
@@ -32,6 +37,11 @@ PLAN_LANE = "dicast.plan_lane"
 FINISH_JOB = "dicast.finish_job"
 HOUSEKEEPING = "dicast.housekeeping"
 GOVERNOR = "dicast.governor"
+
+BROKER_TROUBLE = (OperationalError, RedisError, OSError, AttributeError)
+"""What publishing raises while the broker is away. kombu's own `AttributeError` is that of a connection which another
+thread has found broken, and closed, in between."""
+BROKER_AWAY_MAX_S, BROKER_PAUSE_S = 60.0, 0.5
 
 CHARS_PER_TOKEN = 4
 FRAME_CHARS = 1200
@@ -56,8 +66,11 @@ class Messages:
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Send a page's chord: a header task a message, and the body that gathers them."""
-        choices = await self._choose(job, page.ref, page.lane, page.tokens)
-        await asyncio.to_thread(self._publish, job, page, choices)
+        if page.tokens:
+            choices = await self._choose(job, page.ref, page.lane, page.tokens)
+            await asyncio.to_thread(self._publish, job, page, choices)
+        else:  # all its units had their results before the job was resumed
+            await self.gather(page.ref)
 
     def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[Token, Choice]) -> None:
         """The header goes out through one producer, in one round trip where the transport can; `chord()` takes none."""
@@ -98,18 +111,44 @@ class Messages:
     async def finish(self, job_id: str) -> None:
         await self._control(FINISH_JOB, job_id)
 
+    async def declare(self) -> None:
+        """Tell the broker of all queues again: one that was emptied with the store drops what is sent to them."""
+
+        def declare() -> None:
+            with self._app.connection_for_write() as connection:
+                for queue in self._app.amqp.queues.values():
+                    queue(connection.default_channel).declare()
+
+        await asyncio.to_thread(declare)
+
     async def queues_empty(self, pools: Collection[str]) -> bool:
         """Whether no message waits in the broker for any of these pools."""
 
+        def waiting(pool: str, connection: Any) -> int:
+            queue = self._app.amqp.queues[QUEUE_PREFIX + pool](connection.default_channel)
+            try:
+                return int(queue.queue_declare(passive=True).message_count)
+            except connection.channel_errors:  # with Redis, an empty queue is none
+                return 0
+
         def look() -> bool:
             with self._app.connection_for_read() as connection:
-                queues = [self._app.amqp.queues[QUEUE_PREFIX + pool](connection.default_channel) for pool in pools]
-                return not any(int(queue.queue_declare(passive=True).message_count) for queue in queues)
+                return not any(waiting(pool, connection) for pool in pools)
 
         return await asyncio.to_thread(look)
 
     async def _control(self, name: str, *args: Any, **options: Any) -> None:
-        await asyncio.to_thread(self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
+        """While the broker is away it is tried again for a minute: else what is asked for waits for the sweeper."""
+        end = asyncio.get_running_loop().time() + BROKER_AWAY_MAX_S
+        while True:
+            try:
+                await asyncio.to_thread(self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
+                return
+            except BROKER_TROUBLE as error:
+                if asyncio.get_running_loop().time() > end:
+                    raise
+                logger.warning("%s waits for the broker: %r", name, error)
+                await asyncio.sleep(BROKER_PAUSE_S)
 
     def _unit(self, job: JobRecord, ref: PageRef, token: Token, choice: Choice, item_chars: int = TYPICAL_CHARS) -> Any:
         lane = job.lanes[ref.lane]

@@ -34,16 +34,19 @@ class PageMessages:
     items: Mapping[int, Item]
 
 
+Earlier = Callable[[JobRecord, Lane, Mapping[int, Item], range, int], tuple[dict[int, bytes], int]]
 Publish = Callable[[JobRecord, PageMessages], Awaitable[None]]
 
 
 class Planner:
-    """Plans lanes on one event loop; `publish` sends one page's chord, `pool_limit` tells a pool's present limit."""
+    """Plans lanes on one event loop; `publish` sends one page's chord, `pool_limit` tells a pool's present limit,
+    `earlier` reads the results that a run of a resumed job's units has already (see `app.reports.resuming`)."""
 
     def __init__(
         self, ledger: Ledger, publish: Publish, pool_limit: Callable[[str], Awaitable[int]], *,
-        window_s: float, page_max: int,
+        window_s: float, page_max: int, earlier: Earlier,
     ) -> None:  # fmt: skip
+        self._earlier = earlier
         self._ledger, self._publish, self._pool_limit = ledger, publish, pool_limit
         self._window_s, self._page_max = window_s, page_max
 
@@ -86,14 +89,27 @@ class Planner:
         else:
             items = dict(zip(wanted, await self._ledger.items(job.id, wanted), strict=True))
             source = None
-        rest = "" if first + units >= total else orjson.dumps({"position": first + units, "source": source}).decode()
+        results: dict[int, bytes] = {}
+        read_to: int = cursor.get("earlier", 0)
+        if job.resumed:
+            positions = range(first, first + units)
+            results, read_to = await asyncio.to_thread(self._earlier, job, lane, items, positions, read_to)
+        rest = "" if first + units >= total else _cursor(first + units, source, read_to)
         ref = PageRef(job.id, number, state.page)
-        if await self._ledger.open_page(ref, first, units, rest, low_water, items) < 0:
+        if await self._ledger.open_page(ref, first, units, rest, low_water, items, results) < 0:
             return False
-        tokens = [Token(p, batch=lane.batched) for p in range(first, first + units, lane.stride)]
+        tokens = [
+            Token(p, batch=lane.batched)
+            for p in range(first, first + units, lane.stride)
+            if any(unit not in results for unit in range(p, p + lane.stride))
+        ]
         await self._publish(job, PageMessages(ref, lane, tokens, items))
         await self._ledger.published(ref)
         return True
+
+
+def _cursor(position: int, source: Any, earlier: int) -> str:
+    return orjson.dumps({"position": position, "source": source, "earlier": earlier}).decode()
 
 
 def _read(job: JobRecord, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from app import logs
@@ -14,13 +17,15 @@ from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
-from app.ledger.client import JobState
-from app.ledger.ledger import Ledger
+from app.ledger.client import JobLost, JobState
+from app.ledger.ledger import QUARANTINE_DEATHS, JobRecord, Ledger
 from app.messages import Messages
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
 from app.providers.local import LocalProvider
 from app.providers.registry import build_provider
+from app.reports.resuming import earlier, read_items, set_aside
+from app.spool import Spool
 from config.pools import PoolSpec
 from workers.execution_pool import loop_resource
 from workers.prospects import Prospects
@@ -32,6 +37,8 @@ logger = logging.getLogger(__name__)
 CLAIM_GRACE_S = 60.0
 """How much longer a claim may last than its call: what a worker may need to read and store the answer."""
 RETENTION_S = 7 * 86_400
+ADOPTED_TOGETHER = 100
+ITEMS_TOGETHER = 500
 
 
 class Services:
@@ -44,7 +51,9 @@ class Services:
         self._client = connect_batching(app.store_url)
         self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
-        self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms)
+        calls_max = settings.retry_max_attempts + settings.requeue_budget + QUARANTINE_DEATHS
+        self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max)
+        self.spool = Spool(settings.state_dir, settings.namespace, app.node.id)
         deployments = Deployments(
             Prospects(self._client, app.keys), self.ledger,
             model=self.model, first_limit=self._pool_limit, chosen=app.process_metrics.assigned,
@@ -62,10 +71,13 @@ class Services:
                 retry_after_max_s=settings.retry_after_max,
             ),
             call_timeout_s=app.call_timeout_s,
+            epoch=lambda: app.epoch.number,
+            spool=self.spool,
         )
         self._planner = Planner(
             self.ledger, self.messages.page, self._pool_limit,
             window_s=settings.window_seconds, page_max=settings.page_units,
+            earlier=partial(earlier, settings.results_dir),
         )  # fmt: skip
         self.gatherer = Gatherer(
             self.ledger,
@@ -77,6 +89,7 @@ class Services:
         self.housekeeper = Housekeeper(
             self.ledger, self.messages, self.gatherer,
             job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
+            epoch=lambda: app.epoch.number, lost=self._lost, adopt=self._adopt,
         )  # fmt: skip
 
         self._housekeeping = asyncio.ensure_future(self.housekeeper.run())
@@ -86,6 +99,8 @@ class Services:
         job = await self.ledger.job(job_id)
         if job is None:
             raise LookupError(f"no job {job_id!r}")
+        if job.resumed:
+            await self._prepare(job)
         limit = await asyncio.to_thread(self._limit)
         state, started = await self.ledger.start(job_id, limit)
         if started:
@@ -98,6 +113,16 @@ class Services:
             await self.gatherer.announce(job_id)
         elif state is JobState.FINISHING:
             await self.gatherer.finish(job_id)
+
+    async def _prepare(self, job: JobRecord) -> None:
+        """A resumed job's files make room, and its items come back."""
+        if (await self.ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
+            return
+        await asyncio.to_thread(set_aside, self._settings.results_dir, job.id)
+        if isinstance(job.spec.items, list) and not await self.ledger.item_count(job.id):
+            items = await asyncio.to_thread(read_items, self._settings.results_dir, job.id)
+            for first in range(0, len(items), ITEMS_TOGETHER):
+                await self.ledger.put_items(job.id, first, items[first : first + ITEMS_TOGETHER])
 
     async def plan(self, job_id: str, lane: int) -> None:
         """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job."""
@@ -148,12 +173,37 @@ class Services:
         with self._app.events.default_dispatcher() as events:
             events.send("task-succeeded", uuid=job_id, result=f"<report of {job_id}>", runtime=report["wall_s"])
 
+    async def _lost(self, job_id: str, facts: Mapping[str, str]) -> None:
+        if await self.ledger.mourn(job_id, facts, RETENTION_S):
+            error = JobLost(job_id)
+            logger.error("%s", error, extra={"event": "job_lost", "job": job_id})
+            await asyncio.to_thread(self._app.backend.mark_as_failure, job_id, error)
+
+    async def _adopt(self) -> None:
+        """Store answers that dead processes of this machine have left on disk."""
+        for path, entry in await asyncio.to_thread(lambda: list(islice(self.spool.orphans(), ADOPTED_TOGETHER))):
+            try:
+                ref, outcome = await self.judge.store_spooled(entry)
+            except (ValueError, KeyError) as error:
+                logger.error("%s holds no answer: %s", path, error)
+                path.rename(path.with_suffix(".broken"))
+                continue
+            logger.warning(
+                "an answer of %s was on disk, and is stored", ref, extra={"event": "adopted", "job": ref.job}
+            )
+            self.spool.drop(path)
+            if outcome.plan:
+                await self.messages.plan(ref.job, ref.lane)
+            if outcome.gather:
+                await self.messages.gather(ref)
+
     async def close(self) -> None:
         self._housekeeping.cancel()
         await asyncio.gather(self._housekeeping, return_exceptions=True)
         for provider in self._providers.values():
             await provider.close()
         await self._client.aclose()
+        self.spool.close()
 
 
 services = loop_resource(lambda: Services(app), Services.close)

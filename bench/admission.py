@@ -67,6 +67,7 @@ async def _ready(client: Any, limit: int) -> None:
     await client.flushdb()
     await client.hset(KEYS.job_limits, "j", limit)
     record = {"parameters": orjson.dumps(parameters(limit)), "version": 1}
+    await client.hset(KEYS.epoch, "number", 1)  # a store that is in use already
     await client.hset(KEYS.governor("p"), mapping=record)
 
 

@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
 
+MESSAGE_KEY_CHARS = 32
+
 
 class SettingsError(ValueError):
     """A setting is missing, misspelt, of the wrong type or out of bounds."""
@@ -94,12 +96,24 @@ class Settings:
         "ANTHROPIC_API_KEY", None, "key of pools with provider 'anthropic'", secret=True
     )
 
+    message_key: str | None = _setting(
+        "DICAST_MESSAGE_KEY",
+        None,
+        "signs task messages, and refuses unsigned ones: the same 32 or more characters for all processes",
+        secret=True,
+    )
+
     pools_file: str = _setting("DICAST_POOLS_FILE", "config/pools.toml", "the pools: providers, models, first limits")
     results_dir: str = _setting(
         "DICAST_RESULTS_DIR", "results", "finished jobs' files; shared by all machines that do control work"
     )
     state_dir: str = _setting(
         "DICAST_STATE_DIR", ".dicast", "embedded store, local model server and spool of this machine"
+    )
+    allow_unsafe_store: bool = _setting(
+        "DICAST_ALLOW_UNSAFE_STORE",
+        False,
+        "start workers although the store may lose jobs, or lets other hosts in without a password",
     )
     namespace: str = _setting("DICAST_NAMESPACE", "dicast", "prefix of all keys in the store")
     worker_slots: int = _setting(
@@ -180,6 +194,8 @@ class Settings:
                 f"DICAST_NODE_ERRORS_LOW must be <= DICAST_NODE_ERRORS_HIGH ({settings.node_errors_high}), "
                 f"got {settings.node_errors_low}"
             )
+        if settings.message_key is not None and len(settings.message_key) < MESSAGE_KEY_CHARS:
+            raise SettingsError(f"DICAST_MESSAGE_KEY must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
         if settings.retry_max_delay < settings.retry_initial_delay:
             raise SettingsError(
                 f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({settings.retry_initial_delay}), "

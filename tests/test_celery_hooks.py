@@ -46,6 +46,10 @@ def test_the_versions_are_those_that_were_read(package):
         (transport.QoS.restore_by_tag, ["self", "tag", "client", "leftmost"]),
         (transport.QoS.ack, ["self", "delivery_tag"]),
         (transport.Channel._do_restore_message, ["self", "payload", "exchange", "routing_key"]),
+        (Consumer.on_unknown_message, ["self", "body", "message"]),
+        (Consumer.on_unknown_task, ["self", "body", "message", "exc"]),
+        (Consumer.on_invalid_task, ["self", "body", "message", "exc"]),
+        (Consumer.on_decode_error, ["self", "message", "exc"]),
         (Hub.call_soon, ["self", "callback"]),
         (Producer.batch, ["self", "max_size"]),
     ],
@@ -75,6 +79,13 @@ def test_the_tracer_counts_a_chord_by_the_tasks_own_request():
     assert "mark_as_done" in inspect.getsource(build_tracer)
     assert "request.chord" in inspect.getsource(RedisBackend.mark_as_done)
     assert hasattr(Task, "add_to_chord")
+
+
+def test_messages_are_read_where_they_are_looked_at():
+    source = inspect.getsource(transport.Channel._brpop_read)
+    assert "self.client.parse_response(" in source
+    assert "'BRPOP'" in source
+    assert "raise Empty()" in source
 
 
 def test_unacknowledged_messages_have_keys_of_the_channels_own():

@@ -21,7 +21,9 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, worker: Any) -> None:
         app = worker.app
         app.registry.announce(app.node, app.width.look())
-        self._beacon = Beacon(app.store_url, app.keys, app.node, app.width.look)
+        self._beacon = Beacon(
+            app.store_url, app.keys, app.node, app.width.look, app.epoch, lambda: getattr(worker.consumer, "stuck", "")
+        )
         self._beacon.start()
 
     def stop(self, worker: Any) -> None:

@@ -27,18 +27,22 @@ from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.state import active_requests, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from workers.acknowledgement import batch_acks, pending_acks
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.governor import Governor
 from workers.node_width import NodeWidth
 from workers.policy.admission import Outcome
+from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
-from workers.store.connection import AsyncStoreClient, connect_async
+from workers.signing import is_signed
+from workers.store.connection import AsyncStoreClient, connect, connect_async
+from workers.store.epoch import Epoch
 from workers.store.keys import Keys
 from workers.store.leases import LeaseStore, Returned, Verdict, Want
 from workers.taking import take_in_batches
+from workers.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +119,7 @@ class GateConfig:
     observer: Observer
     governor: Callable[[], Governor]
     width: NodeWidth
+    epoch: Epoch
     broker_is_store: bool = True
 
 
@@ -237,6 +242,7 @@ class Gate:
                 except RedisError as error:
                     logger.warning("gate %s is closed, the store does not answer: %s", self.pool, error)
                     wait = FALLBACK_S
+                    await self.flush()
         finally:
             await self.flush()
 
@@ -377,13 +383,51 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._channels: list[Any] = []
         self._serving = False
         self._events_due = False
+        self._watchdog = Watchdog(self._room, self._reconnect)
         # Neighbours' clocks and revoked tasks, which these two keep equal, decide nothing here; asking costs a second.
         super().__init__(*args, without_mingle=True, without_gossip=True, **kwargs)
+        # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
+        self.connection_errors: tuple[type[Exception], ...] = (*self.conninfo.connection_errors, ResponseError)
         self.config: GateConfig = self.app.gate
+        self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
     def bucket_for_task(self, type: Any) -> Any:
         return _GatedBucket(self) if getattr(type, "gated", False) else super().bucket_for_task(type)
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
+        """Celery's, with each message counted, as taking them is the proof of life, and looked at: one that is not
+        signed though it must be, or that Celery cannot read, is set aside."""
+        handle = super().create_task_handler(*args, **kwargs)
+        key: str | None = getattr(self.app, "message_key", None)
+
+        def handled(message: Any) -> Any:
+            self._watchdog.taken[message.delivery_info["routing_key"]] += 1
+            if key and not is_signed(key, message.headers, message.body):
+                return self._set_aside(message, "unsigned")
+            try:
+                return handle(message)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                logger.warning("Celery cannot read a message: %r", error)
+                return self._set_aside(message, "malformed")
+
+        return handled
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        self._set_aside(message, "no task message")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
+        self._set_aside(message, "unknown task")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
+        self._set_aside(message, "invalid task")
+
+    def on_decode_error(self, message: Any, exc: Any) -> None:
+        self._set_aside(message, "undecodable")
+
+    def _set_aside(self, message: Any, reason: str) -> None:
+        self._quarantine.add(message.delivery_info["routing_key"], reason, message.body)
+        message.reject_log_error(logger, self.connection_errors)
 
     def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
         if not isinstance(bucket, _GatedBucket):
@@ -408,6 +452,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         if self.restart_count:
             self._put_back_stranded()
         handler, self._channels = self.create_task_handler(), []
+        if isinstance(self.task_consumer.channel, RedisChannel):
+            look_before_reading(self.task_consumer.channel, self._quarantine.add)
         for name in [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]:
             self.task_consumer._queues.pop(name)
             gate = self.gates.get(name)
@@ -416,7 +462,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             channel = self.connection.channel()
             if isinstance(channel, RedisChannel):
                 batch_acks(channel)
-                take_in_batches(channel, gate.room, self.config.keys.quarantine)
+                take_in_batches(channel, gate.room, self._quarantine.add)
             else:
                 channel.qos.can_consume = partial(_has_room, gate)
             consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
@@ -459,9 +505,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     async def _serve(self) -> None:
         """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
         client = connect_async(self.config.store_url)
-        self.store = LeaseStore(client, self.config.keys)
+        self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
         services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
+        if self.config.broker_is_store:
+            services.append(asyncio.ensure_future(self._watchdog.run(client)))
 
         async def close() -> None:
             for service in services:
@@ -499,6 +547,21 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
                     with contextlib.suppress(RedisError, OSError):
                         gate.backlog = await client.llen(name)
 
+    @property
+    def stuck(self) -> str:
+        """Queues with work that this worker should take and does not, '' if all is well."""
+        return self._watchdog.stuck
+
+    def _room(self) -> dict[str, bool]:
+        """Every queue that is consumed now, and whether there is room for a message of it."""
+        common = list(self.task_consumer._queues) if self.task_consumer else []
+        gated = {name: gate.room() > 0 for name, gate in self.gates.items()}
+        return {**dict.fromkeys(common, self.pool.free_slots() > 0), **gated}
+
+    def _reconnect(self) -> None:
+        if self.hub is not None:
+            self.hub.call_soon(_lose_connection)
+
     # ------------------------------------------------------------------ for the gates
 
     def free_slots(self) -> int:
@@ -521,6 +584,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
 def _has_room(gate: Gate) -> bool:
     return gate.room() > 0
+
+
+def _lose_connection() -> None:
+    """On the hub: Celery answers by connecting anew."""
+    raise ConnectionResetError("work waits and none is taken")
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 
 from workers.policy.rules import RulesStatus
 from workers.store.connection import StoreClient, connect
+from workers.store.epoch import Epoch
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
 
@@ -48,6 +49,8 @@ class Node:
     started: float
     limit: int
     slots: int
+    stuck: str = ""
+    """Queues with work that it should take and does not."""
 
     @classmethod
     def here(cls, name: str, *, limit: int, slots: int) -> Node:
@@ -88,19 +91,21 @@ def _boot_id() -> str:
 class Registry:
     """The store's list of nodes: the facts of each, kept until its heirs have taken over, and its beacon."""
 
-    def __init__(self, client: StoreClient, keys: Keys) -> None:
-        self._redis, self._keys = client, keys
+    def __init__(self, client: StoreClient, keys: Keys, epoch: Epoch | None = None) -> None:
+        self._redis, self._keys, self._epoch = client, keys, epoch or Epoch()
         self._tick = client.register_script(script_text(_TICK))
         self._bury = client.register_script(script_text(_BURY))
 
     def announce(self, node: Node, status: RulesStatus | None = None) -> None:
-        """Renew a node's beacon, which tells its width, and keep the lease clock going while nobody calls."""
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.hset(self._keys.nodes, node.id, orjson.dumps(asdict(node)))
-        told = orjson.dumps(status) if status is not None else b"{}"
-        pipe.set(self._keys.node(node.id), told, px=int(BEACON_S * 1000))
-        pipe.execute()
-        self._tick(keys=[self._keys.clock], args=[""])
+        """Renew a node's beacon, which tells its width, keep the lease clock going while nobody calls, and compare
+        epochs."""
+        k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
+        width = orjson.dumps(status) if status is not None else b"{}"
+        _, number, told = self._tick(
+            keys=[k.clock, k.epoch, k.nodes, k.node(node.id)],
+            args=["", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000)],
+        )
+        self._epoch.learn(node.id, number, told)
 
     def known(self) -> list[tuple[Node, bool]]:
         """Every node that is not buried yet, and whether its beacon can be heard."""
@@ -126,7 +131,8 @@ class Registry:
     def bury(self, node: Node) -> int:
         """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
         k = self._keys
-        return int(self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(node.id)], args=[node.id, k.freed]))
+        keys = [k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch]
+        return int(self._bury(keys=keys, args=[node.id, k.freed]))
 
     def forget(self, node: Node) -> None:
         """Forget a silent node whose work is taken over; its leases run until their deadlines."""
@@ -134,10 +140,15 @@ class Registry:
 
 
 class Beacon:
-    """Renews a node's beacon from a thread until it is stopped; `look` is asked each time for what to tell."""
+    """Renews a node's beacon from a thread until it is stopped; `look` is asked each time for what to tell, `stuck` for
+    what the node should take and does not."""
 
-    def __init__(self, store_url: str, keys: Keys, node: Node, look: Callable[[], RulesStatus]) -> None:
+    def __init__(
+        self, store_url: str, keys: Keys, node: Node, look: Callable[[], RulesStatus], epoch: Epoch,
+        stuck: Callable[[], str],
+    ) -> None:  # fmt: skip
         self._url, self._keys, self._node, self._look = store_url, keys, node, look
+        self._epoch, self._stuck = epoch, stuck
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
 
@@ -149,14 +160,15 @@ class Beacon:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        registry = Registry(connect(self._url), self._keys)
+        registry = Registry(connect(self._url), self._keys, self._epoch)
         while True:
             try:
-                registry.announce(self._node, self._look())
+                registry.announce(replace(self._node, stuck=self._stuck()), self._look())
             except (RedisError, OSError) as error:
                 logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
             if self._stop.wait(BEACON_EVERY_S):
                 break
+        self._epoch.forget(self._node.id)
         try:
             registry.bury(self._node)
         except (RedisError, OSError) as error:

@@ -6,6 +6,8 @@ Celery publishes through blocking sockets and sleeps between its attempts; on th
 would stop every task of the process. A task greenlet therefore holds no producer: a helper thread takes one for each
 message, so that greenlets that wait cannot hold what others wait for. Elsewhere this is Celery's own class.
 
+With `app.message_key`, every task message is signed (workers/signing.py).
+
 A retry without a countdown may run before the run that asked for it has stored that it retries, as it may among
 several of Celery's own processes.
 """
@@ -16,8 +18,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import celery.app.amqp
+from kombu.serialization import dumps
 
 from workers.loop_bridge import in_task_greenlet, off_loop
+from workers.signing import SIGNATURE, signature
 
 
 class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
@@ -30,8 +34,15 @@ class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
 
     def _create_task_sender(self) -> Callable[..., Any]:
         send = super()._create_task_sender()
+        key: str | None = getattr(self.app, "message_key", None)
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            if key:
+                headers = {**message.headers, **(options.pop("headers", None) or {})}
+                serializer = options.get("serializer") or self.app.conf.task_serializer
+                *_, body = dumps(message.body, serializer)
+                headers[SIGNATURE] = signature(key, headers, body)
+                message = message._replace(headers=headers)
             if not isinstance(producer, _DeferredProducer):
                 return send(producer, name, message, **options)
             return producer.lend(lambda real: send(real, name, message, **options))

@@ -1,15 +1,13 @@
 """Messages taken from a queue several at a time, noted as unacknowledged in the same step.
 
-    take_in_batches(channel, gate.room, keys.quarantine)       # a channel of `batch_acks`
+    take_in_batches(channel, gate.room, quarantine.add)       # a channel of `batch_acks`
 
 kombu pops one message in each turn of its hub and notes it in a transaction over a client made for it. Here the pop
-only wakes; one script takes what there is room for. What is no message at all is set aside for people to look at: a
-list in the store, the newest first.
+only wakes; one script takes what there is room for. What is no message at all is set aside.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,27 +17,26 @@ from typing import Any
 
 from kombu.utils.json import loads
 
+from workers.quarantine import readable
 from workers.store.scripts import script_text
 
-logger = logging.getLogger(__name__)
+Refuse = Callable[[str, str, bytes], None]
 
-QUARANTINE_MAX = 1000
-SHOWN_MAX = 200
 _TAKE = script_text(Path(__file__).parent / "store" / "take.lua")
 
 
-def take_in_batches(channel: Any, room: Callable[[], int], quarantine: str) -> None:
+def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse) -> None:
     """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
 
-    `quarantine` is the key of the list for what cannot be read.
+    `refuse(queue, reason, message)` is called for what cannot be read.
     """
     client = channel._create_client()
     take = client.register_script(_TAKE)
     channel.qos.can_consume = lambda: room() > 0
-    channel.handlers["BRPOP"] = partial(_read, channel, client, take, room, quarantine)
+    channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse)
 
 
-def _read(channel: Any, client: Any, take: Any, room: Callable[[], int], quarantine: str) -> bool:
+def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse) -> bool:
     popped = _popped(channel)
     if not popped:
         raise Empty
@@ -47,15 +44,12 @@ def _read(channel: Any, client: Any, take: Any, room: Callable[[], int], quarant
     queue = key.decode().rsplit(channel.sep, 1)[0]
     keys = [key, channel.unacked_key, channel.unacked_index_key]
     for raw in take(keys=keys, args=[time.time(), first, max(0, room() - 1)]):
-        try:
-            payload = loads(raw)
-            channel.qos.noted.add(payload["properties"]["delivery_tag"])
-        except (ValueError, TypeError, KeyError) as error:
-            logger.error("queue %s held what is no message, set aside in %s: %r: %r", queue, quarantine,
-                         raw[:SHOWN_MAX], error)  # fmt: skip
-            client.pipeline().lpush(quarantine, raw).ltrim(quarantine, 0, QUARANTINE_MAX - 1).execute()
-        else:
-            channel.connection._deliver(payload, queue)
+        if not readable(raw):
+            refuse(queue, "unreadable", raw)
+            continue
+        payload = loads(raw)
+        channel.qos.noted.add(payload["properties"]["delivery_tag"])
+        channel.connection._deliver(payload, queue)
     return True
 
 

@@ -18,6 +18,8 @@ from workers.resident import ResidentError
 from workers.store.embedded import broker_url
 
 PINGS = 5
+SAFETY = frozenset({"persistence", "eviction", "access"})
+"""Areas in which an error means that jobs may be lost silently, or that anybody may reach them."""
 SLOW_STORE_MS = 20.0
 STORE_TIMEOUT_S = 3.0
 MEMORY_SHARE = 0.8

@@ -17,7 +17,9 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
     alive = [node for node, heard in known if heard]
     for node, heard in known:
         facts = f"{node.name} (pid {node.pid} on {node.host})"
-        if heard:
+        if heard and node.stuck:
+            yield Finding(Severity.ERROR, "worker", f"{facts} does not take the work in {node.stuck}", "restart it")
+        elif heard:
             yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}")
         else:
             yield Finding(Severity.WARNING, "worker", f"{facts} is silent; others take its work over")

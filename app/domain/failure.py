@@ -31,6 +31,9 @@ RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
 TERMINAL = frozenset({FailureKind.QUOTA_EXHAUSTED, FailureKind.REJECTED})
 """Asking again cannot help."""
 
+UNCERTAIN = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.INTERNAL})
+"""The provider may have answered, and charged for it. An error status is taken as not charged."""
+
 _RECORDED_AS = {
     FailureKind.RATE_LIMITED: ErrorKind.RATE_LIMITED,
     FailureKind.OVERLOADED: ErrorKind.RATE_LIMITED,

@@ -172,6 +172,10 @@ class EvaluationJob(Strict):
     agents: list[Agent] = Field(min_length=1)
     dimensions: list[Dimension] = Field(min_length=1)
     replicates: int = Field(default=1, ge=1, le=1000)
+    spend: Literal["at_least_once", "at_most_once"] = Field(
+        default="at_least_once",
+        description="at_most_once: no second call where the first may have been paid for",
+    )
     batching: bool | None = Field(default=None, description="None: BATCHING_ENABLED decides")
     metadata: Metadata = Field(default_factory=dict)
 

@@ -49,7 +49,8 @@ class ErrorKind(StrEnum):
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422: asking again cannot help
     MALFORMED = "malformed"  # the answer is no opinion
     CANCELLED = "cancelled"
-    LOST = "lost"  # the worker died with it too often
+    LOST = "lost"  # the worker died with it too often, or its calls are spent
+    OUTCOME_UNKNOWN = "outcome_unknown"  # spend: at_most_once, and a call may have been paid whose answer never came
     INTERNAL = "internal"
 
 

@@ -3,8 +3,10 @@
 Rules, in the order of the code:
 
 1. Terminal failures (quota exhausted, rejected) end the unit: asking again cannot help.
-2. Rate limits (429, 529) are the pool's fault: they spend the requeue budget and no attempt.
-3. Everything else spends an attempt; the unit ends when all attempts are spent.
+2. Where nothing may be paid twice, so do answers that are no opinion, and failures after which nobody knows whether
+   the provider charges (`UNCERTAIN`).
+3. Rate limits (429, 529) are the pool's fault: they spend the requeue budget and no attempt.
+4. Everything else spends an attempt; the unit ends when all attempts are spent.
 
 The wait is `min(initial * 2^(n-1) + jitter, max)` for the n-th failure of its sort, computed by tenacity's strategies,
 and never shorter than what the provider asked for by Retry-After (cut to `retry_after_max_s`, then jittered).
@@ -19,7 +21,7 @@ from typing import Literal, cast
 
 from tenacity import RetryCallState, wait_exponential, wait_fixed
 
-from app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
+from app.domain.failure import RATE_LIMITS, TERMINAL, UNCERTAIN, FailureKind, error_kind
 from app.domain.opinion import ErrorKind
 
 JITTER_MAX_S = 0.5
@@ -29,6 +31,7 @@ _NOT_RETRIED = {
     ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
     ErrorKind.CANCELLED: "Evaluation cancelled",
     ErrorKind.LOST: "Evaluation failed: its worker died too often",
+    ErrorKind.OUTCOME_UNKNOWN: "Evaluation ended, outcome unknown: a call may have been paid for",
 }
 
 
@@ -68,18 +71,24 @@ def decide(
     requeues: int,
     retry_after_s: float | None,
     jitter: float,
+    at_most_once: bool = False,
 ) -> Retry | GiveUp:
     """What follows a call that failed with `failure`.
 
     `attempts` and `requeues` are those spent before this call. `retry_after_s` may be anything a header can hold:
     NaN counts as absent, negative as now, infinity as the most allowed. `jitter` is the caller's chance, drawn once,
-    in [0, `JITTER_MAX_S`] seconds.
+    in [0, `JITTER_MAX_S`] seconds. `at_most_once`: what may have been paid for is not called again.
     """
     if not 0 <= jitter <= JITTER_MAX_S:
         raise ValueError(f"jitter must be within 0..{JITTER_MAX_S}, got {jitter}")
     kind = error_kind(failure)
     if failure in TERMINAL:
         return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)
+    if at_most_once and failure in UNCERTAIN:
+        unknown = ErrorKind.OUTCOME_UNKNOWN
+        return GiveUp(unknown, failure_argument(unknown, policy.max_attempts), attempts + 1)
+    if at_most_once and failure is FailureKind.MALFORMED:
+        return GiveUp(kind, "Evaluation failed: the answer is no opinion", attempts + 1)
     if failure in RATE_LIMITS:
         if requeues >= policy.requeue_budget:
             return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts)

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- cancel.lua: no new call from now on. What is published passes the gates without a lease and is recorded as cancelled.
 -- KEYS  1 job  2 job_limits  3 pages  4 due  5 clock  6 unfinished
 -- ARGV  1 now_ms  2 job id  3 lanes  4 deferred members...

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- claim_finish.lua: one living node at a time writes a job's report.
 -- KEYS  1 job      ARGV  1 node  2 prefix of the nodes' beacons
 -- Reply 1 if this node may: the job is to be finished, and nobody else alive is at it.

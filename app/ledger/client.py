@@ -34,10 +34,11 @@ class JobState(StrEnum):
     FINISHING = "finishing"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
+    LOST = "lost"
 
     @property
     def ended(self) -> bool:
-        return self in {JobState.COMPLETED, JobState.CANCELLED}
+        return self in {JobState.COMPLETED, JobState.CANCELLED, JobState.LOST}
 
 
 class UnknownJob(LookupError):
@@ -46,6 +47,17 @@ class UnknownJob(LookupError):
     def __init__(self, job: str) -> None:
         super().__init__(f"no job {job!r}")
         self.job = job
+
+
+class JobLost(RuntimeError):
+    """The store has forgotten a job that was not finished. What waits for its result is told this."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+    def __str__(self) -> str:
+        return f"job {self.job!r} is lost: the store was emptied, or lost its last writes; submit it again"
 
 
 class JobConflict(ValueError):
@@ -94,6 +106,7 @@ class LedgerClient:
         self._redis = client
         self._keys = LedgerKeys(keys)
         self._submit = client.register_script(script_text(HERE / "submit.lua"))
+        self._resume = client.register_script(script_text(HERE / "resume.lua"))
         self._cancel = client.register_script(script_text(HERE / "cancel.lua"))
 
     def submit(self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str]) -> bool:
@@ -110,6 +123,7 @@ class LedgerClient:
         fields = {
             "spec": spec.model_dump_json(),
             "project": job.project,
+            "spend": job.spend,
             "units": str(units),
             "lanes": orjson.dumps(lanes).decode(),
             **extra,
@@ -130,6 +144,9 @@ class LedgerClient:
             pipe.hset(key, mapping={str(n): item.model_dump_json(exclude_defaults=True) for n, item in piece})
             pipe.expire(key, STAGING_S)
             pipe.execute()
+
+    def is_lost(self, job: str) -> bool:
+        return bool(self._redis.hget(self._keys.job(job), "state") == JobState.LOST)
 
     def status(self, job: str) -> JobStatus:
         """Raises `UnknownJob`."""
@@ -160,6 +177,18 @@ class LedgerClient:
             args=["", job, len(orjson.loads(lanes)), *deferred],
         )
         return JobState(state), bool(finish)
+
+    def resume(self, job: str) -> JobState:
+        """Have an ended job judged again where it has no score; returns its state before, which may forbid it.
+
+        Nothing is sent yet. Raises `UnknownJob`.
+        """
+        k = self._keys
+        lanes = self._redis.hget(k.job(job), "lanes")
+        if lanes is None:
+            raise UnknownJob(job)
+        keys = [k.job(job), k.unfinished, k.base.clock]
+        return JobState(self._resume(keys=keys, args=["", job, len(orjson.loads(lanes)), UNATTENDED_MS]))
 
     def open_calls(self) -> dict[str, int]:
         """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""

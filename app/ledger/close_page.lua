@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- close_page.lua: a page whose results lie on disk leaves the store; the last one ends the job's work.
 -- KEYS  1 job  2 page  3 pages  4 watch  5 the page's assignments  6 assigned
 -- ARGV  1 lane  2 page  3 member of watch  4 lanes

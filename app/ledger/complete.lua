@@ -1,6 +1,7 @@
+#!lua flags=allow-oom
 -- complete.lua: a job completes exactly once; its announcement stays in the outbox until somebody has made it.
--- KEYS  1 job  2 items  3 pages  4 job_limits  5 unfinished  6 outbox
--- ARGV  1 now_ms  2 job id  3 report  4 retention s
+-- KEYS  1 job  2 items  3 pages  4 job_limits  5 unfinished  6 outbox  7 jobs
+-- ARGV  1 now_ms  2 job id  3 report  4 retention s  5 prefix of the jobs
 -- Reply 1 if this call completed it.
 --@include clock.lua
 if redis.call('HGET', KEYS[1], 'state') ~= 'finishing' then return 0 end
@@ -11,4 +12,7 @@ redis.call('HDEL', KEYS[4], ARGV[2])
 redis.call('ZREM', KEYS[5], ARGV[2])
 redis.call('SADD', KEYS[6], ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
+for _, oldest in ipairs(redis.call('ZRANGE', KEYS[7], 0, 9)) do  -- names whose jobs are past their retention
+  if redis.call('EXISTS', ARGV[5] .. oldest) == 0 then redis.call('ZREM', KEYS[7], oldest) end
+end
 return 1

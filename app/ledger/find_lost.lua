@@ -1,3 +1,4 @@
+#!lua
 -- find_lost.lua: of a page that has stood still since the last look, or whose planner died before it had sent all its
 -- messages, the units that nobody living works on and no message will bring become due.
 -- KEYS  1 page  2 due  3 clock

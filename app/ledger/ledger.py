@@ -38,6 +38,8 @@ class Verdict(StrEnum):
     WAITING = "waiting"
     CANCELLED = "cancelled"
     POISON = "poison"
+    SPENT = "spent"
+    UNKNOWN = "unknown"
 
 
 class Written(StrEnum):
@@ -74,12 +76,13 @@ class Result(NamedTuple):
 
 
 class Deferral(NamedTuple):
-    """A unit that is given up for now, with this many attempts and requeues spent."""
+    """A unit that is given up for now, with this many attempts and requeues spent; `unpaid` if no call was made."""
 
     position: int
     fence: int
     attempts: int
     requeues: int
+    unpaid: int = 0
 
 
 class Token(NamedTuple):
@@ -124,6 +127,7 @@ class JobRecord:
     units: int
     limit: int
     fingerprint: str | None
+    resumed: int = 0
 
 
 class LaneState(NamedTuple):
@@ -138,21 +142,22 @@ class LaneState(NamedTuple):
 class Ledger:
     """All verbs, for one event loop. Store errors are raised as they come: nothing is known of that write."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int) -> None:
-        """`claim_ms` is how long a claim may last: longer than the longest call."""
-        self._redis, self._node, self._claim_ms = client, node, claim_ms
+    def __init__(self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int, calls_max: int) -> None:
+        """`claim_ms` is how long a claim may last: longer than the longest call; `calls_max` the calls that may be made
+        for one unit, those whose worker died and those that were refused included."""
+        self._redis, self._node, self._claim_ms, self._calls_max = client, node, claim_ms, calls_max
         self.keys = LedgerKeys(keys)
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "assign",
+            "complete", "find_lost", "assign", "mourn",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
 
     # ------------------------------------------------------------------ jobs
     async def job(self, job: str) -> JobRecord | None:
         """The job, or None if the ledger does not hold it."""
-        spec, lanes, units, limit, fingerprint = await self._redis.hmget(
-            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint"
+        spec, lanes, units, limit, fingerprint, resumed = await self._redis.hmget(
+            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint", "resumed"
         )
         if spec is None:
             return None
@@ -167,6 +172,7 @@ class Ledger:
             units=int(units),
             limit=int(limit or 0),
             fingerprint=fingerprint,
+            resumed=int(resumed or 0),
         )
 
     async def start(self, job: str, limit: int) -> tuple[JobState | None, bool]:
@@ -204,13 +210,34 @@ class Ledger:
         k = self.keys
         return bool(
             await self._scripts["complete"](
-                keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox],
-                args=["", job, report, retention_s],
+                keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.jobs],
+                args=["", job, report, retention_s, k.job("")],
             )
         )
 
     async def announced(self, job: str) -> None:
         await self._redis.srem(self.keys.outbox, job)
+
+    async def unfinished(self) -> list[str]:
+        """Jobs that have not ended, those without a message to their name included."""
+        return list(await self._redis.zrange(self.keys.unfinished, 0, -1))
+
+    async def facts(self, jobs: Sequence[str]) -> list[dict[str, str] | None]:
+        """What is to be known of jobs should the store lose them; None for one that it does not hold."""
+        names = ("project", "units", "created_ms")
+        pipe = self._redis.pipeline(transaction=False)
+        for job in jobs:
+            pipe.hmget(self.keys.job(job), *names)
+        return [dict(zip(names, values, strict=True)) if all(values) else None for values in await pipe.execute()]
+
+    async def mourn(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
+        """Put a job on record as lost; True for the one call that did it, False if there is a job of this id."""
+        fields = [part for pair in facts.items() for part in pair]
+        return bool(
+            await self._scripts["mourn"](
+                keys=[self.keys.job(job), self.keys.jobs], args=["", job, retention_s, *fields]
+            )
+        )
 
     # ------------------------------------------------------------------ planning
     async def lane(self, job: str, lane: int) -> LaneState:
@@ -228,12 +255,26 @@ class Ledger:
         texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
         return [Item.model_validate_json(text) for text in texts]
 
+    async def item_count(self, job: str) -> int:
+        """How many items that came with the job the ledger holds."""
+        return int(await self._redis.hlen(self.keys.items(job)))
+
+    async def put_items(self, job: str, first: int, items: Sequence[Item]) -> None:
+        """Items of a resumed job come back."""
+        texts = {str(n): item.model_dump_json(exclude_defaults=True) for n, item in enumerate(items, first)}
+        await self._redis.hset(self.keys.items(job), mapping=texts)
+
     async def open_page(
-        self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item]
-    ) -> int:
-        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did."""
-        k = self.keys
+        self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
+        results: Mapping[int, bytes] | None = None,
+    ) -> int:  # fmt: skip
+        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did.
+
+        `results` are those that units have already, from before the job was resumed.
+        """
+        k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
+        fields += [part for position, payload in results.items() for part in (f"r:{position}", payload.decode())]
         return int(
             await self._scripts["open_page"](
                 keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock],
@@ -246,6 +287,7 @@ class Ledger:
                     str(ref),
                     PAGE_STILL_MS,
                     low_water,
+                    len(results),
                     "first",
                     first,
                     "planner",
@@ -280,7 +322,15 @@ class Ledger:
         """Claim units of one item for the message `token`; (None, None, []) when the page is no more."""
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
-            keys=[k.job(ref.job), k.page(ref), k.due, k.base.clock, k.assignments(ref), k.base.assigned],
+            keys=[
+                k.job(ref.job),
+                k.page(ref),
+                k.due,
+                k.base.clock,
+                k.assignments(ref),
+                k.base.assigned,
+                k.base.epoch,
+            ],
             args=[
                 "",
                 self._node,
@@ -290,6 +340,7 @@ class Ledger:
                 QUARANTINE_DEATHS,
                 self._claim_ms,
                 f"i:{item}",
+                self._calls_max,
                 *positions,
             ],
         )

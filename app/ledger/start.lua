@@ -1,3 +1,4 @@
+#!lua
 -- start.lua: a submitted job starts once, with its limit frozen.
 -- KEYS  1 job  2 job_limits      ARGV  1 now_ms  2 job id  3 limit
 -- Reply {state, 1 if this call started it}.

@@ -1,3 +1,4 @@
+#!lua
 -- submit.lua: a job is in the ledger whole, or not at all.
 -- KEYS  1 job  2 items  3 staged items  4 jobs  5 unfinished  6 clock
 -- ARGV  1 now_ms  2 job id  3 digest  4 grace ms until the sweeper looks after it  5... field, value of the job's hash
@@ -5,6 +6,7 @@
 --@include clock.lua
 local created, now = wall_clock(ARGV[1]), lease_clock(KEYS[6], ARGV[1])
 local digest = redis.call('HGET', KEYS[1], 'digest')
+if redis.call('HGET', KEYS[1], 'state') == 'lost' then redis.call('DEL', KEYS[1]) end
 if digest then
   redis.call('DEL', KEYS[3])
   return digest == ARGV[3] and 'same' or 'other'

@@ -1,3 +1,4 @@
+#!lua
 -- take_due.lua: the messages whose time has come, each to be published now by the caller. They stay due, later, until
 -- their claim: a caller that dies before it publishes loses nothing.
 -- KEYS  1 due  2 clock      ARGV  1 now_ms  2 most  3 ms until an unclaimed one comes again  4 prefix of the page keys

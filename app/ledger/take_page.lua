@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- take_page.lua: a page's fields, if it is whole. If its chord fired too early, its last result will have it gathered.
 -- KEYS  1 page      Reply the fields and values of the page; nothing if units are open, or it is gathered already.
 local left = redis.call('HGET', KEYS[1], 'left')

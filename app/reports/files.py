@@ -1,6 +1,8 @@
 """A job's results on disk: pages as they are gathered, then one set of files.
 
     <results>/<job>/parts/<page>~<lane>.jsonl      one gathered page: a line of counts, its opinions, its errors
+    <results>/<job>/items.jsonl                    items that came with a job which left some without a score
+    <results>/<job>/earlier/                       what a resumed job had before, until it has ended again
     <results>/<job>/opinions.jsonl                 one `JudicialOpinion` a line
     <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
@@ -37,6 +39,7 @@ _REPORT = "report.json"
 _OPINIONS = "opinions.jsonl"
 _PARQUET = "opinions.parquet"
 _ERRORS = "errors.jsonl"
+_EARLIER = "earlier"
 
 _ROW_GROUP_ROWS = 65_536
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -224,6 +227,8 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
                     line = file.readline()
                     builder.add_error(EvaluationError.model_validate_json(line))
                     errors.write(line)
+        if summary.status == "cancelled" and (folder / _EARLIER).is_dir():
+            _add_earlier(folder, parts, builder, opinions, errors, columns)
         report = builder.build(files)
         if report.missing < 0 or (report.missing and summary.status == "completed"):
             raise ResultsMismatch(
@@ -233,6 +238,32 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
     with replacing(folder / _REPORT) as out:
         out.write(to_json(report, indent=2) + b"\n")
     return report
+
+
+def _add_earlier(
+    folder: Path, parts: list[_Part], builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Columns
+) -> None:
+    """A resumed job was cancelled before all its units came round again: what is not in its parts stays as it was."""
+    seen = set()
+    for part in parts:
+        with part.path.open("rb") as file:
+            seen |= {_unit(file.readline()) for _ in range(orjson.loads(file.readline())["opinions"])}
+    for name, out in ((_OPINIONS, opinions), (_ERRORS, errors)):
+        with (folder / _EARLIER / name).open("rb") as file:
+            for line in file:
+                if _unit(line) in seen:
+                    continue
+                out.write(line)
+                if name == _OPINIONS:
+                    builder.add_opinion(JudicialOpinion.model_validate_json(line))
+                    columns.add(line)
+                else:
+                    builder.add_error(EvaluationError.model_validate_json(line))
+
+
+def _unit(line: bytes) -> tuple[str, str, str, int]:
+    fields = orjson.loads(line)
+    return fields["judge"], fields["criterion_id"], fields["item_id"], fields["replicate"]
 
 
 class _Columns:
@@ -284,8 +315,9 @@ def _finished(folder: Path, summary: ReportHeader) -> Report | None:
 
 def _clean(folder: Path) -> None:
     """Remove the parts, and what killed writers left."""
-    leftovers = [*folder.glob("*.tmp"), *(folder / _PARTS).glob("*")]
+    leftovers = [*folder.glob("*.tmp"), *(folder / _PARTS).glob("*"), *(folder / _EARLIER).glob("*")]
     for path in leftovers:
         path.unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        (folder / _PARTS).rmdir()
+    for name in (_PARTS, _EARLIER):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).rmdir()

@@ -107,6 +107,7 @@ SPEAK_FOR_THEMSELVES = {
     "workers.resident.ResidentError",
     "workers.wishes.WishError",
 }
+LOST = {"app.ledger.client.JobLost"}
 UNWATCHED = {"app.terminal.following.StoreAway", "app.terminal.following.JobVanished"}
 STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalError"}
 
@@ -116,6 +117,8 @@ def foreseen(error: BaseException) -> Foreseen | None:
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
     if names & SPEAK_FOR_THEMSELVES:
         return Foreseen(str(error).splitlines())
+    if names & LOST:
+        return Foreseen([str(error)], Exit.FAILED)
     if names & UNWATCHED:
         return Foreseen([str(error)], Exit.INTERRUPTED)
     if names & STORE_TROUBLE:

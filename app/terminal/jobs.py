@@ -1,4 +1,4 @@
-"""`dicast jobs list|show|cancel|export`."""
+"""`dicast jobs list|show|cancel|resume|export`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from rich.text import Text
 from app.celery import Dicast
 from app.domain.report import Report
 from app.ledger.client import JobState, JobStatus, UnknownJob
+from app.messages import CONTROL_QUEUE, EVALUATE
 from app.reports.text import printable
 from app.terminal.console import Refused, Terminal
 from app.terminal.run import application, cancel, show_report
 
-STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow"}
+STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}
 
 
 def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
@@ -79,6 +80,20 @@ def cancel_job(terminal: Terminal, job_id: str) -> None:
         terminal.say(f"Nothing to do: job {job_id} was {before} already.")
 
 
+def resume_job(terminal: Terminal, job_id: str) -> None:
+    dicast = application(terminal)
+    status = dicast.ledger.status(job_id)
+    if status.state is JobState.COMPLETED and not status.counters["failed"]:
+        terminal.say(f"Nothing to do: every unit of job {job_id} has its score.")
+        return
+    before = dicast.ledger.resume(job_id)
+    if before not in (JobState.COMPLETED, JobState.CANCELLED):
+        raise Refused(f"job {job_id} is {before}; a job can be resumed when it has ended")
+    dicast.backend.forget(job_id)  # who waits for it now waits for the new report
+    dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+    terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
+
+
 def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str) -> None:
     """Raises `UnknownJob`, `ResultsAway` or OSError."""
     from app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
@@ -124,6 +139,7 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         + (f" of {status.limit:,}" if status.limit else "")
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
         f"{status.counters['requeues']:,} requeues",
+        **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
         "submitted": f"{_local(status.created_ms):%Y-%m-%d %H:%M:%S}",
     }
     table = Table.grid(padding=(0, 2, 0, 0))

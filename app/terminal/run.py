@@ -18,7 +18,7 @@ from app.celery import Dicast, create_app
 from app.doctor.store import URL_SHAPES, understood
 from app.domain.job import EvaluationJob
 from app.domain.report import Report
-from app.ledger.client import JobStatus
+from app.ledger.client import JobLost, JobState, JobStatus
 from app.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
 from app.reports.table import print_report
 from app.submission import checked
@@ -139,6 +139,8 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
             ask=lambda: _ask(terminal, shown, wishes, interrupts),
             cancel=lambda: _cancelled(terminal, dicast, job_id),
         )
+    if status is not None and status.state is JobState.LOST:
+        raise JobLost(job_id)
     if status is None:
         if wishes.local:
             terminal.say("Stopping at once. What is open is lost, and the job stays cancelled.")

@@ -64,6 +64,18 @@ def test_rate_limits_spend_the_requeue_budget(
     assert got == Retry(want_s, "requeue")
 
 
+@pytest.mark.parametrize("failure", sorted(FailureKind))
+def test_what_may_have_been_paid_is_not_called_again(failure: FailureKind) -> None:
+    got = decide(POLICY, failure, attempts=0, requeues=0, retry_after_s=None, jitter=0.0, at_most_once=True)
+    if failure in RATE_LIMITS | {FailureKind.SERVER}:
+        assert isinstance(got, Retry)
+        return
+    assert isinstance(got, GiveUp)
+    uncertain = failure in {FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.INTERNAL}
+    assert got.kind is (ErrorKind.OUTCOME_UNKNOWN if uncertain else error_kind(failure))
+    assert "retries" not in got.argument
+
+
 def test_a_spent_requeue_budget_ends_the_unit_and_spends_no_attempt() -> None:
     ended = after(FailureKind.RATE_LIMITED, attempts=1, requeues=5, retry_after_s=1.0, jitter=0.1)
     assert ended == GiveUp(ErrorKind.RATE_LIMITED, "Evaluation failed after 3 retries", 1)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from app.domain.job import EvaluationJob
 from app.domain.plan import lanes
@@ -40,7 +41,7 @@ class Bench:
         self.nodes = [Node.here(f"w{n}@h", limit=5, slots=5) for n in range(2)]
         for node in self.nodes:
             self.registry.announce(node)
-        self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000) for node in self.nodes)
+        self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9) for node in self.nodes)
 
     def submit(self, job, batched=False):
         plan = lanes([("p",)] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
@@ -107,7 +108,7 @@ async def test_nothing_is_there_before_all_is(bench):
         bench.submit(job)
     with pytest.raises(UnknownJob):
         bench.client.status("j")
-    left = [k for k in bench.redis.keys("*") if "node" not in k and "clock" not in k]
+    left = [k for k in bench.redis.keys("*") if not any(word in k for word in ("node", "clock", "epoch"))]
     assert left
     assert all(bench.redis.ttl(k) > 0 for k in left)
 
@@ -155,7 +156,9 @@ async def test_a_unit_that_kills_its_workers_is_quarantined(bench):
     for _ in range(QUARANTINE_DEATHS):
         doomed = Node.here("x@h", limit=1, slots=1)
         bench.registry.announce(doomed)
-        assert (await claim(Ledger(bench.asyncs, KEYS, doomed.id, claim_ms=60_000), ref, 0)).verdict is Verdict.RUN
+        assert (
+            await claim(Ledger(bench.asyncs, KEYS, doomed.id, claim_ms=60_000, calls_max=9), ref, 0)
+        ).verdict is Verdict.RUN
         bench.registry.bury(doomed)
     last = await claim(bench.one, ref, 0)
     assert (last.verdict, last.calls) == (Verdict.POISON, QUARANTINE_DEATHS)
@@ -315,7 +318,7 @@ async def test_many_workers_on_one_page_give_each_unit_one_result(bench):
     async def worker(n):
         node = Node.here(f"x{n}@h", limit=1, slots=1)
         bench.registry.announce(node)
-        ledger = Ledger(bench.asyncs, KEYS, node.id, claim_ms=60_000)
+        ledger = Ledger(bench.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9)
         for position in range(40):
             mine = await claim(ledger, ref, position, item=position // 2)
             if mine.verdict is Verdict.RUN:
@@ -370,3 +373,159 @@ async def test_what_was_never_claimed_leaves_with_its_page(bench):
     await bench.one.assign(ref, {Token(0): "p"})  # there is no such page any more
     assert await assigned(bench) == {}
     assert not [key async for key in bench.asyncs.scan_iter(match="*assignments*")]
+
+
+# ---------------------------------------------------------------------------------------------- a store that forgets
+async def test_a_claim_of_before_a_flush_writes_nothing_after_it(bench):
+    """The same job again, after a flush: what an old claim brings is refused, though its number was the newest then."""
+    ref = await bench.started()
+    old = [await claim(bench.one, ref, p, item=p // 2) for p in (0, 1, 2)]
+    bench.redis.flushdb()
+    for node in bench.nodes:
+        bench.registry.announce(node)
+    again = await bench.started()
+    new = await claim(bench.two, again, 0)
+    assert new.fence > old[0].fence
+    written = (await record(bench.one, again, *old)).written
+    assert written == [Written.STALE] * 3
+    assert bench.client.status("j").counters["stale"] == 3
+    late = await bench.one.defer(again, {}, [Deferral(0, old[0].fence, 1, 0)], [])
+    assert late == [Written.STALE]
+    assert (await record(bench.two, again, new)).written == [Written.NEW]
+
+
+async def test_a_claim_that_an_older_copy_does_not_have_counts_unless_there_is_a_newer_one(bench):
+    ref = await bench.started()
+    page = bench.one.keys.page(ref)
+    await claim(bench.one, ref, 0)
+    copy = bench.redis.dump(page)
+    bench.kill(0)
+    mine = await claim(bench.two, ref, 0)
+    bench.redis.restore(page, 0, copy, replace=True)
+    assert (await record(bench.two, ref, mine)).written == [Written.NEW]
+
+
+async def test_a_forgotten_job_is_on_record_as_lost_until_it_is_submitted_again(bench):
+    bench.submit(a_job())
+    (facts,) = await bench.one.facts(["j"])
+    assert not await bench.one.mourn("j", facts, 60)  # it is there
+    bench.redis.flushdb()
+    assert await bench.one.facts(["j"]) == [None]
+    assert [await ledger.mourn("j", facts, 60) for ledger in (bench.one, bench.two)] == [True, False]
+    status = bench.client.status("j")
+    assert (status.state, status.project, status.units) == (JobState.LOST, "default", 4)
+    assert status.state.ended
+    assert await bench.one.job("j") is None
+    assert bench.submit(a_job())
+    assert bench.client.status("j").state is JobState.SUBMITTED
+    assert bench.redis.ttl(bench.one.keys.job("j")) == -1
+
+
+# ---------------------------------------------------------------------------------------------------- paid calls
+async def test_a_unit_is_paid_for_so_often_and_not_once_more(bench):
+    ref = await bench.started()
+    for n in range(9):
+        mine = await claim(bench.one, ref, 0)
+        assert (mine.verdict, mine.calls) == (Verdict.RUN, n + 1)
+        await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0)], [])
+    spent = await claim(bench.one, ref, 0)
+    assert spent.verdict is Verdict.SPENT
+    assert (await record(bench.one, ref, spent, scored=False)).written == [Written.NEW]
+
+
+async def test_a_claim_without_a_call_costs_nothing(bench):
+    ref = await bench.started()
+    for _ in range(20):
+        mine = await claim(bench.one, ref, 0)
+        assert mine.calls == 1
+        await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [])
+    assert bench.client.status("j").counters["possible_double_charges"] == 0
+
+
+@pytest.mark.parametrize(("spend", "want"), [("at_least_once", Verdict.RUN), ("at_most_once", Verdict.UNKNOWN)])
+async def test_after_a_death_during_a_call_the_job_decides(bench, spend, want):
+    ref = await bench.started(a_job(spend=spend))
+    doomed, given_up = await claim(bench.one, ref, 0), await claim(bench.one, ref, 1)
+    await bench.one.defer(ref, {}, [Deferral(1, given_up.fence, 1, 0)], [])  # its outcome is known: a refusal
+    bench.kill(0)
+    again = await claim(bench.two, ref, 0)
+    assert again.verdict is want
+    assert (await claim(bench.two, ref, 1)).verdict is Verdict.RUN
+    assert bench.client.status("j").counters["possible_double_charges"] == (want is Verdict.RUN)
+    assert (await record(bench.one, ref, doomed)).written == [Written.STALE]
+
+
+async def test_a_batch_is_one_call_that_may_be_charged_twice(bench):
+    ref = await bench.started(batched=True)
+    await bench.one.claim(ref, Token(0, batch=True), [0, 1], 0)
+    bench.kill(0)
+    _, _, claims = await bench.two.claim(ref, Token(0, batch=True), [0, 1], 0)
+    assert {c.verdict for c in claims} == {Verdict.RUN}
+    assert bench.client.status("j").counters["possible_double_charges"] == 1
+
+
+# ---------------------------------------------------------------------------------------------------- room
+async def test_a_thousand_finished_jobs_leave_nothing_behind(bench):
+    """Past their retention, not even their names: the last one's completion has them forgotten."""
+
+    async def finish(job_id, retention_s):
+        job = a_job(job_id, items=1, dimensions=1)
+        bench.submit(job)
+        await bench.one.start(job_id, 5)
+        ref = PageRef(job_id, 0, 0)
+        await bench.one.open_page(ref, 0, 1, "", 1, dict(enumerate(await bench.one.items(job_id, range(1)))))
+        await record(bench.one, ref, await claim(bench.one, ref, 0))
+        assert await bench.one.close_page(ref, 1) == (True, False)
+        assert await bench.one.complete(job_id, b"{}", retention_s)
+        await bench.one.announced(job_id)
+
+    await finish("first", 1)
+    bench.redis.delete(bench.one.keys.job("first"))
+    names = bench.one.keys.jobs
+
+    def keys():
+        return {k for k in bench.redis.keys("*") if k != names and ":node:" not in k}  # beacons end by themselves
+
+    baseline = keys()
+    for n in range(0, 1000, 50):
+        await asyncio.gather(*(finish(f"j{m}", 60) for m in range(n, n + 50)))
+    assert len(keys()) == len(baseline) + 1000  # a record each
+    assert all(bench.redis.ttl(bench.one.keys.job(f"j{n}")) > 0 for n in range(1000))
+    for n in range(1000):
+        bench.redis.delete(bench.one.keys.job(f"j{n}"))  # as their retention would
+    for n in range(130):
+        await finish(f"late{n}", 60)
+        bench.redis.delete(bench.one.keys.job(f"late{n}"))
+    assert keys() == baseline
+    assert bench.redis.zcard(names) <= 10
+
+
+async def test_a_full_store_takes_results_and_nothing_new(bench):
+    """Not a half-taken step either: what is refused has changed nothing."""
+    ref = await bench.started()
+    first, second = await claim(bench.one, ref, 0), await claim(bench.one, ref, 1)
+    used = bench.redis.info("memory")["used_memory"]
+    bench.redis.config_set("maxmemory", used - 1000)
+    try:
+        with pytest.raises(OutOfMemoryError):
+            bench.submit(a_job("other"))
+        before = bench.redis.dump(bench.one.keys.page(ref))
+        with pytest.raises(OutOfMemoryError):
+            await claim(bench.two, ref, 2, item=1)
+        assert bench.redis.dump(bench.one.keys.page(ref)) == before
+        assert (await record(bench.one, ref, first)).written == [Written.NEW]
+        assert await bench.one.defer(ref, {}, [Deferral(1, second.fence, 1, 0)], []) == [Written.DEFERRED]
+        bench.registry.announce(bench.nodes[0])
+    finally:
+        bench.redis.config_set("maxmemory", 0)
+    assert (await claim(bench.two, ref, 2, item=1)).verdict is Verdict.RUN
+    assert not bench.redis.exists(bench.one.keys.job("other"))
+
+
+async def test_a_store_that_has_forgotten_its_scripts_is_told_them_again(bench):
+    ref = await bench.started()
+    for position in (0, 1):
+        bench.redis.script_flush()
+        mine = await claim(bench.one, ref, position)
+        bench.redis.script_flush()
+        assert (await record(bench.one, ref, mine)).written == [Written.NEW]

@@ -23,4 +23,5 @@ def parameters(limit=1000, version=1, **more):
 
 async def obey(client, keys, pool, params):
     """Put `params` in force as a decision would."""
+    await client.hsetnx(keys.epoch, "number", 1)  # a store that is in use already
     await client.hset(keys.governor(pool), mapping={"parameters": orjson.dumps(params), "version": params.version})

@@ -28,6 +28,7 @@ START_MS = 1_700_000_000_000
 async def client(redis_url):
     client = connect_async(redis_url)
     await client.hset(KEYS.job_limits, "j", 60)
+    await client.hset(KEYS.epoch, "number", 1)  # a store that is in use already
     yield client
     await client.aclose()
 

@@ -1,17 +1,20 @@
+#!lua
 -- admit.lua: give leases of one pool back, then grant or refuse new ones, in one step.   Model: workers/policy/admission.py
 -- KEYS  1 clock  2 leases  3 holders  4 open  5 governor  6 job_limits  7 rates  8 waiting  9 events  10 counters
---       11 short  (keys.py)
+--       11 short  12 epoch  (keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel
 --       6 JSON of outcomes (outcome.lua)  7 JSON [[lease id, job, project, model, input, output tokens, jitter], ...],
 --       oldest first  8 most entries of the event stream  9 ms between decisions
+--       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
---        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}}
+--        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node}
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- While the slots of all pools together are short, a pool with its share of them or more leaves the next to one with
 -- less: whoever gives a lease back asks in the same step, and would otherwise keep what it has for ever.
--- Holds: granted implies open <= the pool's effective limit (a probe: any), <= the job's frozen limit, and in all
+-- Holds: nothing is granted while the epoch is closed; granted implies open <= the pool's effective limit (a probe: any), <= the job's frozen limit, and in all
 --        <= the largest frozen limit. Without parameters nothing is granted, and a decision is asked for.
 --@include clock.lua
+--@include epoch.lua
 --@include release.lua
 --@include fairness.lua
 --@include budgets.lua
@@ -23,6 +26,8 @@ local now, wanted = now_ms / 1000, cjson.decode(ARGV[7])
 local stored = redis.call('HMGET', KEYS[5], 'parameters', 'enforcement', 'next_at')
 local params = stored[1] and cjson.decode(stored[1])
 local state = stored[2] and cmsgpack.unpack(stored[2]) or new_state()
+local epoch, closed_until = store_epoch(KEYS[12], ARGV[1], now_ms, node, tonumber(ARGV[10]), tonumber(ARGV[11]),
+                                        tonumber(ARGV[12]))
 local open_of = function(project) return tonumber(redis.call('HGET', KEYS[4], 'o:' .. pool .. '|' .. project) or 0) end
 local events, counters = {}, {}
 local function count(name) counters[name] = (counters[name] or 0) + 1 end
@@ -69,6 +74,7 @@ end
 -- Refusal by rules that are not the pool's; then nobody is made to wait for this project. (When all slots are taken
 -- that is the reason to tell, though the job may be at its own limit too.)
 local function barred(want)
+  if now_ms < closed_until then return 'grace', (closed_until - now_ms) / 1000 end
   if not params then return 'no_parameters' end
   if open_all < cap and job_open[want.job] >= job_limit[want.job] then
     local standing = state.projects[want.project]
@@ -113,7 +119,7 @@ for i, given in ipairs(wanted) do
   verdicts[i], reasons[i], waits[i] = 0, '', -1
   if job_limit[want.job] < 0 then verdicts[i] = 2
   else
-    local reason, wait = barred(want), nil
+    local reason, wait = barred(want)
     if not reason then
       want.cost = {1, want.input * params.token_scale, want.output * params.token_scale}
       reason, wait = decide(want)
@@ -130,7 +136,11 @@ end
 
 local taken = change.all or 0
 for field, by in pairs(change) do redis.call('HINCRBY', KEYS[4], field, by) end
-if taken > 0 then counters.granted = taken end
+local told = 'told:' .. node
+if taken > 0 then
+  counters.granted = taken
+  told = redis.call('HINCRBY', KEYS[12], told, 1)
+else told = tonumber(redis.call('HGET', KEYS[12], told) or 0) end
 for name, by in pairs(counters) do redis.call('HINCRBYFLOAT', KEYS[10], name, by) end
 if #events > 0 then
   redis.call('XADD', KEYS[9], 'MAXLEN', '~', ARGV[8], '*', 'events', cjson.encode(events))
@@ -167,4 +177,5 @@ local limit, present = params and effective_limit(params, state, now) or 0, 0
 for _, standing in pairs(state.projects) do
   if standing.open > 0 or (params and now <= standing.asked_at + params.demand_ttl_s) then present = present + 1 end
 end
-return {open_pool, open_all, retry_after, first_reason, ask and 1 or 0, limit, present, verdicts, reasons, waits}
+return {open_pool, open_all, retry_after, first_reason, ask and 1 or 0, limit, present, verdicts, reasons, waits,
+        epoch, told}

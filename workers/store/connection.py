@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import BusyLoadingError
+from redis.exceptions import BusyLoadingError, ReadOnlyError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
@@ -24,7 +24,8 @@ ANSWER_TIMEOUT_S = 5.0
 ASYNC_CONNECTIONS = 64
 BATCHING_LANES = 2
 
-_RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError]
+_RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError, ReadOnlyError]
+"""Each by a new connection, which may find the primary where the old one has found a replica."""
 
 
 def _options() -> dict[str, Any]:

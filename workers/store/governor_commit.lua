@@ -1,3 +1,4 @@
+#!lua
 -- governor_commit.lua: put a decision into force, unless another one was made since `expected`.
 -- KEYS  1 governor  2 events  3 changes
 -- ARGV  1 expected version  2 version  3 parameters JSON  4 next_at, s ('' none)  5 state JSON ('': the stored one stays, and

@@ -1,3 +1,4 @@
+#!lua
 -- governor_look.lua: what the scripts remember of a pool, for people to see.     KEYS  1 governor  2 open    ARGV  1 pool
 -- Reply JSON of the enforcement state, '' if there is none. Changes nothing.
 local packed = redis.call('HGET', KEYS[1], 'enforcement')

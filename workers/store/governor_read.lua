@@ -1,3 +1,4 @@
+#!lua
 -- governor_read.lua: everything one decision of a pool needs.
 -- KEYS  1 clock  2 governor  3 events  4 job_limits  5 wishes      ARGV  1 now_ms  2 pool  3 known version, 4 and the last entry that its owner has read  5 most entries
 -- Reply {now_ms, version, state ('' if the caller knows this version), parameters, largest frozen limit (0: no job runs),

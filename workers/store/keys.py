@@ -26,6 +26,11 @@ class Keys:
         return self.at("clock")
 
     @property
+    def epoch(self) -> str:
+        """hash: the store's epoch (epoch.lua)"""
+        return self.at("epoch")
+
+    @property
     def leases(self) -> str:
         """zset lease id -> expiry, lease-clock ms"""
         return self.at("leases")
@@ -106,8 +111,13 @@ class Keys:
 
     @property
     def quarantine(self) -> str:
-        """list: what was found in a provider's queue and is no message, newest first"""
+        """list of messages that no task could be made of, newest first, JSON"""
         return self.at("quarantine")
+
+    @property
+    def refused_messages(self) -> str:
+        """hash reason -> how many messages were set aside for it"""
+        return self.at("refused_messages")
 
     @property
     def beat(self) -> str:

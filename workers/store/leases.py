@@ -12,8 +12,9 @@ import orjson
 
 from workers.policy.admission import Outcome
 from workers.store.connection import AsyncStoreClient
+from workers.store.epoch import Epoch
 from workers.store.keys import Keys, encode
-from workers.store.scripts import script_text
+from workers.store.scripts import freeing, script_text
 
 _HERE = Path(__file__).parent
 
@@ -70,12 +71,13 @@ class Admission:
 
 
 class LeaseStore:
-    """The store's side of admission, for one event loop."""
+    """The store's side of admission, for one event loop. `epoch` is what the process knows; None: nothing yet."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, client: AsyncStoreClient, keys: Keys, epoch: Epoch | None = None) -> None:
+        self._keys, self._epoch = keys, epoch or Epoch()
         self._client = client
-        self._admit = client.register_script(script_text(_HERE / "admit.lua"))
+        text = script_text(_HERE / "admit.lua")
+        self._admit, self._only_give_back = client.register_script(text), client.register_script(freeing(text))
 
     async def admit(
         self,
@@ -91,21 +93,25 @@ class LeaseStore:
 
         `ttl_ms` is the call's deadline: the lease lives that long at most, and is freed earlier only by its
         holder or on proof of the holder's death. Raises redis errors when the store cannot answer; then
-        nothing is known of the batch, and nothing may be called.
+        nothing is known of the batch, and nothing may be called. A store whose memory is full takes leases back, if
+        none is asked for at the same time.
         """
-        k = self._keys
-        reply = await self._admit(
+        k, known = self._keys, self._epoch.known(node)
+        script = self._admit if wanted else self._only_give_back
+        reply = await script(
             keys=[
                 k.clock, k.leases, k.holders, k.open, k.governor(pool), k.job_limits, k.rates, k.waiting,
-                k.events(pool), k.counters(pool), k.short,
+                k.events(pool), k.counters(pool), k.short, k.epoch,
             ],
             args=[
                 "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,
                 orjson.dumps([_returned(r) for r in give_back]), orjson.dumps([_wanted(w) for w in wanted]),
-                EVENTS_KEPT, DECIDE_EVERY_MS,
+                EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
             ],
         )  # fmt: skip
-        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, verdicts, reasons, waits_ms = reply
+        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *each, number, told = reply
+        verdicts, reasons, waits_ms = each
+        self._epoch.learn(node, number, told)
         return Admission(
             verdicts=[Verdict(v) for v in verdicts],
             open_in_pool=open_in_pool,

@@ -1,4 +1,8 @@
-"""Lua scripts: one verb a file, beside its caller. `--@include name.lua` pastes one that lies beside it, or here."""
+"""Lua scripts: one verb a file, beside its caller. `--@include name.lua` pastes one that lies beside it, or here.
+
+A script begins with `#!lua`, and a store whose memory is full refuses it before it changes anything; or with
+`#!lua flags=allow-oom`, if it gives back, records or ends something: that must go on, and makes room. Redis 7 or newer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,14 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 _INCLUDE = re.compile(r"^--@include ([a-z_]+\.lua)$", re.MULTILINE)
+
+
+PLAIN, FREEING = "#!lua\n", "#!lua flags=allow-oom\n"
+
+
+def freeing(text: str) -> str:
+    """The same script, which a full store lets run."""
+    return text.replace(PLAIN, FREEING, 1)
 
 
 @cache

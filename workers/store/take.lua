@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- take.lua: several messages of one queue, and the one that the broker's pop has brought already, are noted as
 -- unacknowledged in one step, in kombu's form; one that is no message is returned all the same, and not noted.
 -- KEYS  1 queue  2 unacknowledged messages  3 their index      ARGV  1 Unix time, s  2 the first message  3 most others

@@ -1,4 +1,13 @@
--- tick.lua: reads the lease clock, so that it goes on while nobody asks for a lease.
--- KEYS  1 clock      ARGV  1 now_ms ("" = the clock)      Reply now_ms
+#!lua flags=allow-oom
+-- tick.lua: renew a node's beacon, keep the lease clock going while nobody asks for a lease, and compare what is known.
+-- KEYS  1 clock  2 epoch  3 nodes  4 the node's beacon
+-- ARGV  1 now_ms ("" = the clock)  2 node  3 epoch it knows  4 grants it was told  5 grace ms  6 its facts, JSON
+--       7 what the beacon tells, JSON  8 ms that it lasts
+-- Reply {now_ms, epoch, grants that this node was told in it}
 --@include clock.lua
-return lease_clock(KEYS[1], ARGV[1])
+--@include epoch.lua
+local now = lease_clock(KEYS[1], ARGV[1])
+redis.call('HSET', KEYS[3], ARGV[2], ARGV[6])
+redis.call('SET', KEYS[4], ARGV[7], 'PX', ARGV[8])
+local number = store_epoch(KEYS[2], ARGV[1], now, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]))
+return {now, number, tonumber(redis.call('HGET', KEYS[2], 'told:' .. ARGV[2]) or 0)}

@@ -1,0 +1,79 @@
+"""What a job needs to go on after its end: its items, and the results that its units have already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from app.domain.job import Item
+from app.domain.plan import Lane
+from app.ledger.ledger import JobRecord
+from app.reports.durable import replacing
+from app.reports.files import job_folder
+
+_ITEMS = "items.jsonl"
+_EARLIER = "earlier"
+_KEPT = ("opinions.jsonl", "errors.jsonl")
+_REMADE = ("report.json", "opinions.parquet")
+
+
+def write_items(results_dir: str | Path, job_id: str, pages: Iterable[Sequence[Item]]) -> None:
+    """Keep the items that came with a job; the same again is the same file."""
+    with replacing(job_folder(results_dir, job_id) / _ITEMS) as file:
+        for page in pages:
+            file.writelines(item.model_dump_json(exclude_defaults=True).encode() + b"\n" for item in page)
+
+
+def read_items(results_dir: str | Path, job_id: str) -> list[Item]:
+    """The items that were kept; raises FileNotFoundError."""
+    lines = (job_folder(results_dir, job_id) / _ITEMS).read_bytes().splitlines()
+    return [Item.model_validate_json(line) for line in lines]
+
+
+def set_aside(results_dir: str | Path, job_id: str) -> None:
+    """Move an ended job's opinions and errors to where `earlier` reads them. May be killed, and called again."""
+    folder = job_folder(results_dir, job_id)
+    (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
+    for name in _REMADE:
+        (folder / name).unlink(missing_ok=True)
+    for name in _KEPT:
+        if (folder / name).exists():
+            (folder / name).replace(folder / _EARLIER / name)
+        (folder / _EARLIER / name).touch()
+
+
+def earlier(
+    results_dir: str | Path, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, offset: int
+) -> tuple[dict[int, bytes], int]:
+    """The scored results among a run of a lane's positions, as the ledger keeps them, and where the next run begins.
+
+    A lane's opinions stand in the file in the order of its positions, without gaps up to where it was cancelled, and
+    those of other lanes between them; a line that is not of the unit that should stand there ends the reading.
+    """
+    found: dict[int, bytes] = {}
+    names = {job.spec.agents[agent].name for agent in lane.agents}
+    waiting = iter(positions)
+    with (job_folder(results_dir, job.id) / _EARLIER / _KEPT[0]).open("rb") as file:
+        file.seek(offset)
+        for line in iter(file.readline, b""):
+            opinion = orjson.loads(line)
+            if opinion["judge"] not in names:
+                continue
+            position = next(waiting, None)
+            if position is None:
+                break
+            unit = lane.unit(position)
+            expected = {
+                "judge": job.spec.agents[unit.agent].name,
+                "criterion_id": job.spec.dimensions[unit.dimension].id,
+                "item_id": items[unit.item].id,
+                "replicate": unit.replicate,
+            }
+            if any(opinion[name] != value for name, value in expected.items()):
+                break
+            offset = file.tell()
+            if opinion["score"] is not None:
+                found[position] = orjson.dumps({"opinion": opinion})
+    return found, offset

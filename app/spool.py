@@ -1,0 +1,115 @@
+"""Answers that cannot be stored now, on this machine's disk until somebody stores them.
+
+    <state dir>/spool/<namespace>/<node>/lock            held by the living process
+    <state dir>/spool/<namespace>/<node>/<number>.json   one write to the ledger, synced
+
+An answer is paid for. While the store is away its process keeps it in memory and tries again, and here, so that it
+outlives the process too: the next one on the machine stores what it finds without a living owner. Whether it still
+counts is the ledger's decision, by its fence. A disk that refuses is told loudly and stops nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.reports.durable import replacing
+from workers.store.keys import encode
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 256 * 1024 * 1024
+"""What one process may keep here."""
+
+
+class Spool:
+    """One process's part of the machine's spool; any thread. Nothing touches the disk before it is needed."""
+
+    def __init__(self, state_dir: str | Path, namespace: str, node: str, max_bytes: int = MAX_BYTES) -> None:
+        self._root = Path(state_dir).resolve() / "spool" / encode(namespace)
+        self._own, self._max_bytes = self._root / encode(node), max_bytes
+        self._numbers = itertools.count()
+        self._sizes: dict[Path, int] = {}
+        self._left: set[Path] = set()
+        self._lock: int | None = None
+        self.refused = 0
+
+    def put(self, entry: bytes) -> Path | None:
+        """Keep one entry; when this returns its path, it survives a loss of power. None, and an error in the log, if
+        the disk refuses or this process keeps `MAX_BYTES` already."""
+        try:
+            if sum(self._sizes.values()) + len(entry) > self._max_bytes:
+                raise OSError(f"{self._max_bytes} bytes are kept already")
+            if self._lock is None:
+                self._open()
+            path = self._own / f"{next(self._numbers):08d}.json"
+            with replacing(path) as file:
+                file.write(entry)
+        except OSError as error:
+            self.refused += 1
+            logger.error(
+                "an answer cannot be kept on disk while the store is away, it is safe only as long as this process "
+                "lives: %s", error, extra={"event": "spool_refused", "refused": self.refused},
+            )  # fmt: skip
+            return None
+        self._sizes[path] = len(entry)
+        return path
+
+    def drop(self, path: Path | None) -> None:
+        """The entry is stored, or refused for good."""
+        if path is not None:
+            self._sizes.pop(path, None)
+            self._left.discard(path)
+            path.unlink(missing_ok=True)
+
+    def leave(self, path: Path | None) -> None:
+        """The task that kept the entry has ended without storing it: it is now as one of a dead process."""
+        if path is not None:
+            self._left.add(path)
+
+    def orphans(self) -> Iterator[tuple[Path, bytes]]:
+        """Entries whose process is gone, and own ones that were left, oldest first of each owner. Nobody else is given
+        an owner's entries meanwhile; the caller drops those it has stored."""
+        for path in sorted(self._left):
+            yield path, path.read_bytes()
+        for folder in sorted(self._root.glob("*/")) if self._root.exists() else []:
+            if folder != self._own:
+                yield from self._of_dead(folder)
+
+    def _of_dead(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
+        try:
+            lock = os.open(folder / "lock", os.O_RDWR)
+        except FileNotFoundError:  # just made, or just emptied by another heir
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in sorted(folder.glob("*.json")):
+                yield path, path.read_bytes()
+            if not any(folder.glob("*.json")):
+                for path in folder.iterdir():
+                    path.unlink()
+                folder.rmdir()
+        except BlockingIOError:
+            return  # its owner lives
+        finally:
+            os.close(lock)
+
+    def _open(self) -> None:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._own.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._lock = lock
+
+    def close(self) -> None:
+        """Give the folder up; what is still in it is the next process's."""
+        if self._lock is not None:
+            if not any(self._own.glob("*.json")):
+                (self._own / "lock").unlink()
+                self._own.rmdir()
+            os.close(self._lock)
+            self._lock = None

@@ -1,0 +1,88 @@
+"""What is kept on disk survives its process, is given to one heir at a time, and a full disk stops nothing."""
+
+import logging
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from app.spool import Spool
+
+KEEP_AND_DIE = """
+import os, sys
+from app.spool import Spool
+spool = Spool(sys.argv[1], "ns", "dead#1")
+for n in range(3):
+    assert spool.put(b"entry %d" % n)
+print("kept", flush=True)
+sys.stdin.readline()
+os._exit(9)
+"""
+
+
+def contents(spool):
+    return [entry for _, entry in spool.orphans()]
+
+
+def test_what_a_dead_process_kept_is_the_next_ones(tmp_path):
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEP_AND_DIE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert keeper.stdout.readline() == "kept\n"
+    heir = Spool(tmp_path, "ns", "heir#2")
+    assert contents(heir) == []  # its owner lives
+    keeper.communicate("\n")
+    assert contents(heir) == [b"entry 0", b"entry 1", b"entry 2"]
+    assert contents(Spool(tmp_path, "other", "heir#2")) == []
+    for path, _ in heir.orphans():
+        heir.drop(path)
+    assert contents(heir) == []
+    assert list((tmp_path / "spool" / "ns").iterdir()) == []
+
+
+def test_a_process_that_stops_leaves_what_it_could_not_store(tmp_path):
+    spool = Spool(tmp_path, "ns", "a")
+    stored, left = spool.put(b"1"), spool.put(b"2")
+    spool.drop(stored)
+    assert contents(spool) == []  # a task of its own still tries to store it
+    spool.leave(left)
+    assert contents(spool) == [b"2"]
+    spool.close()
+    assert contents(Spool(tmp_path, "ns", "b")) == [b"2"]
+
+
+def test_nothing_is_made_before_it_is_needed_or_left_behind(tmp_path):
+    spool = Spool(tmp_path, "ns", "a")
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+    spool.drop(spool.put(b"1"))
+    spool.close()
+    assert list((tmp_path / "spool" / "ns").iterdir()) == []
+    spool.drop(None)
+
+
+def test_a_bound_is_kept_and_told(tmp_path, caplog):
+    spool = Spool(tmp_path, "ns", "a", max_bytes=10)
+    first = spool.put(b"x" * 8)
+    assert spool.put(b"x" * 8) is None
+    assert spool.refused == 1
+    assert [r.levelno for r in caplog.records] == [logging.ERROR]
+    spool.drop(first)
+    assert spool.put(b"x" * 8)
+
+
+@pytest.fixture
+def full_disk():
+    """No file of this process can grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_told_and_leaves_no_trace(tmp_path, caplog, full_disk):
+    spool = Spool(tmp_path, "ns", "a")
+    assert spool.put(b"x") is None
+    assert "cannot be kept on disk" in caplog.text
+    assert [p.name for p in (tmp_path / "spool" / "ns" / "a").iterdir()] == ["lock"]

@@ -1,0 +1,84 @@
+"""Messages that no task can be made of are set aside, counted, and stop nobody.
+
+kombu ends the worker on the first message that is not its own JSON, when it has been taken from the queue already.
+Here the messages are looked at before kombu reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from redis.exceptions import RedisError
+
+from workers.store.connection import StoreClient
+from workers.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+KEPT = 1000
+MAX_BYTES = 10_000
+"""Of each message so much is kept."""
+
+
+class Quarantine:
+    """The store's list of messages that were set aside, newest first, and their counts by reason."""
+
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+
+    def add(self, queue: str, reason: str, message: bytes | str) -> None:
+        """Set one aside. Its content is kept in the store alone, for it may be anything."""
+        text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
+        text = text.encode("utf-8", "backslashreplace")[:MAX_BYTES].decode("utf-8", "ignore")
+        logger.error("a message in %s was set aside: %s", queue, reason,
+                     extra={"event": "quarantined", "queue": queue, "reason": reason})  # fmt: skip
+        try:
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hincrby(self._keys.refused_messages, reason, 1)
+            pipe.lpush(self._keys.quarantine, orjson.dumps({"queue": queue, "reason": reason, "message": text}))
+            pipe.ltrim(self._keys.quarantine, 0, KEPT - 1)
+            pipe.execute()
+        except (RedisError, OSError) as error:
+            logger.error("it could not be kept: %s", error)
+
+    def counts(self) -> dict[str, int]:
+        return {reason: int(n) for reason, n in self._redis.hgetall(self._keys.refused_messages).items()}
+
+
+def look_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None]) -> None:
+    """Have `refuse(queue, reason, message)` called for what a Redis channel takes and kombu could not read."""
+    client = channel.client
+    read = client.parse_response
+
+    def parse_response(connection: Any, command_name: str, **options: Any) -> Any:
+        found = read(connection, command_name, **options)
+        if command_name != "BRPOP" or not found or readable(found[1]):
+            return found
+        refuse(found[0].decode("utf-8", "backslashreplace"), "unreadable", found[1])
+        return None
+
+    client.parse_response = parse_response
+
+
+def readable(raw: bytes) -> bool:
+    """Whether kombu can make a message of it."""
+    try:
+        payload = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(payload, dict) or not isinstance(payload.get("body"), str):
+        return False
+    properties = payload.get("properties")
+    if not isinstance(payload.get("headers"), dict) or not isinstance(properties, dict):
+        return False
+    delivery = properties.get("delivery_info")
+    return (
+        isinstance(properties.get("delivery_tag"), str)
+        and isinstance(delivery, dict)
+        and isinstance(delivery.get("routing_key"), str)
+        and isinstance(delivery.get("exchange"), str)
+        and properties.get("body_encoding") in (None, "base64")
+    )
