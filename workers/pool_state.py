@@ -22,6 +22,9 @@ from workers.store.keys import Keys
 STALE_S = 10.0
 STALE_DEMAND_S = 600.0
 FLAPS = 3
+FLAPS_WITHIN_S = 600.0
+RECOVERED = "breaker closed"
+"""The engines' reason for the limit that a pool begins with after a break."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class PoolState:
     decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
     that cannot be heard. `silent` are projects that wanted more when they last asked, so many seconds ago, and whose
     place has aged out; `health` is by model; `job_limit` the largest limit of the running jobs, 0 if none runs.
-    `assigned` are units that chose this pool among others and whose calls have not begun.
+    `reopened` counts the failed probes of a break that is on. `assigned` are units that chose this pool among others
+    and whose calls have not begun.
     `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works."""
 
     pool: str
@@ -79,6 +83,14 @@ class PoolState:
     job_limit: int
     now: float
     assigned: int
+    reopened: int
+
+    @property
+    def recent_breaks(self) -> int:
+        """Breaks of the circuit breaker lately: those that have ended, and all of the present one's."""
+        since = self.now - FLAPS_WITHIN_S
+        ended = len([change for change in self.changes if change["reason"] == RECOVERED and change["at"] > since])
+        return ended + (0 if self.breaker == BreakerPhase.CLOSED.value else 1 + self.reopened)
 
     @property
     def waiting(self) -> list[str]:
@@ -131,7 +143,7 @@ class PoolStates:
             open_calls=int(opened or 0), assigned=int(assigned or 0), counters=counters,
             changes=[orjson.loads(line) for line in changes],
             reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
-            job_limit=brief.cap,
+            job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
         )  # fmt: skip
 
     async def _zombies(self) -> Counter[str]:
@@ -146,7 +158,7 @@ class PoolStates:
 def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
-    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int,
+    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int,
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -193,6 +205,7 @@ def _state(
         job_limit=job_limit,
         now=now,
         assigned=assigned,
+        reopened=reopened,
     )
 
 
@@ -204,10 +217,10 @@ def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now
 def findings(state: PoolState) -> list[str]:
     """What an operator should look at in a pool; nothing, if all is well."""
     found = []
+    if state.recent_breaks >= FLAPS:
+        found.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
     if state.breaker != BreakerPhase.CLOSED.value:
         found.append(f"the circuit breaker is {state.breaker.replace('_', ' ')}, for {state.breaker_for_s:.0f} s more")
-        if state.breaks >= FLAPS:
-            found.append(f"the circuit breaker flaps: this is its break number {state.breaks}")
     elif state.waiting and state.limit <= state.floor < state.ceiling:
         found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
     if state.decided_s_ago > STALE_S and (state.open or state.waiting):

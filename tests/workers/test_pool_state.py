@@ -14,7 +14,7 @@ CALM = PoolState(
     projects={"a": ProjectState(4, False, 100.0)}, granted=100, refused={}, statuses={200: 90}, breaker="closed",
     breaker_for_s=0.0, breaks=5, budgets={}, decided_s_ago=0.5, reason="room", changes=[], wish={}, zombies=0,
     silent={}, health={}, input_tokens=0, output_tokens=0, slo=None, job_limit=50, now=1000.0,
-    assigned=0,
+    assigned=0, reopened=0,
 )  # fmt: skip
 WAITING = {"a": ProjectState(2, True, 100.0)}
 
@@ -28,7 +28,8 @@ def test_a_calm_pool_has_no_findings():
     [
         ({"limit": 2, "effective_limit": 2, "open": 2, "projects": WAITING}, "pinned at its floor of 2"),
         ({"breaker": "open", "breaker_for_s": 12.4, "breaks": 1}, "the circuit breaker is open, for 12 s more"),
-        ({"breaker": "half_open", "breaks": 3}, "flaps: this is its break number 3"),
+        ({"breaker": "half_open", "reopened": 2}, "flaps: 3 breaks in 10 minutes"),
+        ({"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 410)]}, "flaps: 3 breaks"),
         ({"decided_s_ago": 30.0}, "no decision for 30 s"),
         ({"open": 9}, "9 calls are open over a limit of 8: they finish, none is added"),
         ({"zombies": 3}, "3 leases belong to nodes that cannot be heard"),
@@ -46,6 +47,7 @@ def test_each_trouble_is_told(changes, said):
         {"limit": 2, "effective_limit": 2, "open": 2, "floor": 2, "ceiling": 2, "projects": WAITING},  # no choice
         {"decided_s_ago": 3600.0, "open": 0, "projects": {}},  # idle
         {"silent": {"b": 42.0}, "job_limit": 0},  # its job has ended
+        {"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 390, 10)]},  # some are long ago
     ],
 )
 def test_what_is_no_trouble_is_not_told(changes):
