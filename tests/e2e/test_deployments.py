@@ -70,7 +70,7 @@ def test_equal_deployments_share_the_units(cluster, other):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    c = started(cluster, other, BATCHING_ENABLED="true", DICAST_METRICS_PORT=str(port))
+    c = started(cluster, other, BATCHING_ENABLED="true", DICAST_METRICS_PORT=str(port), DICAST_NODE_WIDTH="rules")
     job_id = c.submit(job(120))
     whole(c, job_id, c.report(job_id), 120)
     shares = models(c, job_id)
@@ -85,6 +85,8 @@ def test_equal_deployments_share_the_units(cluster, other):
     assert float(series['dicast_assignments_total{model="right-model",pool="right"}']) >= shares["right-model"] / 2
     assert float(series["dicast_assignment_score_count"]) >= 60
     assert series['dicast_pool_load{pool="right"}'] == "0.0"
+    (width,) = [value for name, value in series.items() if name.startswith("dicast_parallelism_level{")]
+    assert width == "12.0"
     (agent,) = c.app.ledger.status(job_id).report["agents"]
     assert (agent["pool"], agent["model"]) == ("left, right", "left-model, right-model")
 
