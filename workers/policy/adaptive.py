@@ -51,7 +51,7 @@ class Adaptive:
             counts_after=growth.cut_at,
             stop_after=config.stop_after,
             feedback_s=state.pulse.feedback_s,
-            hold_until=0.0 if state.judging_since is None else state.judging_since + state.pulse.feedback_s,
+            hold_until=0.0 if state.judging_since is None else self._verdict_at(state.judging_since) + config.grace_s,
             solo_s=0.0 if state.solo is None else state.pulse.feedback_s,
             pace_s=pace_s,
             burst_s=0.0 if growth.cautious else (2.0 + growth.limit / 40.0) * pace_s,
@@ -63,7 +63,13 @@ class Adaptive:
         """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
         state, growth, config = self.state, self.state.growth, self.config
         step_s = state.pulse.feedback_s * (config.gentle_factor if growth.gentle else 1.0)
+        if not state.pulse.answered:
+            step_s = config.start_s
         return 1.0 / (config.pace_gain * growth.limit / state.pulse.rtt_s + growth.step / step_s)
+
+    def _verdict_at(self, judging_since: float) -> float:
+        """When every call of the episode is resolved."""
+        return judging_since + self.state.pulse.feedback_s
 
     def next_at(self) -> float | None:
         state, growth, pulse = self.state, self.state.growth, self.state.pulse
@@ -72,7 +78,7 @@ class Adaptive:
                 return state.breaker.until
             return state.breaker.probe_sent_at + self.config.breaker.probe_s if state.breaker.probe else None
         if state.judging_since is not None:
-            return state.judging_since + pulse.feedback_s
+            return self._verdict_at(state.judging_since)
         if state.solo is not None:
             last = state.log.last()
             return None if last is None else last.sent_at + pulse.feedback_s
@@ -99,6 +105,9 @@ class Adaptive:
             state.breaker = breakers.probe_sent(state.breaker, event.call, event.at)
         if state.rate is not None and event.held_by == RATE_BUCKET:
             state.rate.bound_at = event.at
+        late = event.at < state.growth.cut_at + state.pulse.feedback_s
+        if late and event.limit > max(self.floor, int(state.growth.limit)):
+            state.growth.cut_at = max(state.growth.cut_at, event.at)
         if event.limit >= int(state.growth.limit) and event.open_before + 1 >= event.limit:
             state.growth.filled(event.at)
 
@@ -188,6 +197,7 @@ class Adaptive:
         level = state.log.open_at_provider(trial)
         if level < int(growth.limit) - 1 or level < self.floor:
             return
+        level = min(level, int(growth.limit))
         growth.lower(level, good=growth.good if suspicion.arises(level, now) else level)
         self._say("refused at the top")
 
@@ -223,7 +233,7 @@ class Adaptive:
         if not state.breaker.closed:
             return
         if state.judging_since is not None:
-            if now >= state.judging_since + pulse.feedback_s - EPSILON_S:
+            if now >= self._verdict_at(state.judging_since) - EPSILON_S:
                 state.judging_since = None
                 self._judge(now)
             return

@@ -13,6 +13,7 @@ class AdaptiveConfig:
     """`*_rtts` are in smoothed round trips (answers' latency), `*_s` in seconds.
 
     start                  first limit
+    start_s                the first calls are spread over so long
     slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
     hold_min_rtts          wait between probes beyond the known good level, after success ...
     hold_max_rtts          ... and after many failures
@@ -20,6 +21,8 @@ class AdaptiveConfig:
     overloaded_hold_rtts   longest wait after a 529: overload passes, and capacity comes back at once
     feedback_first_s       time in which a refusal comes back, before any has
     feedback_min_s, max_s  its bounds when measured: `feedback_factor` times the slowest of the last eight
+    quick_factor           times the quickest answers is longer than a refusal takes: a bound of it, and of its minimum
+    feedback_least_s       whatever is measured: below, the machines' own delays count
     rtt_first_s            an answer's latency, before any has come
     rtt_weight             weight of one answer in the average
     pace_gain              grants a second relative to the limit's turnover: refills fast, without a burst
@@ -30,13 +33,15 @@ class AdaptiveConfig:
     trust_rtts             how long a finding about single refusals (noise, or honest) is trusted
     log_rtts, log_least_s  span of the evidence
     trip_failures          consecutive failures that open the breaker
+    grace_s                grants are held so much longer than a verdict takes, for its decision comes a little late
     stop_after             refusals since the last decision after which the enforcer stops by itself
     latency_tolerance      times the least latency seen that means queueing
     reserve, surplus_gain  of an advertised budget; see `Bucket`
     """
 
     start: float = 10.0
-    slow_start_factor: float = 1.3
+    start_s: float = 0.3
+    slow_start_factor: float = 1.5
     hold_min_rtts: float = 1.0
     hold_max_rtts: float = 7.0
     calls_per_probe: float = 110.0
@@ -45,6 +50,8 @@ class AdaptiveConfig:
     feedback_min_s: float = 0.5
     feedback_max_s: float = 15.0
     feedback_factor: float = 1.3
+    feedback_least_s: float = 0.1
+    quick_factor: float = 0.6
     rtt_first_s: float = 5.0
     rtt_weight: float = 0.05
     pace_gain: float = 2.0
@@ -56,6 +63,7 @@ class AdaptiveConfig:
     log_rtts: float = 8.0
     log_least_s: float = 10.0
     trip_failures: int = 5
+    grace_s: float = 0.3
     stop_after: int = 6
     latency_tolerance: float = 2.0
     reserve: float = 0.10

@@ -56,4 +56,4 @@ class AdaptiveState:
 
     @classmethod
     def starting_at(cls, config: AdaptiveConfig, limit: float) -> AdaptiveState:
-        return cls(Growth(float(limit)), Pulse(config.feedback_first_s, config.rtt_first_s))
+        return cls(Growth(float(limit)), Pulse(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s))

@@ -202,7 +202,7 @@ def _waits(
     if params.solo_s > 0:
         yield state.last_sent_at + params.solo_s - now, "solo"
     if params.pace_s > 0:
-        yield state.paced_until - params.burst_s - now, "pacing"
+        yield _paced_until(params, state) - params.burst_s - now, "pacing"
     for bucket in params.buckets:
         if bucket.model not in ("", model):
             continue
@@ -212,6 +212,11 @@ def _waits(
             yield min(MAX_WAIT_S, (need - fill.level) / max(1e-9, bucket.net_refill_per_s)), bucket.name
         else:
             yield fill.next_at - now, bucket.name
+
+
+def _paced_until(params: Parameters, state: EnforcementState) -> float:
+    """Until when the grants so far fill the time, at the present pace: a slower one of before is forgotten."""
+    return min(state.paced_until, state.last_sent_at + params.burst_s + params.pace_s * (1.0 + params.pace_jitter))
 
 
 def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
@@ -253,7 +258,7 @@ def _take(params: Parameters, state: EnforcementState, request: Request, sent: S
             fill.next_at = max(fill.next_at, now - CATCH_UP_S) + taken / speed
     if params.pace_s > 0:
         spacing = params.pace_s * (1.0 + params.pace_jitter * request.jitter)
-        state.paced_until = max(state.paced_until, now) + spacing
+        state.paced_until = max(_paced_until(params, state), now) + spacing
     state.last_sent_at = now
     state.held_by = ""
     spent = _add(state.spent.get(request.model, NOTHING), cost)

@@ -47,11 +47,12 @@ class ClassicConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClassicState:
-    """`reports` are (instant, reporter) of the refusals in the burst window, `decreases` instants of decreases."""
+    """`grown_at` None: time has not begun. `reports` are (instant, reporter) of the refusals in the burst window,
+    `decreases` instants of decreases."""
 
     limit: int
     settle_until: float = 0.0
-    grown_at: float = 0.0
+    grown_at: float | None = None
     reports: tuple[tuple[float, str], ...] = ()
     decreases: tuple[float, ...] = ()
     breaker: Breaker = field(default_factory=Breaker)
@@ -61,10 +62,11 @@ class ClassicState:
 
 def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int) -> ClassicState:
     """Let time pass: the breaker's deadlines, and one more for each `grow_every_s` since the last change or growth."""
-    state = replace(state, breaker=breakers.tick(config.breaker, state.breaker, now))
+    grown_at = now if state.grown_at is None else state.grown_at
+    state = replace(state, grown_at=grown_at, breaker=breakers.tick(config.breaker, state.breaker, now))
     if not state.breaker.closed:
         return state
-    since = max(state.settle_until, state.grown_at)
+    since = max(state.settle_until, grown_at)
     steps = int((now - since) // config.grow_every_s)
     if steps <= 0:
         return state
@@ -151,7 +153,8 @@ class Classic:
             return self.state.breaker.until
         if self.state.limit >= self.ceiling:
             return None
-        return max(self.state.settle_until, self.state.grown_at) + self.config.grow_every_s
+        grown_at = 0.0 if self.state.grown_at is None else self.state.grown_at
+        return max(self.state.settle_until, grown_at) + self.config.grow_every_s
 
     def directives(self) -> Directives:
         return Directives(limit_if_refused=self.limit, pace_s=self.config.gap_s, pace_jitter=self.config.gap_jitter)

@@ -18,6 +18,8 @@ from workers.policy.calls import NEVER
 
 FILLS = 3
 LARGE_STEP = 4.0
+SLOW_START_PART = 0.9
+"""Slow start ends here, as a part of the ceiling: what is beyond the truth is all refused before it is heard of."""
 
 
 @dataclass(slots=True)
@@ -90,14 +92,16 @@ class Growth:
         """Take the next step."""
         before = self.limit
         if self.slow_start:
-            new = self.limit * slow_start_factor
+            most = max(self.limit, SLOW_START_PART * ceiling)
+            new = min(most, self.limit * slow_start_factor)
+            self.slow_start = new < most
             if self.good and new >= self.good:
                 new, self.slow_start, self.hold_rtts = self.good, False, hold_min_rtts
         elif self.limit < self.good:
             new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
         else:
             new = self.limit + self.increment
-            self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
+            self.increment = min(2.5 * self.increment, max(1.0, 0.3 * self.limit))
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
 
@@ -107,7 +111,7 @@ class Growth:
         if self.large_step and not self.gentle:
             self.retry_gently()
         else:
-            if self.increment <= 2.0:
+            if self.step < 2.0:
                 self.double_hold(hold_min_rtts, hold_max_rtts)
             self.gentle = False
         self.cut(now, self.before)

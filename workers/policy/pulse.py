@@ -9,14 +9,18 @@ from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.events import Done
 
 LAST_REFUSALS = 8
+QUICKER_WEIGHT, SLOWER_WEIGHT = 0.2, 0.02
+"""So that `quick_s` lies near the quickest tenth of the answers."""
 
 
 @dataclass(slots=True)
 class Pulse:
-    """`feedback_s`: a call older than this that was not refused has been accepted. `rtt_s`: an answer's latency."""
+    """`feedback_s`: a call older than this that was not refused has been accepted. `rtt_s`: an answer's latency;
+    `quick_s`: that of the quickest ones."""
 
     feedback_s: float
     rtt_s: float
+    quick_s: float
     answered: bool = False
     refusal_latencies: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_REFUSALS))
 
@@ -24,11 +28,24 @@ class Pulse:
         self.refusal_latencies.append(event.latency_s)
         while len(self.refusal_latencies) > LAST_REFUSALS:
             self.refusal_latencies.popleft()
-        slowest = config.feedback_factor * max(self.refusal_latencies)
-        self.feedback_s = min(config.feedback_max_s, max(config.feedback_min_s, slowest))
+        self._bound(config)
 
     def served(self, config: AdaptiveConfig, event: Done) -> None:
         """Take an answer's latency into the average; the first one is the average."""
         weight = config.rtt_weight if self.answered else 1.0
         self.rtt_s = max(1e-3, self.rtt_s + weight * (event.latency_s - self.rtt_s))
+        if not self.answered:
+            self.quick_s = event.latency_s
+        quicker = event.latency_s < self.quick_s
+        self.quick_s += (QUICKER_WEIGHT if quicker else SLOWER_WEIGHT) * (event.latency_s - self.quick_s)
         self.answered = True
+        self._bound(config)
+
+    def _bound(self, config: AdaptiveConfig) -> None:
+        """A refusal costs no inference, so it comes back sooner than the quickest answers."""
+        sooner = max(config.feedback_least_s, config.quick_factor * self.quick_s)
+        if self.refusal_latencies:
+            slowest = config.feedback_factor * max(self.refusal_latencies)
+            self.feedback_s = min(config.feedback_max_s, max(min(config.feedback_min_s, sooner), slowest))
+        else:
+            self.feedback_s = min(config.feedback_first_s, sooner)

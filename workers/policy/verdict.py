@@ -80,10 +80,11 @@ def judge(
         rare = not slow_start and _is_rare(config, log)
         return Verdict(Kind.NOISE if rare else Kind.RATE, levels[0])
     level = levels[len(levels) // 4] if slow_start else levels[0]
-    held = max((trial.open_before for trial in log.trials if not trial.refused and trial.sent_at < start), default=0)
+    before = [trial for trial in log.trials if not trial.refused and trial.sent_at < start]
+    held = max((log.open_at_provider(trial) for trial in before), default=0)
     below_held = config.collapse_below_starting if slow_start else config.collapse_below
     most = len(levels) >= config.collapse_share * len(calls) and len(calls) >= config.least_calls
-    if most and level < below_held * held:
+    if most and level + wander(level) < below_held * held:
         return Verdict(Kind.COLLAPSE, max(1, levels[0]))
     return Verdict(Kind.CAP, max(1, level))
 
@@ -91,7 +92,8 @@ def judge(
 def _is_rate(config: VerdictConfig, episode: _Episode) -> bool:
     """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones."""
     levels = episode.levels
-    at_median = [refused for number, refused in episode.calls if number >= levels[len(levels) // 2]]
+    median = levels[len(levels) // 2]
+    at_median = [refused for number, refused in episode.calls if number >= median + wander(median)]
     if len(at_median) >= config.least_calls and at_median.count(False) >= config.rate_share * len(at_median):
         return True
     low = levels[len(levels) // 4]
@@ -101,7 +103,7 @@ def _is_rate(config: VerdictConfig, episode: _Episode) -> bool:
 
 def _fell_again(episode: _Episode, below: int | None) -> bool:
     """Some accepted, and refused well below a level that was refused a moment ago: a cap does not slide."""
-    return below is not None and episode.accepted >= 3 and episode.levels[0] < 0.95 * below
+    return below is not None and episode.accepted >= 3 and episode.levels[0] + wander(below) < 0.95 * below
 
 
 def _is_rare(config: VerdictConfig, log: CallLog) -> bool:
@@ -130,6 +132,11 @@ def episode_start(log: CallLog, after: float) -> float:
     return min((trial.sent_at for trial in log.since(after) if trial.refused), default=after)
 
 
+def wander(level: int) -> int:
+    """By how much the number open at the provider may differ from ours: calls and answers are under way."""
+    return 2 if level >= 20 else 1 if level >= 10 else 0
+
+
 def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s: float) -> int | None:
     """The cap on open calls that explains the refusals since `after`, if one does.
 
@@ -144,7 +151,7 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
     if len(refused) < 5:
         return None
     level = sorted(log.open_at_provider(trial) for trial in refused)[len(refused) // 2]
-    slack = 2 if level >= 20 else 1 if level >= 10 else 0
+    slack = wander(level)
     accepted = [
         log.open_at_provider(trial)
         for trial in log.since(refused[0].sent_at)

@@ -7,11 +7,12 @@ import json
 import sys
 from collections.abc import Sequence
 
+from workers.simulation.catalogue import CATALOGUE, random_scenario
 from workers.simulation.client import Central, Client, Oracle
 from workers.simulation.distributed import Effects, admitters
 from workers.simulation.provider import Provider
 from workers.simulation.report import FLOOR, Result, judge, shortfalls
-from workers.simulation.scenario import CATALOGUE, Scenario, random_scenario
+from workers.simulation.scenario import Scenario
 from workers.simulation.world import Record, World
 
 MODES = ("central", "distributed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,8 +27,8 @@ class Client(Protocol):
     @property
     def prefers_fresh(self) -> bool: ...
 
-    def next_project(self, now: float) -> int | None:
-        """Whose turn it is; all projects always have work."""
+    def next_project(self, now: float, waiting: Sequence[int]) -> int | None:
+        """Whose turn it is of those that have work waiting; None: nobody's."""
         ...
 
     def ask(self, now: float, unit: Unit) -> Wait | None:
@@ -36,6 +36,10 @@ class Client(Protocol):
         ...
 
     def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None: ...
+
+    def busy_s(self, now: float) -> float:
+        """How long its own work keeps a call or an answer that comes to it now."""
+        ...
 
     @property
     def due(self) -> float:
@@ -57,15 +61,18 @@ class Oracle:
         self._provider = provider
         self._turn = 0
 
-    def next_project(self, now: float) -> int | None:
+    def next_project(self, now: float, waiting: Sequence[int]) -> int | None:
         self._turn += 1
-        return PROJECTS[self._turn % len(PROJECTS)]
+        return waiting[self._turn % len(waiting)] if waiting else None
 
     def ask(self, now: float, unit: Unit) -> Wait | None:
         return None if self._provider.would_accept(now, unit) else Wait(AGAIN_S)
 
     def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
         """It knew."""
+
+    def busy_s(self, now: float) -> float:
+        return 0.0
 
     def wake(self, now: float) -> None:
         """It never sleeps."""
@@ -91,8 +98,8 @@ class Central:
     def prefers_fresh(self) -> bool:
         return self.adapter.probe_fresh
 
-    def next_project(self, now: float) -> int | None:
-        turn = self.adapter.pick(now, PROJECTS)
+    def next_project(self, now: float, waiting: Sequence[int]) -> int | None:
+        turn = self.adapter.pick(now, waiting)
         return None if turn is None else int(turn)
 
     def ask(self, now: float, unit: Unit) -> Wait | None:
@@ -106,6 +113,9 @@ class Central:
         self.adapter.on_response(
             now, status, now - sent_at, headers, (unit.estimate, used), project=unit.project, key=unit.key
         )
+
+    def busy_s(self, now: float) -> float:
+        return 0.0
 
     def wake(self, now: float) -> None:
         self.adapter.on_tick(now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.policy.admission import Denied, EnforcementState, Outcome, Request, grant, release
@@ -21,7 +21,7 @@ from workers.policy.headers import Reading, read_limits
 from workers.policy.parameters import BreakerPhase, Parameters
 from workers.policy.profiles import PoolConfig
 from workers.simulation.chance import seeded
-from workers.simulation.client import PROJECTS, Wait
+from workers.simulation.client import Wait
 from workers.simulation.provider import EPOCH, Unit
 from workers.simulation.scenario import Span
 
@@ -38,6 +38,9 @@ class Effects:
     commit_s    from a decision to its effect
     news_s      until other admitters hear of a lease given back
     late_share  of the outcomes are reported late by `late_s`; `lost_share` never reach the governor
+    step_s      from one step of an admitter to its next: in each, outcomes are reported and leases asked for together
+    work_s      an admitter's own work for each call, and again for its answer; it does one thing at a time
+    start_s     until an admitter begins
     """
 
     admitters: int = 4
@@ -48,6 +51,16 @@ class Effects:
     late_share: float = 0.01
     late_s: Span = (0.1, 2.0)
     lost_share: float = 0.01
+    step_s: Span = (0.0, 0.0)
+    work_s: float = 0.0
+    start_s: Span = (0.0, 0.0)
+
+
+LIVE = Effects(
+    admitters=2, beat_s=(0.05, 0.06), urgent_s=(0.005, 0.01), commit_s=(0.01, 0.05), news_s=(0.002, 0.02),
+    late_share=0.0, lost_share=0.0, step_s=(0.001, 0.006), work_s=0.004, start_s=(0.0, 0.3),
+)  # fmt: skip
+"""Two workers on one machine beside their store, as a decision is asked for by whoever reports something."""
 
 
 class Store:
@@ -73,9 +86,10 @@ class Store:
         if urgent:
             self._decide_at = min(self._decide_at, now + self._draw.uniform(*self.effects.urgent_s))
 
-    def work(self, now: float) -> None:
-        """What the beat does: let a decision take effect, or make the next one, from the stored state."""
-        if self._coming is not None and now >= self._coming[0]:
+    def work(self, now: float) -> bool:
+        """What the beat does: let a decision take effect (True), or make the next one, from the stored state."""
+        in_force = self._coming is not None and now >= self._coming[0]
+        if self._coming is not None and in_force:
             self.parameters, self._coming = self._coming[1], None
         if now >= self._decide_at:
             stored = GovernorState.from_json(self._governor.state.to_json())
@@ -84,6 +98,7 @@ class Store:
             self._stream = []
             self._coming = (now + self._draw.uniform(*self.effects.commit_s), decided)
             self._decide_at = now + self._draw.uniform(*self.effects.beat_s)
+        return in_force
 
     def is_lost(self) -> bool:
         return self._draw.random() < self.effects.lost_share
@@ -102,20 +117,27 @@ class Admitter:
         self._numbers = itertools.count()
         self._calls: dict[int, str] = {}
         self._reports: list[tuple[float, int, str, Outcome]] = []
+        self._step_at = self._draw.uniform(*store.effects.start_s)
+        self._stepped_at = -math.inf
+        self._free_at = 0.0
         self._news_at = math.inf
 
     @property
     def prefers_fresh(self) -> bool:
         return self._store.parameters.breaker is not BreakerPhase.CLOSED
 
-    def next_project(self, now: float) -> int | None:
+    def next_project(self, now: float, waiting: Sequence[int]) -> int | None:
         params = self._store.parameters
         turn = in_turn(
-            map(str, PROJECTS), self._store.enforcement.projects, params.weights, limit=params.limit, mode=params.fair
+            map(str, waiting), self._store.enforcement.projects, params.weights, limit=params.limit, mode=params.fair
         )
         return None if turn is None else int(turn)
 
     def ask(self, now: float, unit: Unit) -> Wait | None:
+        if now < self._step_at and now != self._stepped_at:
+            return Wait(self._step_at - now)
+        if now != self._stepped_at:
+            self._stepped_at, self._step_at = now, now + self._draw.uniform(*self._store.effects.step_s)
         call = f"{self._index}-{next(self._numbers)}"
         request = Request(call, str(unit.project), input_tokens=unit.estimate, lease_s=LEASE_S)
         answer = grant(self._store.parameters, self._store.enforcement, request, now)
@@ -130,9 +152,15 @@ class Admitter:
         used = Cost(1.0, unit.input_tokens + unit.output_tokens if status == 200 else 0.0)
         readings: tuple[Reading, ...] = read_limits(headers, EPOCH + sent_at)
         outcome = Outcome(status, used, readings, str(unit.key))
-        due = now + self._store.report_delay_s()
+        due = max(now, self._step_at) + self._store.report_delay_s()
         heapq.heappush(self._reports, (due, next(self._numbers), self._calls.pop(unit.key), outcome))
         self.wake(now)
+
+    def busy_s(self, now: float) -> float:
+        if not self._store.effects.work_s:
+            return 0.0
+        self._free_at = max(self._free_at, now) + self._store.effects.work_s
+        return self._free_at - now
 
     @property
     def due(self) -> float:
@@ -151,15 +179,17 @@ class Admitter:
             for peer in self._peers:
                 if peer is not self:
                     peer.hear(now)
-        if self._index == 0 and now >= self._store.due:
-            self._store.work(now)
+        if self._index == 0 and now >= self._store.due and self._store.work(now):
+            for peer in self._peers:
+                peer.hear(now)
 
     def hear(self, now: float) -> None:
-        """A lease was given back elsewhere."""
+        """A lease was given back elsewhere, or a decision has come into force."""
         self._news_at = min(self._news_at, now + self._draw.uniform(*self._store.effects.news_s))
 
 
 def admitters(ceiling: int, seed: int, effects: Effects) -> list[Admitter]:
+    """As many as the effects say, with one store between them."""
     store = Store(ceiling, seed, effects)
     found: list[Admitter] = []
     for index in range(effects.admitters):

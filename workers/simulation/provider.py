@@ -73,10 +73,14 @@ class Provider:
         self._queue: deque[Unit] = deque()
         self._busy = 0
         self._accepted: deque[float] = deque()
+        self._answered = 0
 
     def cap(self, now: float) -> int:
         scenario = self.scenario
-        return math.floor(scenario.cap * scenario.scale(now) * scenario.ours(now) + 1e-9)
+        factor = scenario.scale(now) * scenario.ours(now)
+        if scenario.cut_after is not None and self._answered >= scenario.cut_after[0]:
+            factor *= scenario.cut_after[1]
+        return math.floor(scenario.cap * factor + 1e-9)
 
     def arrive(self, now: float, unit: Unit) -> Answer:
         """A call comes in."""
@@ -101,7 +105,7 @@ class Provider:
         if scenario.servers and len(self._queue) >= 3 * scenario.servers:
             return Answer(429, refused_after, headers)
         if scenario.cap:
-            latency *= 1.0 + 0.3 * min(1.0, self.open / max(1, self.cap(now))) ** 4
+            latency *= 1.0 + scenario.crowding * min(1.0, self.open / max(1, self.cap(now))) ** 4
         self.open += 1
         if scenario.servers and self._busy >= scenario.servers * scenario.scale(now):
             self._queue.append(unit)
@@ -154,6 +158,7 @@ class Provider:
         if status not in (200, 500):
             return None
         self.open -= 1
+        self._answered += status == 200
         if self._tokens is not None:
             used = unit.input_tokens + (unit.output_tokens if status == 200 else 0.0)
             self._tokens.at(now)

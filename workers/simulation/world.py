@@ -1,6 +1,7 @@
 """The world in virtual time: units that want to be called, clients that admit them, one provider.
 
-Four projects always have work, one of them asks for seven tenths of the calls. A unit has 3 attempts for ordinary
+Four projects always have work, one of them asks for seven tenths of the calls; or one project has a certain amount of
+it. A unit has 3 attempts for ordinary
 failures and 5 requeues for refusals, waits before each as its provider says and at least with exponential backoff,
 and holds no slot meanwhile. Events are handled in the order of time; the same seed gives the same run.
 """
@@ -12,12 +13,12 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from workers.simulation.chance import seeded
 from workers.simulation.client import PROJECTS, Client, Oracle, Wait
-from workers.simulation.provider import MAX_OUTPUT_TOKENS, Provider, Unit
+from workers.simulation.provider import MAX_OUTPUT_TOKENS, NETWORK_S, Provider, Unit
 from workers.simulation.scenario import Scenario
 
 ATTEMPTS = 3
@@ -29,7 +30,10 @@ SHARES = (0, 0, 0, 0, 0, 0, 0, 1, 2, 3)
 
 @dataclass(slots=True)
 class Record:
-    """What happened in one run, counted at the provider and at the units. Lists are per second."""
+    """What happened in one run, counted at the provider and at the units. Lists are per second.
+
+    From the first call that arrived, at `started_at`, the provider offered and used slots for so many seconds.
+    """
 
     scenario: Scenario
     accepted: list[int]
@@ -41,6 +45,10 @@ class Record:
     units: int = 0
     unresolved: int = 0
     latency_sum_s: float = 0.0
+    started_at: float | None = None
+    ended_at: float = 0.0
+    offered_slot_s: float = 0.0
+    used_slot_s: float = 0.0
 
     @property
     def goodput(self) -> float:
@@ -82,8 +90,15 @@ class World:
             self._count_open(self.now, at)
             self.now = at
             action()
+            if self._is_finished():
+                break
             self._arm()
+        self.record.ended_at = min(self.now, self.scenario.seconds)
         return self.record
+
+    def _is_finished(self) -> bool:
+        units, record = self.scenario.units, self.record
+        return bool(units) and sum(record.succeeded) + record.unresolved >= units
 
     def _arm(self) -> None:
         """See to it that every client is woken when it is due."""
@@ -97,6 +112,9 @@ class World:
 
     def _count_open(self, start: float, end: float) -> None:
         second, number = int(start), self._provider.open
+        if self.record.started_at is not None:
+            self.record.offered_slot_s += self._provider.cap(start) * (end - start)
+            self.record.used_slot_s += number * (end - start)
         while number and second < end:
             self.record.open_seconds[second] += number * (min(end, second + 1) - max(start, second))
             second += 1
@@ -114,7 +132,7 @@ class World:
         """Let one client send as much as it may."""
         client = self._clients[index]
         while self._busy[index] < self._slots:
-            project = client.next_project(self.now)
+            project = client.next_project(self.now, self._waiting(index))
             if project is None:
                 return
             unit = self._next_unit(index, project, client.prefers_fresh)
@@ -125,6 +143,14 @@ class World:
                 return
             self._taken(index, unit)
             self._send(index, unit)
+
+    def _waiting(self, index: int) -> Sequence[int]:
+        """Projects that have a unit for this client."""
+        if not self.scenario.units:
+            return PROJECTS
+        if self._retries[index][0] or self._fresh[index][0] or self.record.units < self.scenario.units:
+            return PROJECTS[:1]
+        return ()
 
     def _ask_again(self, index: int, instant: float) -> None:
         if instant >= self._asking_at[index]:
@@ -139,7 +165,8 @@ class World:
 
     def _next_unit(self, index: int, project: int, fresh: bool) -> Unit:
         retries = self._retries[index][project]
-        if retries and not fresh:
+        none_left = self.scenario.units and self.record.units >= self.scenario.units
+        if retries and (not fresh or (none_left and self._fresh[index][project] is None)):
             return retries[0]
         unit = self._fresh[index][project]
         if unit is None:
@@ -163,7 +190,9 @@ class World:
             input_tokens=input_tokens,
             output_tokens=min(MAX_OUTPUT_TOKENS, 400.0 * math.exp(0.4 * (0.7 * size + 0.714 * gauss(0.0, 1.0)))),
             estimate=(input_tokens + 450.0) * 1.1 * math.exp(0.2 * gauss(0.0, 1.0)),
-            latency_s=min(40.0, max(0.8, scenario.latency_median_s * math.exp(scenario.latency_sigma * size))),
+            latency_s=min(
+                40.0, max(scenario.latency_least_s, scenario.latency_median_s * math.exp(scenario.latency_sigma * size))
+            ),
         )
 
     def _send(self, index: int, unit: Unit) -> None:
@@ -172,8 +201,11 @@ class World:
         self._busy[index] += 1
         provider.en_route += 1
         provider.en_route_tokens += unit.input_tokens + MAX_OUTPUT_TOKENS
-        network_s = 0.05 if isinstance(self._clients[index], Oracle) else self._draw.uniform(0.02, 0.08)
-        self._at(self.now + network_s, functools.partial(self._arrive, index, unit, sent_at))
+        if isinstance(self._clients[index], Oracle):
+            under_way_s = NETWORK_S
+        else:
+            under_way_s = self._clients[index].busy_s(self.now) + self._draw.uniform(*self.scenario.network_s)
+        self._at(self.now + under_way_s, functools.partial(self._arrive, index, unit, sent_at))
 
     # Answers
 
@@ -182,6 +214,8 @@ class World:
         provider.en_route -= 1
         provider.en_route_tokens -= unit.input_tokens + MAX_OUTPUT_TOKENS
         answer = provider.arrive(self.now, unit)
+        if self.record.started_at is None:
+            self.record.started_at = self.now
         if answer.status in (200, 500):
             self.record.accepted[int(self.now)] += 1
         elif answer.status in REFUSALS:
@@ -198,6 +232,15 @@ class World:
         if started is not None:
             serve_s = started.latency_s * self.scenario.slowness(self.now)
             self._at(self.now + serve_s, self._queued.pop(started.key))
+        busy_s = self._clients[index].busy_s(self.now)
+        heard = functools.partial(self._hear, index, unit, sent_at, status, headers)
+        if busy_s:
+            self._at(self.now + busy_s, heard)
+        else:
+            heard()
+
+    def _hear(self, index: int, unit: Unit, sent_at: float, status: int, headers: dict[str, str]) -> None:
+        """The client has taken in an answer."""
         self._busy[index] -= 1
         self._clients[index].answered(self.now, unit, status, sent_at, headers)
         record = self.record

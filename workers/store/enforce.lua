@@ -51,6 +51,12 @@ local function is_turn(params, state, project, limit, tokens, now)
   return may_take(params, project, present, limit, rate_bound, 1 + tokens * params.token_scale)
 end
 
+-- Until when the grants so far fill the time, at the present pace: a slower one of before is forgotten.
+local function paced_until(params, state)
+  local latest = state.last_sent_at + params.burst_s + params.pace_s * (1 + params.pace_jitter)
+  return math.min(state.paced_until, latest)
+end
+
 -- nil, or the reason and after how many seconds to ask again (nil: nothing to wait for but a lease or a decision).
 -- `room` are the slots that other rules leave to this pool.
 local function denial(params, state, want, open, room, now)
@@ -72,7 +78,7 @@ local function denial(params, state, want, open, room, now)
     if seconds > wait then wait, reason = seconds, name end
   end
   if params.solo_s > 0 then consider(state.last_sent_at + params.solo_s - now, 'solo') end
-  if params.pace_s > 0 then consider(state.paced_until - params.burst_s - now, 'pacing') end
+  if params.pace_s > 0 then consider(paced_until(params, state) - params.burst_s - now, 'pacing') end
   for _, bucket in ipairs(params.buckets) do
     if bucket.model == '' or bucket.model == want.model then
       consider(bucket_wait(state, bucket, want.cost, now), bucket.name)
@@ -87,7 +93,7 @@ local function take(params, state, want, probe, now)
   if probe then state.probed_break, state.probe_until = params.break_number, now + params.probe_s end
   reserve(params, state, want.model, want.cost, now)
   if params.pace_s > 0 then
-    state.paced_until = math.max(state.paced_until, now) + params.pace_s * (1 + params.pace_jitter * want.jitter)
+    state.paced_until = math.max(paced_until(params, state), now) + params.pace_s * (1 + params.pace_jitter * want.jitter)
   end
   state.last_sent_at, state.held_by = now, ''
   local spent = spend(state, want.model, want.cost, 1)

@@ -67,11 +67,17 @@ def test_decreases_far_apart_do_not_open() -> None:
     ("now", "limit"), [(299.0, 8), (300.0, 9), (599.0, 9), (900.0, 11), (1e6, 16)]
 )  # fmt: skip
 def test_grows_by_one_each_period_up_to_the_ceiling(now: float, limit: int) -> None:
-    assert on_tick(CONFIG, ClassicState(8), now, 16).limit == limit
+    assert on_tick(CONFIG, ClassicState(8, grown_at=0.0), now, 16).limit == limit
+
+
+def test_time_begins_with_the_first_tick() -> None:
+    state = on_tick(CONFIG, ClassicState(8), 1.7e9, 16)
+    assert state.limit == 8
+    assert on_tick(CONFIG, state, 1.7e9 + 300.0, 16).limit == 9
 
 
 def test_growth_waits_for_the_end_of_the_settle_window() -> None:
-    state = on_refused(CONFIG, ClassicState(8), "a", 0.0, 1)
+    state = on_refused(CONFIG, ClassicState(8, grown_at=0.0), "a", 0.0, 1)
     assert on_tick(CONFIG, state, 419.0, 16).limit == 4
     assert on_tick(CONFIG, state, 420.0, 16).limit == 5
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from workers.simulation.__main__ import run
+from workers.simulation.catalogue import CATALOGUE, random_scenario
 from workers.simulation.report import FLOOR, judge, shortfalls
-from workers.simulation.scenario import CATALOGUE, random_scenario
 
 
 @pytest.mark.parametrize("name", ["conc", "rpm_hdr", "rpm_blind", "outage"])
