@@ -60,6 +60,10 @@ fmt: setup ## format the code
 bench: setup ## measure the pipeline against a simulated provider (BENCH='--only open --runs 1')
 	$(BIN)/python -m bench.pipeline $(BENCH)
 
+.PHONY: simulate
+simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
+	$(BIN)/python -m workers.simulation $(SIMULATE)
+
 .PHONY: lock clean
 lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(PYTHON) -m venv "$$new" && \

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from workers.policy.events import Done
 
 MOST_COHORTS = 50
+LEAST_IN_COHORT = 12
+"""A cohort of which more was refused says nothing: the median of a few is chance."""
+LEAST_COHORTS = 3
+"""One lucky cohort is no base."""
 BASE_GROWTH = 1.001
 """Per cohort: a base that was measured on a lucky day is forgotten slowly."""
 
@@ -38,11 +42,13 @@ class Trial:
 
 @dataclass(slots=True)
 class LatencyWatch:
-    """`hot`: the latency rises, so the limit must not grow."""
+    """`hot`: the latency rises, so the limit must not grow. `base` is the least average of medians, of which there were
+    so many since the start."""
 
     cohorts: deque[Cohort] = field(default_factory=deque)
     short: float | None = None
     base: float | None = None
+    medians: int = 0
     trial: Trial | None = None
     hot: bool = False
 
@@ -84,6 +90,9 @@ class LatencyWatch:
                 self.base = value
                 return trial.before
         self.short = value if self.short is None else self.short + 0.4 * (value - self.short)
+        self.medians += 1
+        if self.medians < LEAST_COHORTS:
+            return None
         self.base = self.short if self.base is None else min(self.base * BASE_GROWTH, self.short)
         self.hot = self.short > 0.9 * tolerance * self.base
         if self.short > tolerance * self.base and event.open_before > 0.7 * limit and limit > 1.0:
@@ -105,8 +114,12 @@ class LatencyWatch:
             cohort.latencies.append(latency_s)
         else:
             cohort.size -= 1
+        if cohort.end is None:
             return None
-        if cohort.end is None or cohort.size < 1 or 2 * len(cohort.latencies) <= cohort.size:
+        if cohort.size < LEAST_IN_COHORT:
+            self.cohorts.remove(cohort)
+            return None
+        if not ok or 2 * len(cohort.latencies) <= cohort.size:
             return None
         self.cohorts.remove(cohort)
         return sorted(cohort.latencies)[cohort.size // 2], cohort.first, cohort.end

@@ -76,7 +76,7 @@ def judge(
     levels = episode.levels
     if not levels:
         return Verdict(Kind.NOISE, 0)
-    if (may_be_rate and _is_rate(config, episode)) or _fell_again(episode, below):
+    if (may_be_rate and _is_rate(config, episode, slow_start=slow_start)) or _fell_again(episode, below):
         rare = not slow_start and _is_rare(config, log)
         return Verdict(Kind.NOISE if rare else Kind.RATE, levels[0])
     level = levels[len(levels) // 4] if slow_start else levels[0]
@@ -89,15 +89,19 @@ def judge(
     return Verdict(Kind.CAP, max(1, level))
 
 
-def _is_rate(config: VerdictConfig, episode: _Episode) -> bool:
-    """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones."""
+def _is_rate(config: VerdictConfig, episode: _Episode, *, slow_start: bool) -> bool:
+    """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones.
+
+    The burst of a slow start's step blurs the order of arrival, so that there a tenth more is not clearly above.
+    """
     levels = episode.levels
+    blur = 0.10 if slow_start else 0.0
     median = levels[len(levels) // 2]
-    at_median = [refused for number, refused in episode.calls if number >= median + wander(median)]
+    at_median = [refused for number, refused in episode.calls if number >= median * (1.0 + blur) + wander(median)]
     if len(at_median) >= config.least_calls and at_median.count(False) >= config.rate_share * len(at_median):
         return True
     low = levels[len(levels) // 4]
-    above = [refused for number, refused in episode.calls if number > 1.02 * low + 2]
+    above = [refused for number, refused in episode.calls if number > low * (1.02 + blur) + 2]
     return above.count(False) >= max(3.0, 0.25 * len(above))
 
 
@@ -142,13 +146,13 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
     are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
-    number. Needs refusals in five round trips of the log.
+    number. Needs refusals in five round trips of the log, or in three that lie well apart.
     """
     refused: list[Trial] = []
     for trial in log.trials:
         if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
             refused.append(trial)
-    if len(refused) < 5:
+    if len(refused) < 3 or (len(refused) < 5 and refused[-1].sent_at - refused[0].sent_at < 4.0 * rtt_s):
         return None
     level = sorted(log.open_at_provider(trial) for trial in refused)[len(refused) // 2]
     slack = wander(level)

@@ -100,29 +100,6 @@ def _catalogue() -> list[Scenario]:
 CATALOGUE = {scenario.name: scenario for scenario in _catalogue()}
 
 
-def _live() -> list[Scenario]:
-    steady = Scenario(
-        "http_steady",
-        "900 calls of 0.5 s, cap 40, over HTTP on one machine",
-        Class.LIVE,
-        seconds=120.0,
-        cap=40,
-        units=900,
-        latency_median_s=0.5 * math.exp(-0.125),
-        latency_sigma=0.5,
-        latency_least_s=0.0,
-        crowding=0.0,
-        network_s=(0.001, 0.004),
-        refusal_latency_s=(0.001, 0.004),
-        error_share=0.0,
-    )
-    return [steady, steady.but("http_cut", "the same, the cap cut to 10 after 300 answers", cut_after=(300, 0.25))]
-
-
-LIVE = {scenario.name: scenario for scenario in _live()}
-"""Short runs as a bench over HTTP makes them; how the clients run is `distributed.LIVE`."""
-
-
 def random_scenario(index: int) -> Scenario:
     """A provider drawn at random; the same index is the same provider. Not for tuning."""
     draw = seeded("scenario", index)

@@ -56,13 +56,6 @@ class Effects:
     start_s: Span = (0.0, 0.0)
 
 
-LIVE = Effects(
-    admitters=2, beat_s=(0.05, 0.06), urgent_s=(0.005, 0.01), commit_s=(0.01, 0.05), news_s=(0.002, 0.02),
-    late_share=0.0, lost_share=0.0, step_s=(0.001, 0.006), work_s=0.004, start_s=(0.0, 0.3),
-)  # fmt: skip
-"""Two workers on one machine beside their store, as a decision is asked for by whoever reports something."""
-
-
 class Store:
     """The shared state: enforcement, parameters in force, and the stream of events not yet decided upon."""
 

@@ -31,35 +31,6 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveResult:
-    """A short run: the part of the provider's slots used from the first call to the last answer, and its length."""
-
-    scenario: str
-    utilisation: float
-    refused: float
-    seconds: float
-    unresolved: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveGoal:
-    """What a short run demands; 0 and infinity: nothing."""
-
-    utilisation: float = 0.0
-    refused: float = 1.0
-    seconds: float = math.inf
-
-
-LIVE_GOALS = {
-    "http_steady": LiveGoal(utilisation=0.90, refused=0.02),
-    "http_cut": LiveGoal(refused=0.05, seconds=38.0),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Goal:
     """What a class of scenarios demands; convergence after the start, and after each later mark."""
 
@@ -111,31 +82,6 @@ def shortfalls(scenario: Scenario, result: Result, goals: dict[Class, Goal]) -> 
         found.append(f"Jain {result.fairness:.2f}")
     if result.burst > 0.6 * scenario.ceiling:
         found.append(f"burst {result.burst}")
-    return found
-
-
-def judge_live(record: Record) -> LiveResult:
-    """Sum up a short run."""
-    return LiveResult(
-        scenario=record.scenario.name,
-        utilisation=record.used_slot_s / max(1e-9, record.offered_slot_s),
-        refused=sum(record.refused) / max(1, record.calls),
-        seconds=record.ended_at,
-        unresolved=record.unresolved,
-    )
-
-
-def live_shortfalls(result: LiveResult) -> list[str]:
-    """The demands that a short run misses; empty: passed."""
-    goal, found = LIVE_GOALS[result.scenario], []
-    if result.utilisation < goal.utilisation:
-        found.append(f"utilisation {result.utilisation:.1%}")
-    if result.refused > goal.refused:
-        found.append(f"refused {result.refused:.2%}")
-    if result.seconds > goal.seconds:
-        found.append(f"took {result.seconds:.1f} s")
-    if result.unresolved:
-        found.append(f"{result.unresolved} unresolved")
     return found
 
 

@@ -1,0 +1,104 @@
+"""Short runs as a bench over HTTP makes them: a fast provider, two workers on one machine, nothing known beforehand.
+
+What is particular to them: an answer takes half a second, so that the delay of decisions counts; calls and answers
+wait for the worker's own CPU, so that the provider has another number open than the leases say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from workers.simulation.distributed import Effects
+from workers.simulation.scenario import Class, Scenario
+from workers.simulation.world import Record
+
+EFFECTS = Effects(
+    admitters=2,
+    beat_s=(0.05, 0.06),
+    urgent_s=(0.005, 0.01),
+    commit_s=(0.01, 0.05),
+    news_s=(0.002, 0.02),
+    late_share=0.0,
+    lost_share=0.0,
+    step_s=(0.001, 0.006),
+    work_s=0.004,
+    start_s=(0.0, 0.3),
+)
+"""Two workers that make 250 calls a second between them; decisions are asked for by whoever reports something."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGoal:
+    """What a short run demands. `utilisation` is the part of the provider's slots that is used from the first call to
+    the last answer; when the cap was known beforehand it is 90 % at `cap` 40, since a run begins and ends empty."""
+
+    utilisation: float
+    refused: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """Shares are 0..1; `seconds` until the last answer."""
+
+    scenario: str
+    utilisation: float
+    refused: float
+    seconds: float
+    unresolved: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _scenarios() -> list[Scenario]:
+    steady = Scenario(
+        "http_steady",
+        "900 calls of 0.5 s, cap 40, over HTTP on one machine",
+        Class.LIVE,
+        seconds=120.0,
+        cap=40,
+        units=900,
+        latency_median_s=0.5 * math.exp(-0.125),
+        latency_sigma=0.5,
+        latency_least_s=0.0,
+        crowding=0.0,
+        network_s=(0.001, 0.004),
+        refusal_latency_s=(0.001, 0.004),
+        error_share=0.0,
+    )
+    return [steady, steady.but("http_cut", "the same, the cap cut to 10 after 300 answers", cut_after=(300, 0.25))]
+
+
+SCENARIOS = {scenario.name: scenario for scenario in _scenarios()}
+GOALS = {
+    "http_steady": LiveGoal(utilisation=0.83, refused=0.03, seconds=15.0),
+    "http_cut": LiveGoal(utilisation=0.85, refused=0.05, seconds=38.0),
+}
+
+
+def judge_live(record: Record) -> LiveResult:
+    """Sum up a short run."""
+    return LiveResult(
+        scenario=record.scenario.name,
+        utilisation=record.used_slot_s / max(1e-9, record.offered_slot_s),
+        refused=sum(record.refused) / max(1, record.calls),
+        seconds=record.ended_at,
+        unresolved=record.unresolved,
+    )
+
+
+def live_shortfalls(result: LiveResult) -> list[str]:
+    """The demands that a short run misses; empty: passed."""
+    goal, found = GOALS[result.scenario], []
+    if result.utilisation < goal.utilisation:
+        found.append(f"utilisation {result.utilisation:.1%}")
+    if result.refused > goal.refused:
+        found.append(f"refused {result.refused:.2%}")
+    if result.seconds > goal.seconds:
+        found.append(f"took {result.seconds:.1f} s")
+    if result.unresolved:
+        found.append(f"{result.unresolved} unresolved")
+    return found
