@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from workers.policy import breaker as breakers
 from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.adaptive_demands import directives, next_at, verdict_at
 from workers.policy.adaptive_state import AdaptiveState, Solo
 from workers.policy.breaker import Breaker
 from workers.policy.calls import Trial
 from workers.policy.engines import Directives
 from workers.policy.events import OVERLOADED, Done, Sent
 from workers.policy.failures import Failures
-from workers.policy.parameters import BreakerPhase
 from workers.policy.rate import NAME as RATE_BUCKET
 from workers.policy.rate import LearnedRate
 from workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge
@@ -41,58 +41,10 @@ class Adaptive:
         return self.state.breaker
 
     def directives(self) -> Directives:
-        state, growth, config = self.state, self.state.growth, self.config
-        pace_s = self._pace_s()
-        buckets = state.budgets.buckets(config.reserve, config.surplus_gain)
-        if state.rate is not None:
-            buckets.append(state.rate.bucket())
-        return Directives(
-            limit_if_refused=growth.before if growth.pending else growth.limit,
-            counts_after=growth.cut_at,
-            stop_after=config.stop_after,
-            feedback_s=state.pulse.feedback_s,
-            hold_until=0.0 if state.judging_since is None else self._verdict_at(state.judging_since) + config.grace_s,
-            solo_s=0.0 if state.solo is None else state.pulse.feedback_s,
-            pace_s=pace_s,
-            burst_s=0.0 if growth.cautious else (2.0 + growth.limit / 40.0) * pace_s,
-            token_scale=state.budgets.token_scale,
-            buckets=tuple(buckets),
-        )
-
-    def _pace_s(self) -> float:
-        """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
-        state, growth, config = self.state, self.state.growth, self.config
-        step_s = state.pulse.feedback_s * (config.gentle_factor if growth.gentle else 1.0)
-        if not state.pulse.answered:
-            step_s = config.start_s
-        return 1.0 / (config.pace_gain * growth.limit / state.pulse.rtt_s + growth.step / step_s)
-
-    def _verdict_at(self, judging_since: float) -> float:
-        """When every call of the episode is resolved."""
-        return judging_since + self.state.pulse.feedback_s
+        return directives(self.config, self.state)
 
     def next_at(self) -> float | None:
-        state, growth, pulse = self.state, self.state.growth, self.state.pulse
-        if not state.breaker.closed:
-            if state.breaker.phase is BreakerPhase.OPEN:
-                return state.breaker.until
-            return state.breaker.probe_sent_at + self.config.breaker.probe_s if state.breaker.probe else None
-        if state.judging_since is not None:
-            return self._verdict_at(state.judging_since)
-        if state.solo is not None:
-            last = state.log.last()
-            return None if last is None else last.sent_at + pulse.feedback_s
-        times = []
-        if state.rate is not None:
-            times.append(state.rate.next_at(pulse.rtt_s, pulse.feedback_s))
-        step_at = None
-        if growth.pending:
-            step_at = growth.confirmed_at(pulse.feedback_s)
-        elif growth.limit < self.ceiling and not state.latency.hot:
-            step_at = growth.next_step_at(pulse.feedback_s, pulse.rtt_s)
-        if step_at is not None:
-            times.append(step_at)
-        return min(times, default=None)
+        return next_at(self.config, self.state, self.ceiling)
 
     # Events
 
@@ -105,8 +57,9 @@ class Adaptive:
             state.breaker = breakers.probe_sent(state.breaker, event.call, event.at)
         if state.rate is not None and event.held_by == RATE_BUCKET:
             state.rate.bound_at = event.at
-        late = event.at < state.growth.cut_at + state.pulse.feedback_s
-        if late and event.limit > max(self.floor, int(state.growth.limit)):
+        cut_lately = event.at < state.growth.cut_at + state.pulse.feedback_s
+        if cut_lately and event.limit > max(self.floor, int(state.growth.limit)):
+            # The cut was not in force yet: this call still belongs to the old limit.
             state.growth.cut_at = max(state.growth.cut_at, event.at)
         if event.limit >= int(state.growth.limit) and event.open_before + 1 >= event.limit:
             state.growth.filled(event.at)
@@ -233,7 +186,7 @@ class Adaptive:
         if not state.breaker.closed:
             return
         if state.judging_since is not None:
-            if now >= self._verdict_at(state.judging_since) - EPSILON_S:
+            if now >= verdict_at(state.judging_since, pulse) - EPSILON_S:
                 state.judging_since = None
                 self._judge(now)
             return

@@ -103,6 +103,14 @@ def test_a_burst_of_pacing_may_be_saved_up() -> None:
     assert ask(params, state, "x") == Denied("pacing", 1000)
 
 
+def test_a_slower_pace_of_before_is_forgotten() -> None:
+    state = EnforcementState()
+    assert isinstance(grant(parameters(pace_s=30.0), state, Request("a"), 0.0), Granted)
+    assert grant(parameters(pace_s=30.0), state, Request("b"), 1.0) == Denied("pacing", 29_000)
+    assert grant(parameters(pace_s=2.0), state, Request("b"), 1.0) == Denied("pacing", 1000)
+    assert isinstance(grant(parameters(pace_s=2.0), state, Request("b"), 2.0), Granted)
+
+
 def test_the_gap_is_jittered_once_at_the_grant() -> None:
     params, state = parameters(8, pace_s=2.0, pace_jitter=0.5), EnforcementState()
     ask(params, state, "a", jitter=1.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.workers.policy.build import done, sent
 from workers.policy.breaker import Breaker
@@ -121,3 +123,16 @@ def test_while_half_open_other_refusals_only_count() -> None:
 def test_calls_are_spaced_by_a_jittered_gap() -> None:
     told = Classic(CONFIG, ClassicState(8), 1, 16).directives()
     assert (told.pace_s, told.pace_jitter, told.burst_s) == (3.0, 0.5, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 90.0), st.sampled_from("abcd")), max_size=60), st.integers(2, 64))
+def test_at_most_one_decrease_a_settle_window(refusals: list[tuple[float, str]], limit: int) -> None:
+    state, now, decreased_at = ClassicState(limit), 0.0, -1e9
+    for wait_s, reporter in refusals:
+        now += wait_s
+        before = state.limit
+        state = on_refused(CONFIG, state, reporter, now, 1)
+        assert 1 <= state.limit <= before
+        if state.limit < before:
+            assert now - decreased_at >= CONFIG.settle_s
+            decreased_at = now

@@ -1,0 +1,126 @@
+"""The default engine where decisions come late: what was granted meanwhile belongs to the old limit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.workers.policy.build import done, sent
+from workers.policy.adaptive_state import AdaptiveState
+from workers.policy.events import Event
+from workers.policy.governor import Governor
+from workers.policy.profiles import PoolConfig
+
+
+def engine_of(governor: Governor) -> AdaptiveState:
+    state = governor.state.engine
+    assert isinstance(state, AdaptiveState)
+    return state
+
+
+def served(governor: Governor, calls: int, start: float = 0.0) -> float:
+    """Some calls, one after the other, all answered in a second; returns the instant after."""
+    now = start
+    for number in range(calls):
+        now = start + number * 0.2
+        events: list[Event] = [sent(f"s{start}-{number}", now, 0, governor.state.limit)]
+        if number >= 5:
+            events.append(done(f"s{start}-{number - 5}", now, now - 1.0))
+        governor.decide(events, now)
+    return now + 0.2
+
+
+def refused_at_once(governor: Governor, now: float, open_before: int, calls: int) -> float:
+    """Calls that leave together and are refused a little later."""
+    limit = governor.state.limit
+    governor.decide([sent(f"r{now}-{n}", now, open_before + n, limit) for n in range(calls)], now)
+    refusals = [done(f"r{now}-{n}", now + 0.1, now, 429, open_before=open_before + n) for n in range(calls)]
+    governor.decide(refusals, now + 0.1)
+    return now + 0.1
+
+
+def judged(governor: Governor) -> float:
+    """Let a verdict come; returns its instant."""
+    now = governor.next_at()
+    assert now is not None
+    governor.decide([], now)
+    return now
+
+
+def test_grants_are_held_until_after_the_verdict_is_due() -> None:
+    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    now = refused_at_once(governor, served(governor, 30), 17, 4)
+    due = governor.next_at()
+    assert due is not None
+    assert governor.decide([], now).hold_until > due + 0.2
+    judged(governor)
+    assert governor.decide([], due).hold_until == 0.0
+
+
+def test_refusals_that_slipped_through_before_a_cut_was_in_force_cut_no_more() -> None:
+    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    old = governor.state.limit
+    refused_at_once(governor, served(governor, 30), 17, 4)
+    now = judged(governor)
+    cut = governor.state.limit
+    assert cut < old
+    events: list[Event] = [sent(f"late{n}", now + 0.01, cut + n, old) for n in range(4)]
+    events += [done(f"late{n}", now + 0.05, now + 0.01, 429, open_before=cut + n) for n in range(4)]
+    governor.decide(events, now + 0.06)
+    assert governor.state.limit == cut
+    assert engine_of(governor).judging_since is None
+
+
+def test_refusals_under_the_new_limit_do_count() -> None:
+    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    refused_at_once(governor, served(governor, 30), 17, 4)
+    now = judged(governor)
+    cut = governor.state.limit
+    refused_at_once(governor, now + 0.01, cut - 4, 4)
+    judged(governor)
+    assert governor.state.limit < cut
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.01, 1.0)), min_size=5, max_size=80))
+def test_a_change_of_leader_changes_nothing(steps: list[tuple[bool, float]]) -> None:
+    """Decisions made from the stored state at every turn are those of one that never stopped."""
+    config = PoolConfig(ceiling=40)
+    one, now = Governor(config), 0.0
+    raw = Governor(config).state.to_json()
+    for number, (refused, wait_s) in enumerate(steps):
+        now += wait_s
+        status = 429 if refused else 200
+        events: list[Event] = [
+            sent(f"c{number}", now, number % 12, one.state.limit),
+            done(f"c{number}", now + 0.005, now, status, open_before=number % 12),
+        ]
+        next_leader = Governor(config, type(one.state).from_json(raw))
+        assert next_leader.decide(events, now + 0.005) == one.decide(events, now + 0.005)
+        assert next_leader.next_at() == one.next_at()
+        raw = next_leader.state.to_json()
+
+
+def test_a_refusal_at_the_top_never_raises_the_limit() -> None:
+    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    refused_at_once(governor, served(governor, 30), 17, 4)
+    now = judged(governor) + 5.0
+    limit = governor.state.limit
+    governor.decide([sent("top", now, limit + 3, limit)], now)
+    governor.decide([done("top", now + 0.1, now, 429, open_before=limit + 3)], now + 0.1)
+    assert governor.state.limit <= limit
+
+
+@pytest.mark.parametrize("ceiling", [10, 11, 100])
+def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
+    governor, now = Governor(PoolConfig(ceiling=ceiling)), 0.0
+    reached = []
+    for number in range(3000):
+        now += 0.05
+        limit = governor.state.limit
+        governor.decide([sent(f"c{number}", now, limit - 1, limit)], now)
+        if engine_of(governor).growth.slow_start:
+            reached.append(governor.state.limit)
+    assert max(reached) <= max(10, 0.9 * ceiling)
+    assert governor.state.limit == ceiling

@@ -1,0 +1,45 @@
+"""The two time scales: how long silence has to be before it is an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.workers.policy.build import done
+from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.pulse import Pulse
+
+CONFIG = AdaptiveConfig()
+
+
+def pulse_after(answers: list[float], refusals: list[float]) -> Pulse:
+    pulse = Pulse(CONFIG.feedback_first_s, CONFIG.rtt_first_s, CONFIG.feedback_first_s)
+    for latency in answers:
+        pulse.served(CONFIG, done("a", 100.0 + latency, 100.0))
+    for latency in refusals:
+        pulse.refused(CONFIG, done("r", 100.0 + latency, 100.0, 429))
+    return pulse
+
+
+@pytest.mark.parametrize(
+    ("answers", "refusals", "want"),
+    [
+        ([], [], 0.8),
+        ([4.0] * 5, [], 0.8),
+        ([0.25] * 5, [], 0.15),  # a refusal comes back sooner than the quickest answers
+        ([0.01] * 5, [], 0.1),
+        ([4.0] * 5, [0.02], 0.5),
+        ([4.0] * 5, [0.6], 0.78),
+        ([0.25] * 5, [0.02], 0.15),
+        ([0.25] * 5, [0.4], 0.52),  # unless it was seen to take longer
+        ([4.0] * 5, [60.0], 15.0),
+        ([4.0] * 5, [60.0, *[0.5] * 8], 0.65),
+    ],
+)
+def test_the_feedback_delay(answers: list[float], refusals: list[float], want: float) -> None:
+    assert pulse_after(answers, refusals).feedback_s == pytest.approx(want)
+
+
+def test_slow_answers_do_not_hide_the_quick_ones() -> None:
+    pulse = pulse_after([0.3, 2.0, 0.3, 2.0, 0.3, 2.0] * 5, [])
+    assert 0.3 <= pulse.quick_s < 0.6
+    assert pulse.rtt_s > 0.6

@@ -1,0 +1,72 @@
+"""What the default engine asks of the enforcer, and when it wants to be asked again: read off its state."""
+
+from __future__ import annotations
+
+from workers.policy.adaptive_config import AdaptiveConfig
+from workers.policy.adaptive_state import AdaptiveState
+from workers.policy.engines import Directives
+from workers.policy.parameters import BreakerPhase
+from workers.policy.pulse import Pulse
+
+
+def directives(config: AdaptiveConfig, state: AdaptiveState) -> Directives:
+    """The parameters that follow from the state.
+
+    Grants are held a little longer than a verdict takes: its decision comes late, and what slipped through between
+    would be granted under the old limit.
+    """
+    growth, feedback_s, judging = state.growth, state.pulse.feedback_s, state.judging_since
+    pace_s = _pace_s(config, state)
+    buckets = state.budgets.buckets(config.reserve, config.surplus_gain)
+    if state.rate is not None:
+        buckets.append(state.rate.bucket())
+    return Directives(
+        limit_if_refused=growth.before if growth.pending else growth.limit,
+        counts_after=growth.cut_at,
+        stop_after=config.stop_after,
+        feedback_s=feedback_s,
+        hold_until=0.0 if judging is None else verdict_at(judging, state.pulse) + config.grace_s,
+        solo_s=0.0 if state.solo is None else feedback_s,
+        pace_s=pace_s,
+        burst_s=0.0 if growth.cautious else (2.0 + growth.limit / 40.0) * pace_s,
+        token_scale=state.budgets.token_scale,
+        buckets=tuple(buckets),
+    )
+
+
+def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
+    """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
+    growth, pulse = state.growth, state.pulse
+    feedback_s = pulse.feedback_s if pulse.answered else config.start_s
+    step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
+    return 1.0 / (config.pace_gain * growth.limit / pulse.rtt_s + growth.step / step_s)
+
+
+def verdict_at(judging_since: float, pulse: Pulse) -> float:
+    """When every call of the episode is resolved."""
+    return judging_since + pulse.feedback_s
+
+
+def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int) -> float | None:
+    """When time alone changes something; the rules are in the order of `Adaptive.advance`."""
+    growth, pulse, breaker = state.growth, state.pulse, state.breaker
+    if not breaker.closed:
+        if breaker.phase is BreakerPhase.OPEN:
+            return breaker.until
+        return breaker.probe_sent_at + config.breaker.probe_s if breaker.probe else None
+    if state.judging_since is not None:
+        return verdict_at(state.judging_since, pulse)
+    if state.solo is not None:
+        last = state.log.last()
+        return None if last is None else last.sent_at + pulse.feedback_s
+    times = []
+    if state.rate is not None:
+        times.append(state.rate.next_at(pulse.rtt_s, pulse.feedback_s))
+    step_at = None
+    if growth.pending:
+        step_at = growth.confirmed_at(pulse.feedback_s)
+    elif growth.limit < ceiling and not state.latency.hot:
+        step_at = growth.next_step_at(pulse.feedback_s, pulse.rtt_s)
+    if step_at is not None:
+        times.append(step_at)
+    return min(times, default=None)
