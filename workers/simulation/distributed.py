@@ -35,7 +35,7 @@ class Effects:
     """What the network and the schedulers do; spans are drawn from uniformly.
 
     beat_s      between decisions; `urgent_s`: a refusal or failure hastens the next one to this
-    commit_s    from a decision to its effect
+    commit_s    from a decision to its effect; `handover_share` of them are another leader's, from the stored state
     news_s      until other admitters hear of a lease given back
     late_share  of the outcomes are reported late by `late_s`; `lost_share` never reach the governor
     step_s      from one step of an admitter to its next: in each, outcomes are reported and leases asked for together
@@ -47,6 +47,7 @@ class Effects:
     beat_s: Span = (0.05, 1.0)
     urgent_s: Span = (0.02, 0.2)
     commit_s: Span = (0.005, 0.05)
+    handover_share: float = 0.05
     news_s: Span = (0.005, 0.05)
     late_share: float = 0.01
     late_s: Span = (0.1, 2.0)
@@ -80,13 +81,14 @@ class Store:
             self._decide_at = min(self._decide_at, now + self._draw.uniform(*self.effects.urgent_s))
 
     def work(self, now: float) -> bool:
-        """What the beat does: let a decision take effect (True), or make the next one, from the stored state."""
+        """What the beat does: let a decision take effect (True), or make the next one."""
         in_force = self._coming is not None and now >= self._coming[0]
         if self._coming is not None and in_force:
             self.parameters, self._coming = self._coming[1], None
         if now >= self._decide_at:
-            stored = GovernorState.from_json(self._governor.state.to_json())
-            self._governor = Governor(self._config, stored)
+            if self._draw.random() < self.effects.handover_share:
+                stored = GovernorState.from_json(self._governor.state.to_json())
+                self._governor = Governor(self._config, stored)
             decided = self._governor.decide(self._stream, now)
             self._stream = []
             self._coming = (now + self._draw.uniform(*self.effects.commit_s), decided)
