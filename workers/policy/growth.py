@@ -101,7 +101,7 @@ class Growth:
             new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
         else:
             new = self.limit + self.increment
-            self.increment = min(2.5 * self.increment, max(1.0, 0.3 * self.limit))
+            self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
 

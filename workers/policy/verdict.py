@@ -12,6 +12,9 @@ from enum import StrEnum
 
 from workers.policy.calls import CallLog, Trial
 
+BLUR = 0.10
+"""The burst of a slow start's step blurs the order of arrival: a tenth more is not clearly above."""
+
 
 class Kind(StrEnum):
     NOISE = "noise"
@@ -76,9 +79,12 @@ def judge(
     levels = episode.levels
     if not levels:
         return Verdict(Kind.NOISE, 0)
-    if (may_be_rate and _is_rate(config, episode, slow_start=slow_start)) or _fell_again(episode, below):
-        rare = not slow_start and _is_rare(config, log)
-        return Verdict(Kind.NOISE if rare else Kind.RATE, levels[0])
+    fell = _fell_again(episode, below)
+    if fell or (may_be_rate and _is_rate(config, episode, blur=0.0, slack=0)):
+        if not slow_start and _is_rare(config, log):
+            return Verdict(Kind.NOISE, levels[0])
+        if fell or _is_rate(config, episode, blur=BLUR if slow_start else 0.0, slack=wander(levels[0])):
+            return Verdict(Kind.RATE, levels[0])
     level = levels[len(levels) // 4] if slow_start else levels[0]
     before = [trial for trial in log.trials if not trial.refused and trial.sent_at < start]
     held = max((log.open_at_provider(trial) for trial in before), default=0)
@@ -89,19 +95,16 @@ def judge(
     return Verdict(Kind.CAP, max(1, level))
 
 
-def _is_rate(config: VerdictConfig, episode: _Episode, *, slow_start: bool) -> bool:
-    """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones.
-
-    The burst of a slow start's step blurs the order of arrival, so that there a tenth more is not clearly above.
-    """
+def _is_rate(config: VerdictConfig, episode: _Episode, *, blur: float, slack: int) -> bool:
+    """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones; numbers may be
+    wrong by `slack`, and by `blur` of themselves."""
     levels = episode.levels
-    blur = 0.10 if slow_start else 0.0
-    median = levels[len(levels) // 2]
-    at_median = [refused for number, refused in episode.calls if number >= median * (1.0 + blur) + wander(median)]
-    if len(at_median) >= config.least_calls and at_median.count(False) >= config.rate_share * len(at_median):
+    usual = levels[len(levels) // 2] * (1.0 + blur) + slack
+    at_usual = [refused for number, refused in episode.calls if number >= usual]
+    if len(at_usual) >= config.least_calls and at_usual.count(False) >= config.rate_share * len(at_usual):
         return True
-    low = levels[len(levels) // 4]
-    above = [refused for number, refused in episode.calls if number > low * (1.02 + blur) + 2]
+    low = levels[len(levels) // 4] * (1.02 + blur) + 2
+    above = [refused for number, refused in episode.calls if number > low]
     return above.count(False) >= max(3.0, 0.25 * len(above))
 
 
@@ -146,16 +149,20 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
     are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
-    number. Needs refusals in five round trips of the log, or in three that lie well apart.
+    number. Needs refusals in five round trips of the log, or in three that lie well apart, all at one number.
     """
     refused: list[Trial] = []
     for trial in log.trials:
         if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
             refused.append(trial)
-    if len(refused) < 3 or (len(refused) < 5 and refused[-1].sent_at - refused[0].sent_at < 4.0 * rtt_s):
+    if len(refused) < 3:
         return None
-    level = sorted(log.open_at_provider(trial) for trial in refused)[len(refused) // 2]
+    levels = sorted(log.open_at_provider(trial) for trial in refused)
+    level = levels[len(levels) // 2]
     slack = wander(level)
+    far_apart = refused[-1].sent_at - refused[0].sent_at >= 4.0 * rtt_s
+    if len(refused) < 5 and not (far_apart and levels[-1] - levels[0] <= slack):
+        return None
     accepted = [
         log.open_at_provider(trial)
         for trial in log.since(refused[0].sent_at)
