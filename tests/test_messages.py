@@ -1,0 +1,19 @@
+"""What the pipeline asks of the broker."""
+
+from app.celery import create_app
+from app.messages import Messages
+
+POOLS = '[pools.sim]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:1/v1"\n'
+
+
+async def test_a_queue_is_empty_before_its_first_message_and_after_its_last(tmp_path, redis_url):
+    """Redis drops an empty list, so a queue without messages cannot be told from one that was never there."""
+    (tmp_path / "pools.toml").write_text(POOLS)
+    app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(tmp_path / "pools.toml")})
+    messages = Messages(app, lambda _: "m", lambda *_: {})
+    assert await messages.queues_empty({"sim"})
+    app.send_task("dicast.judge_dimension", queue="provider.sim")
+    assert not await messages.queues_empty({"sim"})
+    app.store.delete("provider.sim")
+    assert await messages.queues_empty({"sim"})
+    app.close()
