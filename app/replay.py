@@ -41,7 +41,8 @@ MAX_NAMED = 20
 REORDER_S = 1.0
 """Threads of one process may write this much out of order."""
 NODE_LOST_S = 1.0
-"""A node's calls ended when it died, at least this long before anybody could know."""
+"""A node may be found dead so long after its death, or at once: its calls count as ended so much before, and what it
+tells of itself in between counts for nothing."""
 _OUTCOMES = frozenset({"judged", "failed", "corrupt"})
 
 
@@ -84,6 +85,7 @@ class Books:
         self.violations = Notes()
         self.calls = self.peak = self.retries = self.rate_limited = 0
         self._open: dict[str, tuple[Place, str]] = {}
+        self._lost: dict[str, tuple[float, set[str]]] = {}
         self._early: dict[str, Event] = {}
         self._nameless: list[Place] = []
         self._retried: dict[tuple[str, ...], tuple[Place, int | None]] = {}
@@ -99,9 +101,11 @@ class Books:
             case "released":
                 self._released(event)
             case "node_lost":
-                node = event.fields.get("node")
-                for lease in [lease for lease, (_, holder) in self._open.items() if holder == node]:
+                node = str(event.fields.get("node"))
+                leases = {lease for lease, (_, holder) in self._open.items() if holder == node}
+                for lease in leases:
                     del self._open[lease]
+                self._lost[node] = (event.time_s + self._patience_s + NODE_LOST_S, leases)
             case "retry":
                 status = event.fields.get("status_code")
                 self.retries += 1
@@ -128,7 +132,10 @@ class Books:
     def _acquired(self, event: Event) -> None:
         self.calls += 1
         lease = event.fields.get("lease")
-        if lease is None:
+        until_s, leases = self._lost.get(str(event.fields.get("node")), (0.0, set()))
+        if lease is not None and event.time_s <= until_s:
+            leases.add(str(lease))
+        elif lease is None:
             self._nameless.append(event.place)
         elif (end := self._early.pop(str(lease), None)) is not None:
             if end.place.file == event.place.file and end.place.line < event.place.line:
@@ -147,7 +154,10 @@ class Books:
 
     def _released(self, event: Event) -> None:
         lease = event.fields.get("lease")
-        if lease is not None:
+        _, leases = self._lost.get(str(event.fields.get("node")), (0.0, set()))
+        if lease in leases:
+            leases.discard(str(lease))
+        elif lease is not None:
             if self._open.pop(str(lease), None) is None:
                 self._early[str(lease)] = event
         elif self._nameless:

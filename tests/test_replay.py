@@ -144,6 +144,14 @@ def test_a_lost_node_gives_its_leases_back(tmp_path: Path) -> None:
     assert not judge(tmp_path, dead, [{"event": "node_lost", "ts": at(10), "node": "w7"}]).proved
 
 
+def test_a_lost_node_may_have_worked_until_it_was_found_dead(tmp_path: Path) -> None:
+    """Its death is dated back by a second, for it may have been found late; it may also have been found at once."""
+    dead = [*call("a", 5, 10, node="w0"), event("acquired", 10, lease="b", node="w0")]
+    found = {"event": "node_lost", "ts": at(10.01), "node": "w0"}
+    assert judge(tmp_path, dead, [found]).proved
+    assert not judge(tmp_path, [*dead, event("released", 10, lease="c", node="w0")], [found]).proved
+
+
 def test_two_nodes_in_one_millisecond_are_given_the_benefit_of_the_order(tmp_path: Path) -> None:
     assert judge(tmp_path, call("a", 1, 2), call("b", 0, 1), limit=1).proved
     assert judge(tmp_path, call("b", 0, 1), call("a", 1, 2), limit=1).proved
