@@ -105,7 +105,8 @@ class Books:
                 leases = {lease for lease, (_, holder) in self._open.items() if holder == node}
                 for lease in leases:
                     del self._open[lease]
-                self._lost[node] = (event.time_s + self._patience_s + NODE_LOST_S, leases)
+                _, before = self._lost.get(node, (0.0, set()))
+                self._lost[node] = (event.time_s + self._patience_s + NODE_LOST_S, before | leases)
             case "retry":
                 status = event.fields.get("status_code")
                 self.retries += 1

@@ -149,6 +149,7 @@ def test_a_lost_node_may_have_worked_until_it_was_found_dead(tmp_path: Path) -> 
     dead = [*call("a", 5, 10, node="w0"), event("acquired", 10, lease="b", node="w0")]
     found = {"event": "node_lost", "ts": at(10.01), "node": "w0"}
     assert judge(tmp_path, dead, [found]).proved
+    assert judge(tmp_path, dead, [found, found]).proved  # by two who looked at the same time
     assert not judge(tmp_path, [*dead, event("released", 10, lease="c", node="w0")], [found]).proved
 
 
