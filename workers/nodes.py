@@ -128,6 +128,10 @@ class Registry:
             if text and (status := orjson.loads(text))
         ]
 
+    def silence(self, node: Node) -> None:
+        """End the beacon of a node that is proven dead: from now on its work may be claimed."""
+        self._redis.delete(self._keys.node(node.id))
+
     def bury(self, node: Node) -> int:
         """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
         k = self._keys

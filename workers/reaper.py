@@ -53,6 +53,8 @@ def reap(app: Any, registry: Registry, keys: Keys) -> int:
         dead = node.proven_dead()
         if heard and not dead:
             continue
+        if dead:  # a message that came back before would find its unit in living hands, and end
+            registry.silence(node)
         count = restore_messages(app, keys, node.id)
         restored += count
         if dead:
