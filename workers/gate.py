@@ -36,6 +36,7 @@ from workers.node_width import NodeWidth
 from workers.policy.admission import Outcome
 from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
+from workers.refusals import reconnect_when_refused
 from workers.signing import is_signed
 from workers.store.connection import AsyncStoreClient, connect, connect_async
 from workers.store.epoch import Epoch
@@ -377,6 +378,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     store: LeaseStore
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        reconnect_when_refused()
         self.gates: dict[str, Gate] = {}
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)

@@ -1,0 +1,16 @@
+"""Answers of a store in trouble are outages to the broker's client."""
+
+import redis
+from kombu import Connection
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
+
+from workers.refusals import reconnect_when_refused
+
+
+def test_a_refusal_is_a_lost_connection(redis_url):
+    reconnect_when_refused()
+    reconnect_when_refused()
+    with Connection(redis_url.replace("unix://", "redis+socket://").split("?")[0]) as connection:
+        errors = connection.connection_errors
+        assert all(issubclass(refusal, errors) for refusal in (ReadOnlyError, OutOfMemoryError, redis.ConnectionError))
+        assert errors.count(redis.ResponseError) == 1

@@ -1,0 +1,16 @@
+"""A Redis that refuses commands for a while is one that is away: the worker reconnects instead of ending.
+
+Read-only (a replica, a fail-over), full, or unblocked by a change of roles: kombu counts these answers as errors of a
+channel, which end a worker that gets one while it consumes. They pass, so consuming begins anew until they have.
+"""
+
+from __future__ import annotations
+
+from kombu.transport.redis import Transport
+from redis.exceptions import ResponseError
+
+
+def reconnect_when_refused() -> None:
+    """From now on, in this process, kombu's Redis transport treats an error answer as a lost connection."""
+    if ResponseError not in Transport.connection_errors:
+        Transport.connection_errors = (*Transport.connection_errors, ResponseError)
