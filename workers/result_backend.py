@@ -27,6 +27,7 @@ from redis.backoff import ExponentialBackoff
 
 from workers.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
 from workers.store.batches import Batches
+from workers.store.connection import tell_of_closed
 
 RETRIES = 8
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 1.0
@@ -64,6 +65,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
             retry_on_error=[redis.BusyLoadingError],
             **params,
         )
+        tell_of_closed(pool)
         return _LoopClient(Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:

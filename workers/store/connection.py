@@ -54,7 +54,7 @@ def connect_batching(url: str) -> AsyncStoreClient:
 
 
 def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
-    return redis.asyncio.BlockingConnectionPool.from_url(
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=ASYNC_CONNECTIONS,
         timeout=ANSWER_TIMEOUT_S,
@@ -62,3 +62,21 @@ def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
         retry_on_error=_RETRIED,
         **_options(),
     )
+    tell_of_closed(pool)
+    return pool
+
+
+def tell_of_closed(pool: redis.asyncio.ConnectionPool) -> None:
+    """Have the pool's connections raise redis-py's `ConnectionError`, and so be retried, where they are found closed
+    only when written to: uvloop raises RuntimeError then, which redis-py lets through."""
+    base: Any = pool.connection_class
+
+    class TellingConnection(base):  # type: ignore[misc]
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            try:
+                await super().send_packed_command(command, check_health)
+            except RuntimeError as error:
+                await self.disconnect(nowait=True)
+                raise StoreConnectionError(f"the connection was closed: {error}") from error
+
+    pool.connection_class = TellingConnection
