@@ -37,6 +37,7 @@ def test_the_versions_are_those_that_were_read(package):
         (Consumer.register_with_event_loop, ["self", "hub"]),
         (Consumer.create_task_handler, ["self"]),
         (Consumer.on_close, ["self"]),
+        (Consumer.on_connection_error_after_connected, ["self", "exc"]),
         (Consumer.on_send_event_buffered, ["self"]),
         (Consumer._flush_events, ["self"]),
         (Request.acknowledge, ["self"]),

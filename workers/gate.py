@@ -491,6 +491,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         if count:
             logger.warning("reconnected: %d messages put back, %d kept", count, len(working))
 
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
+        kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
+        for channel in self.connection.transport.channels or ():
+            channel.do_restore = False
+        super().on_connection_error_after_connected(exc)
+
     def on_close(self) -> None:
         super().on_close()
         for gate in self.gates.values():
