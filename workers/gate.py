@@ -29,7 +29,7 @@ from celery.worker.state import active_requests, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
-from workers.acknowledgement import batch_acks, pending_acks
+from workers.acknowledgement import BatchedQoS, batch_acks, pending_acks
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.governor import Governor
 from workers.node_width import NodeWidth
@@ -485,8 +485,12 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._flush_events()
 
     def _put_back_stranded(self) -> None:
-        """After a reconnect: messages that were taken by the lost connection and that nobody works on go back."""
-        working = frozenset(request._message.delivery_tag for request in active_requests) | pending_acks()
+        """After a reconnect: messages that were taken by the lost connection and that nobody works on go back.
+
+        So do those of control work, which is safe to repeat: only acknowledgements of batches outlive a connection.
+        """
+        kept = [r._message for r in list(active_requests) if isinstance(r._message.channel._qos, BatchedQoS)]
+        working = frozenset(message.delivery_tag for message in kept) | pending_acks()
         count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
         if count:
             logger.warning("reconnected: %d messages put back, %d kept", count, len(working))
