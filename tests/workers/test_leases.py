@@ -78,6 +78,17 @@ async def test_giving_back_and_asking_is_one_step(client, store):
     await check_books(client)
 
 
+async def test_an_ask_whose_answer_was_lost_is_repeated_and_counts_once(client, store):
+    """The store's client sends a command again when its connection breaks, though the server may have obeyed it."""
+    await limit(client, j=2)
+    ask = Asker(store)
+    assert (await ask("a")).verdicts == [G]
+    assert (await ask("a", "b", "c")).verdicts == [G, G, R]
+    await check_books(client)
+    await ask(give_back=["a", "b"])
+    assert await store.open_counts() == {}
+
+
 async def test_a_jobs_frozen_limit_binds_it_and_the_largest_binds_all(client, store):
     await limit(client, small=1, large=3)
     ask = Asker(store)

@@ -117,7 +117,8 @@ for i, given in ipairs(wanted) do
     job_limit[want.job] = tonumber(redis.call('HGET', KEYS[6], want.job) or -1)
   end
   verdicts[i], reasons[i], waits[i] = 0, '', -1
-  if job_limit[want.job] < 0 then verdicts[i] = 2
+  if redis.call('HEXISTS', KEYS[3], want.id) == 1 then verdicts[i] = 1  -- asked again, since the answer was lost
+  elseif job_limit[want.job] < 0 then verdicts[i] = 2
   else
     local reason, wait = barred(want)
     if not reason then
