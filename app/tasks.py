@@ -16,8 +16,9 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore
+from redis.exceptions import RedisError
 
-from app import messages
+from app import logs, messages
 from app.celery import app
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Token
@@ -45,7 +46,10 @@ class Evaluate(Task):  # type: ignore[misc]
 @app.task(base=Evaluate, bind=True, name=messages.EVALUATE, queue=CONTROL_QUEUE)
 async def evaluate(self: Any, job_id: str) -> None:
     """Start a job. The task's result is stored when the job completes: that is what `.get()` waits for."""
-    await services().start(job_id)
+    try:
+        await services().start(job_id)
+    except (RedisError, OSError) as error:  # a failure would be the job's result; the housekeeping starts it again
+        logs.store_away(error, job=job_id)
     raise Ignore  # its result is stored when the job completes
 
 
