@@ -56,11 +56,10 @@ class BatchedQoS(redis.QoS):  # type: ignore[misc]
             super().append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        if get_event_loop() is None:
-            super().ack(delivery_tag)
-            return
         virtual.QoS.ack(self, delivery_tag)
         self._pending.add(delivery_tag)
+        if get_event_loop() is None:
+            self._pending.flush()
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         self._pending.flush()
@@ -91,8 +90,8 @@ class _PendingAcks:
     def flush(self) -> None:
         self._asked = False
         tags = list(self.tags)
-        if not tags or self._qos is None:
-            return
+        if not tags or self._qos is None or self._qos.channel.connection is None:
+            return  # the next channel brings them
         try:
             self._qos.delete(tags)
         except self._qos.channel.connection_errors as error:

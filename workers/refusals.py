@@ -6,11 +6,24 @@ channel, which end a worker that gets one while it consumes. They pass, so consu
 
 from __future__ import annotations
 
-from kombu.transport.redis import Transport
+from kombu.transport import virtual
+from kombu.transport.redis import Channel, QoS, Transport
 from redis.exceptions import ResponseError
 
 
+class OutlivedQoS(QoS):  # type: ignore[misc]
+    """A task may end after the channel that brought it: its message has been put back, and comes again."""
+
+    def ack(self, delivery_tag: str) -> None:
+        if self.channel.closed:
+            virtual.QoS.ack(self, delivery_tag)
+        else:
+            super().ack(delivery_tag)
+
+
 def reconnect_when_refused() -> None:
-    """From now on, in this process, kombu's Redis transport treats an error answer as a lost connection."""
+    """From now on, in this process, kombu's Redis transport treats an error answer as a lost connection, and outlives
+    acknowledgements over a lost one."""
     if ResponseError not in Transport.connection_errors:
         Transport.connection_errors = (*Transport.connection_errors, ResponseError)
+        Channel.QoS = OutlivedQoS

@@ -14,3 +14,16 @@ def test_a_refusal_is_a_lost_connection(redis_url):
         errors = connection.connection_errors
         assert all(issubclass(refusal, errors) for refusal in (ReadOnlyError, OutOfMemoryError, redis.ConnectionError))
         assert errors.count(redis.ResponseError) == 1
+
+
+def test_a_task_may_outlive_the_channel_that_brought_it(redis_url):
+    reconnect_when_refused()
+    with Connection(redis_url.replace("unix://", "redis+socket://").split("?")[0]) as connection:
+        channel = connection.channel()
+        queue = connection.SimpleQueue("q", channel=channel)
+        queue.put({"n": 1})
+        message = queue.get(timeout=5)
+        channel.do_restore = False
+        channel.close()
+        connection.collect()
+        message.ack()
