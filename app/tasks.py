@@ -16,6 +16,7 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore
+from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from app import logs, messages
@@ -48,7 +49,8 @@ async def evaluate(self: Any, job_id: str) -> None:
     """Start a job. The task's result is stored when the job completes: that is what `.get()` waits for."""
     try:
         await services().start(job_id)
-    except (RedisError, OSError) as error:  # a failure would be the job's result; the housekeeping starts it again
+    except (RedisError, OSError, KombuError) as error:
+        # A failure would be the job's result, though the housekeeping starts it again.
         logs.store_away(error, job=job_id)
     raise Ignore  # its result is stored when the job completes
 

@@ -2,6 +2,8 @@
 
 import pytest
 from celery.exceptions import Ignore
+from kombu.exceptions import OperationalError
+from redis.exceptions import ReadOnlyError
 
 from app.tasks import evaluate, judge_batch, judge_dimension
 
@@ -12,12 +14,13 @@ def test_a_units_message_is_acknowledged_after_its_work(task):
     assert task.gated
 
 
-async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch):
+@pytest.mark.parametrize("error", [ConnectionError, ReadOnlyError, OperationalError])
+async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     """What is raised here would be what `.get()` gives to the caller, though the job will run."""
 
     class Away:
         async def start(self, job_id):
-            raise ConnectionError
+            raise error
 
     monkeypatch.setattr("app.tasks.services", Away)
     with pytest.raises(Ignore):
