@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 .PHONY: help
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
-		printf '  make %-10s %s\n' "$$target" "$$text"; done
+		printf '  make %-15s %s\n' "$$target" "$$text"; done
 
 $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed (Debian: apt-get install python3-venv)"; exit 1; }
@@ -63,6 +63,18 @@ bench: setup ## measure the pipeline against a simulated provider (BENCH='--only
 .PHONY: simulate
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
 	$(BIN)/python -m workers.simulation $(SIMULATE)
+
+.PHONY: chaos chaos-full simulate-ledger recovery mutants
+chaos: setup ## 200 seeded runs of faults against real processes; every violation prints the command that replays it
+	$(BIN)/python -m chaos --runs 200 $(CHAOS)
+chaos-full: setup ## 2,000 of them
+	$(BIN)/python -m chaos --runs 2000 $(CHAOS)
+simulate-ledger: setup ## the pipeline's own code over the real scripts in virtual time, 10,000 seeds
+	$(BIN)/python -m chaos.virtual --seeds 10000
+recovery: setup ## recovery times after kills, restarts, resets and freezes
+	$(BIN)/python -m chaos.measure
+mutants: setup ## plant bugs, one at a time, and see which test catches each
+	$(BIN)/python -m chaos.mutants
 
 .PHONY: lock clean
 lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own

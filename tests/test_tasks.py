@@ -1,11 +1,14 @@
 """What the tasks promise to the broker, whatever the configuration says."""
 
+from types import SimpleNamespace
+
 import pytest
 from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 from redis.exceptions import ReadOnlyError
 
-from app.tasks import evaluate, judge_batch, judge_dimension
+from app.judging import Outcome
+from app.tasks import _judge, evaluate, judge_batch, judge_dimension
 
 
 @pytest.mark.parametrize("task", [judge_batch, judge_dimension])
@@ -25,3 +28,15 @@ async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     monkeypatch.setattr("app.tasks.services", Away)
     with pytest.raises(Ignore):
         await evaluate.run("j")
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_a_unit_that_comes_again_is_not_counted_by_its_chord(monkeypatch, counts):
+    class Judging:
+        async def judge(self, *_):
+            return Outcome(counts=counts)
+
+    monkeypatch.setattr("app.tasks.services", lambda: SimpleNamespace(judge=Judging()))
+    task = SimpleNamespace(request=SimpleNamespace(chord="the chord", get=lambda _: None))
+    await _judge(task, "j", 0, 0, "0", 0)
+    assert task.request.chord == ("the chord" if counts else None)

@@ -529,3 +529,31 @@ async def test_a_store_that_has_forgotten_its_scripts_is_told_them_again(bench):
         mine = await claim(bench.one, ref, position)
         bench.redis.script_flush()
         assert (await record(bench.one, ref, mine)).written == [Written.NEW]
+
+
+# ---------------------------------------------------------------------------------------------------- safeguards
+async def test_a_message_that_is_due_stays_due_until_its_claim(bench):
+    """Whoever takes it may die before it is sent."""
+    ref = await bench.started()
+    mine = await claim(bench.one, ref, 0)
+    await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0)], [Due(Token(0), 0)])
+    assert await bench.one.take_due() == [(ref, Token(0))]
+    assert await bench.two.take_due() == []
+    assert bench.redis.zrange(bench.one.keys.due, 0, -1) == [f"{ref}|0"]
+    assert (await claim(bench.two, ref, 0)).verdict is Verdict.RUN
+    assert bench.redis.zcard(bench.one.keys.due) == 0
+
+
+async def test_a_cancelled_job_has_no_limit_left_to_be_granted_by(bench):
+    await bench.started()
+    assert bench.redis.hgetall(KEYS.job_limits) == {"j": "5"}
+    bench.client.cancel("j")
+    assert bench.redis.hgetall(KEYS.job_limits) == {}
+
+
+async def test_a_claim_that_outlives_the_longest_call_ends_though_its_node_lives(bench):
+    ref = await bench.started()
+    mine = await claim(bench.one, ref, 0)
+    impatient = Ledger(bench.asyncs, KEYS, bench.nodes[1].id, claim_ms=0)
+    heir = await claim(impatient, ref, 0)
+    assert (heir.verdict, heir.fence) == (Verdict.RUN, mine.fence + 1)
