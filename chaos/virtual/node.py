@@ -1,0 +1,439 @@
+"""One simulated worker process: the product's own parts on a loop of its own, wires and tasks by the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+from redis.exceptions import ConnectionError as StoreConnectionError
+
+import workers.nodes
+from app.domain.failure import FailureKind
+from app.domain.opinion import Usage
+from app.domain.retry import RetryPolicy
+from app.gathering import Gatherer
+from app.housekeeping import Housekeeper
+from app.judging import Judge
+from app.ledger.keys import PageRef
+from app.ledger.ledger import JobRecord, Ledger, Token
+from app.planning import PageMessages, Planner
+from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from app.services import CLAIM_GRACE_S, Services
+from chaos.virtual.loop import NodeLoop
+from chaos.virtual.world import Chord, Message, World
+from workers.gate import Admitted, Gate
+from workers.nodes import BEACON_S
+from workers.store.leases import LeaseStore
+from workers.store.scripts import script_text
+
+BURY = Path(workers.nodes.__file__).parent / "store" / "bury.lua"
+CALL_TIMEOUT_S = 20.0
+LEASE_S = CALL_TIMEOUT_S + 10.0
+SLOTS = 8
+ANNOUNCE_EVERY_S = 1.0
+PULL_EVERY_S = 0.25
+IDLE_EVERY_S = 1.0
+WIRE_S = 0.004
+
+
+class Wire:
+    """A node's client of the store: every command travels, and so may be late, lost, or lost on the way back.
+
+    Keys with an expiry get it in virtual time. Scripts get the world's clock for an empty `now_ms`.
+    """
+
+    def __init__(self, world: World, node: Node) -> None:
+        self._world, self._node = world, node
+        self._scripts: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        command = getattr(self._world.client, name)
+        return lambda *args, **options: self.trip(lambda: command(*args, **options))
+
+    def set(self, key: str, value: str, *, px: int, nx: bool = False) -> Awaitable[Any]:
+        def act() -> Any:
+            done = self._world.client.set(key, value, nx=nx)
+            if done:
+                self._world.expiries[key] = self._world.now + px / 1000
+            return done
+
+        return self.trip(act)
+
+    def hget(self, key: str, field_: str) -> Awaitable[Any]:
+        if key == self._world.keys.clock:
+            return self.trip(lambda: self._world.now_ms)
+        return self.trip(lambda: self._world.client.hget(key, field_))
+
+    def time(self) -> Awaitable[Any]:
+        return self.trip(lambda: divmod(self._world.now_ms * 1000, 1_000_000))
+
+    def register_script(self, text: str) -> Callable[..., Awaitable[Any]]:
+        script = self._world.client.register_script(text)
+
+        def call(keys: list[str], args: list[Any] | None = None) -> Awaitable[Any]:
+            return self.trip(lambda: script(keys=keys, args=self._dated(list(args or ()))))
+
+        return call
+
+    def _dated(self, args: list[Any]) -> list[Any]:
+        return [self._world.now_ms, *args[1:]] if args and args[0] == "" else args
+
+    def pipeline(self, transaction: bool = False) -> Any:
+        pipe = self._world.client.pipeline(transaction=transaction)
+        execute = pipe.execute
+        pipe.execute = lambda: self.trip(execute)
+        return pipe
+
+    async def trip(self, act: Callable[[], Any]) -> Any:
+        """There and back. The command is one step; a node that dies meanwhile never hears of it."""
+        world, node = self._world, self._node
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        trouble = world.now < node.cut_until
+        if (trouble and world.chance.random() < 0.7) or world.chance.random() < world.odds.store_error:
+            world.later(world.chance.uniform(0.01, 2.0 if trouble else 0.05), lambda: node.deliver(answer, _LOST))
+            return await answer
+
+        def arrive() -> None:
+            world.commands += 1
+            result: Any = act()
+            if world.now < node.cut_until or world.chance.random() < world.odds.answer_lost:
+                if world.chance.random() < 0.5:  # redis-py sends the command again by itself
+                    world.later(world.chance.uniform(0.01, 0.1), arrive)
+                    return
+                result = _LOST
+            world.later(world.chance.uniform(0, WIRE_S), lambda: node.deliver(answer, result))
+
+        world.later(world.chance.uniform(0, WIRE_S), arrive)
+        return await answer
+
+
+_LOST = object()
+
+
+@dataclass
+class Request:
+    """Stands for Celery's request in the gate."""
+
+    unit: Admitted
+    tag: int
+    message: Message
+    announced: bool = False
+    dropped: bool = False
+    lease: Any = None
+    _request_dict: dict[str, Any] = field(default_factory=dict)
+
+
+class Silent:
+    """The gate's observer."""
+
+    def queueing(self, *_: Any) -> None: ...
+    def acquired(self, *_: Any) -> None: ...
+    def released(self, *_: Any) -> None: ...
+    def over_share(self, *_: Any) -> None: ...
+
+
+class SimServices(Services):
+    """The product's start and plan, over the simulation's parts."""
+
+    def __init__(self, node: Node, limit: int) -> None:
+        self.ledger, self._planner, self.gatherer = node.ledger, node.planner, node.gatherer
+        self._frozen_limit = limit
+
+    def _limit(self) -> int:
+        return self._frozen_limit
+
+
+class Node:
+    """One worker process. `lanes` are the names of the pools that it serves."""
+
+    def __init__(self, world: World, name: str, pools: list[str], shape: dict[str, Any]) -> None:
+        self.world, self.name, self.pools = world, name, pools
+        self.alive, self.frozen, self.cut_until = True, False, 0.0
+        self.loop = NodeLoop(lambda: world.now)
+        self.judging: dict[int, Message] = {}
+        self.wire = Wire(world, self)
+        self.ledger = Ledger(self.wire, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000))
+        self.judge = Judge(
+            self.ledger, provider=lambda _: self, model=lambda _: "m",
+            policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
+            call_timeout_s=lambda _: CALL_TIMEOUT_S,
+        )  # fmt: skip
+        self.gatherer = Gatherer(
+            self.ledger, results_dir="", retention_s=86_400, model=lambda _: "m", announce=self._announce
+        )
+        self.planner = Planner(self.ledger, self._page, self._pool_limit, window_s=2.0, page_max=shape["page_max"])
+        self.services = SimServices(self, world.limit)
+        self.housekeeper = Housekeeper(
+            self.ledger, self, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
+            govern=self._nothing,
+        )  # fmt: skip
+        # What the gate wants of its host.
+        self.config = self
+        self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
+        self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
+        self.store = LeaseStore(self.wire, world.keys)
+        self.gates = {pool: Gate(self, pool) for pool in pools}  # type: ignore[arg-type]
+        self._leases = 0
+        self._bury = world.client.register_script(script_text(BURY))
+        self.begin()
+
+    # ------------------------------------------------------------------ life
+    def begin(self) -> None:
+        asyncio._set_running_loop(self.loop)
+        try:
+            tasks = [self._beacon(), self.housekeeper.run(), self._consume(), *(g.run() for g in self.gates.values())]
+            self.tasks = [self.loop.create_task(task) for task in tasks]
+        finally:
+            asyncio._set_running_loop(None)
+
+    def excuse(self) -> None:
+        """What this node works on may be paid for twice: it dies, or others take it for dead."""
+        for message in self.judging.values():
+            lane_job = message.args
+            self.world.excused.update(self.world.units_of(lane_job[1], lane_job[2], lane_job[3]))
+
+    def kill(self) -> None:
+        self.alive = False
+        self.excuse()
+        for number, call in list(self.world.open.items()):
+            if call.node == self.name:
+                self.world.hang_up(number)
+        self.world.tell(f"{self.name} is killed")
+
+    def deliver(self, answer: asyncio.Future[Any], result: Any) -> None:
+        if not self.alive or answer.done():
+            return
+
+        def settle() -> None:
+            if answer.done():
+                return
+            if result is _LOST:
+                answer.set_exception(StoreConnectionError("simulated"))
+            else:
+                answer.set_result(result)
+
+        self.loop.call_soon(settle)
+
+    async def _beacon(self) -> None:
+        key = self.world.keys.node(self.name)
+        while True:
+            try:
+                await self.wire.hset(self.world.keys.nodes, self.name, "{}")
+                await self.wire.set(key, "alive", px=int(BEACON_S * 1000))
+            except StoreConnectionError:
+                pass
+            await asyncio.sleep(ANNOUNCE_EVERY_S)
+
+    def _reap(self) -> int:
+        """As workers.reaper.reap: the dead are buried, the silent are relieved of their messages."""
+        world, restored = self.world, 0
+        for name in world.client.hkeys(world.keys.nodes):
+            other = world.nodes[name]
+            heard = bool(world.client.exists(world.keys.node(name)))
+            if heard and other.alive:
+                continue
+            restored += world.restore(name)
+            if other.alive:
+                other.excuse()
+                world.client.hdel(world.keys.nodes, name)
+            else:
+                k = world.keys
+                self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(name)], args=[name, k.freed])
+        return restored
+
+    @staticmethod
+    async def _nothing() -> None: ...
+
+    # ------------------------------------------------------------------ the gate's host
+    def lease_s(self, _pool: str) -> float:
+        return LEASE_S
+
+    def governor(self) -> Any:
+        return self
+
+    async def tick(self, _pool: str) -> None: ...
+
+    def free_slots(self) -> int:
+        return max(0, SLOTS - len(self.judging))
+
+    def new_lease_id(self) -> str:
+        self._leases += 1
+        return f"{self.name}/{self._leases}"
+
+    def on_loop(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(callback)
+
+    def start_request(self, request: Request) -> None:
+        self.judging[request.tag] = request.message
+        self.loop.create_task(self._judge(request))
+
+    # ------------------------------------------------------------------ consuming
+    async def _consume(self) -> None:
+        while True:
+            for pool, gate in self.gates.items():
+                while gate.room() > 0 and (taken := self.world.take(pool, self.name)) is not None:
+                    tag, message = taken
+                    gate.hold(Request(Admitted(message.args[0], "p", {}), tag, message))  # type: ignore[arg-type]
+            taken = self.world.take("control", self.name)
+            if taken is not None:
+                self.loop.create_task(self._control(*taken))
+            idle = taken is None and not any(self.world.queues[pool] for pool in self.pools)
+            await asyncio.sleep(self.world.chance.uniform(0.01, IDLE_EVERY_S if idle else PULL_EVERY_S))
+
+    def _ack(self, tag: int) -> None:
+        self.world.unacked[self.name].pop(tag, None)
+
+    async def _judge(self, request: Request) -> None:
+        """As app.tasks does it."""
+        job_id, lane, page, token = request.message.args
+        ref = PageRef(job_id, lane, page)
+        try:
+            outcome = await self.judge.judge(ref, Token.parse(token), request.lease)
+            counts = outcome.counts and request.message.header
+            if outcome.follow_ups:
+                job = await self.judge.job(job_id)
+                assert job is not None
+                for follower in outcome.follow_ups:
+                    if request.message.header:
+                        self.world.chords[str(ref)].size += 1
+                    self._send(job, ref, follower, header=request.message.header)
+            if outcome.plan:
+                await self.plan(job_id, lane)
+            if outcome.gather:
+                await self.gather(ref)
+            if counts:
+                await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
+                self.world.ended(ref, Message("gather", tuple(ref)))
+        except StoreConnectionError as error:
+            self.world.tell(f"{self.name}: {request.message} failed: {error}")
+        finally:
+            self.judging.pop(request.tag, None)
+        await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
+        self._ack(request.tag)
+        if request.lease is not None:
+            request.lease.release()
+
+    async def _control(self, tag: int, message: Message) -> None:
+        """As Celery does it: a task that fails is acknowledged, too."""
+        try:
+            await self._do(message)
+        except StoreConnectionError as error:
+            self.world.tell(f"{self.name}: {message} failed: {error}")
+        self._ack(tag)
+
+    async def _do(self, message: Message) -> None:
+        match message.name, message.args:
+            case "start", (job_id,):
+                await self.services.start(job_id)
+            case "plan", (job_id, lane):
+                await self.services.plan(job_id, lane)
+            case "gather", (job_id, lane, page):
+                gathered = await self.gatherer.gather(PageRef(job_id, lane, page))
+                if gathered.plan:
+                    await self.services.plan(job_id, lane)
+                if gathered.finish:
+                    await self.finish(job_id)
+            case "finish", (job_id,):
+                if await self.gatherer.finish(job_id):
+                    self.world.completions[job_id] += 1
+
+    # ------------------------------------------------------------------ what the product calls `Messages`
+    async def _wired(self) -> None:
+        await asyncio.sleep(self.world.chance.uniform(0, 2 * WIRE_S))
+
+    async def _page(self, job: JobRecord, page: PageMessages) -> None:
+        """The header first, the chord's size with it; a planner may die in the middle."""
+        self.world.chords[str(page.ref)] = Chord(len(page.tokens))
+        for n, token in enumerate(page.tokens):
+            if n % 4 == 0:
+                await self._wired()
+            self._send(job, page.ref, token, header=True)
+
+    def _send(self, job: JobRecord, ref: PageRef, token: Token, *, header: bool) -> None:
+        pool = self.world.chance.choice(job.lanes[ref.lane].pools)
+        self.world.publish(pool, Message("judge", (*ref, str(token)), header))
+
+    async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
+        await self._wired()
+        self._send(job, ref, token, header=True)
+
+    async def start(self, job_id: str) -> None:
+        await self._wired()
+        self.world.publish("control", Message("start", (job_id,)))
+
+    async def gather(self, ref: PageRef) -> None:
+        await self._wired()
+        self.world.publish("control", Message("gather", tuple(ref)))
+
+    async def plan(self, job_id: str, lane: int) -> None:
+        await self._wired()
+        self.world.publish("control", Message("plan", (job_id, lane)))
+
+    async def finish(self, job_id: str) -> None:
+        await self._wired()
+        self.world.publish("control", Message("finish", (job_id,)))
+
+    async def queues_empty(self, pools: Collection[str]) -> bool:
+        await self._wired()
+        return not any(self.world.queues[pool] for pool in pools)
+
+    async def _pool_limit(self, _pool: str) -> int:
+        return self.world.limit
+
+    def _announce(self, job_id: str, report: dict[str, Any]) -> None:
+        told = orjson.dumps(report, option=orjson.OPT_SORT_KEYS)
+        if self.world.announced.setdefault(job_id, told) != told:
+            self.world.fail(f"I2: two reports of job {job_id}")
+
+    # ------------------------------------------------------------------ what the product calls `Provider`
+    structured_output = True
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        world = self.world
+        number = world.call(self.name, f"{request.system} {request.user}")
+        call, odds = world.calls[number], world.odds
+        fate = world.chance.random()
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        result: Any = "good"
+        if fate < odds.refuse:
+            result = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=1.0)
+        elif fate < odds.refuse + odds.spoil:
+            result = "spoilt"
+        elif fate < odds.refuse + odds.spoil + odds.hang:
+            result = None
+        else:
+            call.good = True
+
+        def end() -> None:
+            if number in world.open:
+                world.hang_up(number)
+                if call.good:
+                    world.good.update(call.units)
+                if result is not None:
+                    self.deliver(answered, result)
+
+        # Even one that hangs is cut by the provider in the end: nobody can do it for a frozen caller.
+        world.later(world.chance.uniform(0.1, 3.0) if result is not None else CALL_TIMEOUT_S + 5, end)
+        try:
+            reply = await answered
+        finally:
+            world.hang_up(number)
+        if isinstance(reply, ProviderFailure):
+            raise reply
+        return ChatReply(_answer(call.units, reply == "good", request), "m", Usage(), structured=True)
+
+    async def close(self) -> None: ...
+
+
+def _answer(units: list[tuple[int, int, int]], good: bool, request: ChatRequest) -> str:
+    opinion = {"argument": "so", "cited_evidence": [], "score": 5}
+    if not good:
+        return "{"
+    if request.schema is not None and "opinions" in orjson.dumps(request.schema).decode():
+        return orjson.dumps({"opinions": [{"criterion_id": f"d{d}", **opinion} for _, _, d in units]}).decode()
+    return orjson.dumps(opinion).decode()
