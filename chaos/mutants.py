@@ -1,0 +1,297 @@
+"""Planted bugs, and which test catches each.
+
+    python -m chaos.mutants [--only name,name] [--table docs/mutants.md]
+
+Each is planted in a copy of the tree, where the fast tests run until one fails. A bug that none catches asks for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("app", "workers", "config", "tests", "chaos", "pyproject.toml")
+FAST_TESTS = (
+    "tests/ledger", "tests/workers/test_leases.py", "tests/workers/test_nodes.py", "tests/workers/test_reaper.py",
+    "tests/test_tasks.py", "tests/chaos/test_virtual.py",
+)  # fmt: skip
+DEADLINE_S = 240
+
+
+class Mutant(NamedTuple):
+    """`old` stands once in the file."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "a later result overwrites the first",
+        "app/ledger/record.lua",
+        "if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then verdict = 'again'\n  elseif not u or",
+        "if not u or",
+    ),
+    Mutant(
+        "a result is written whatever its fence",
+        "app/ledger/record.lua",
+        "elseif not u or u.fence ~= entry[2] then verdict, stale",
+        "elseif not u then verdict, stale",
+    ),
+    Mutant("a result counts down twice", "app/ledger/record.lua", "'left', -new)", "'left', -2 * new)"),
+    Mutant(
+        "results do not empty the lane's window",
+        "app/ledger/record.lua",
+        "'open:' .. lane, -new)",
+        "'open:' .. lane, 0)",
+    ),
+    Mutant(
+        "the last result of an unchorded page gathers nothing",
+        "app/ledger/record.lua",
+        "then reply[3] = 1 end",
+        "then reply[3] = 0 end",
+    ),
+    Mutant(
+        "a claim ignores the owner",
+        "app/ledger/claim.lua",
+        "elseif others and in_living_hands(u, ARGV[3], now, tonumber(ARGV[7])) then",
+        "elseif false then",
+    ),
+    Mutant("a claim's fence does not grow", "app/ledger/claim.lua", "u.fence + 1, node, now", "u.fence, node, now"),
+    Mutant(
+        "nothing is ever quarantined",
+        "app/ledger/claim.lua",
+        "elseif u.deaths >= tonumber(ARGV[6]) then",
+        "elseif false then",
+    ),
+    Mutant(
+        "a cancelled job goes on calling",
+        "app/ledger/claim.lua",
+        "if state ~= 'running' then verdict = 'cancelled'",
+        "if false then verdict = 'cancelled'",
+    ),
+    Mutant("a unit runs before its wait is over", "app/ledger/claim.lua", "elseif waiting then", "elseif false then"),
+    Mutant(
+        "a paid call before a death is not told",
+        "app/ledger/claim.lua",
+        "if u.owner ~= '' and u.calls > 0 then",
+        "if false then",
+    ),
+    Mutant(
+        "a unit is deferred whatever the fence",
+        "app/ledger/defer.lua",
+        "elseif not u or u.fence ~= entry[2] then",
+        "elseif not u then",
+    ),
+    Mutant(
+        "a deferred unit keeps its owner",
+        "app/ledger/defer.lua",
+        "entry[3], entry[4], ''",
+        "entry[3], entry[4], u.owner",
+    ),
+    Mutant(
+        "a due message is forgotten when it is taken",
+        "app/ledger/take_due.lua",
+        "redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), member)",
+        "redis.call('ZREM', KEYS[1], member)",
+    ),
+    Mutant(
+        "a page is gathered while units are open",
+        "app/ledger/take_page.lua",
+        "if tonumber(left) > 0 then",
+        "if false then",
+    ),
+    Mutant(
+        "a job ends with its first page",
+        "app/ledger/close_page.lua",
+        "redis.call('SCARD', KEYS[3]) == 0 and 1 or 0",
+        "1",
+    ),
+    Mutant(
+        "a job ends before all is planned",
+        "app/ledger/close_page.lua",
+        "~= '' then finish = 0 end",
+        "~= '' then finish = finish end",
+    ),
+    Mutant(
+        "a job completes twice",
+        "app/ledger/complete.lua",
+        "if redis.call('HGET', KEYS[1], 'state') ~= 'finishing' then return 0 end",
+        "",
+    ),
+    Mutant(
+        "a completion is announced only by who made it",
+        "app/ledger/complete.lua",
+        "redis.call('SADD', KEYS[6], ARGV[2])",
+        "",
+    ),
+    Mutant(
+        "another job under the same id is taken for the same",
+        "app/ledger/submit.lua",
+        "digest == ARGV[3] and 'same' or 'other'",
+        "'same'",
+    ),
+    Mutant(
+        "a job that is not started is not looked after",
+        "app/ledger/submit.lua",
+        "redis.call('ZADD', KEYS[5], now + tonumber(ARGV[4]), ARGV[2])",
+        "",
+    ),
+    Mutant(
+        "a cancelled job is still granted leases", "app/ledger/cancel.lua", "redis.call('HDEL', KEYS[2], ARGV[2])", ""
+    ),
+    Mutant(
+        "a job's limit is not frozen",
+        "app/ledger/start.lua",
+        "if state ~= 'submitted' then return {state or '', 0} end",
+        "",
+    ),
+    Mutant(
+        "two planners open the same page",
+        "app/ledger/open_page.lua",
+        "if (redis.call('HGET', KEYS[1], 'page:' .. lane) or '0') ~= ARGV[3] then return -1 end",
+        "",
+    ),
+    Mutant(
+        "the units of the dead are not found",
+        "app/ledger/find_lost.lua",
+        "return not in_living_hands(u, ARGV[3], now, tonumber(ARGV[6])), false",
+        "return false, false",
+    ),
+    Mutant(
+        "a lost message is not found",
+        "app/ledger/find_lost.lua",
+        "if not u then return nothing_waits, true end",
+        "if not u then return false, true end",
+    ),
+    Mutant("a claim never ends while its node lives", "app/ledger/unit.lua", "now - u.at < claim_ms and ", ""),
+    Mutant(
+        "all pools together may have one call more",
+        "workers/store/admit.lua",
+        "if open_all >= cap or (",
+        "if open_all > cap or (",
+    ),
+    Mutant(
+        "a pool may have one call more", "workers/store/enforce.lua", "if open >= limit then", "if open > limit then"
+    ),
+    Mutant("leases never run out", "workers/store/admit.lua", "'-inf', now_ms, 'LIMIT'", "'-inf', '-inf', 'LIMIT'"),
+    Mutant(
+        "a lease given back twice counts twice",
+        "workers/store/release.lua",
+        "      redis.call('HDEL', holders_key, id)\n",
+        "",
+    ),
+    Mutant(
+        "the leases of the living are buried with the dead",
+        "workers/store/bury.lua",
+        "== ARGV[1] then mine",
+        "~= '' then mine",
+    ),
+    Mutant(
+        "the lease clock follows every jump", "workers/store/clock.lua", "math.max(0, math.min(5000, step))", "step"
+    ),
+    Mutant(
+        "silence is taken for death",
+        "workers/reaper.py",
+        "dead = node.proven_dead()",
+        "dead = not heard or node.proven_dead()",
+    ),
+    Mutant("messages come back while the dead seem alive", "workers/reaper.py", "registry.silence(node)", "pass"),
+    Mutant(
+        "leases of an unknown grant are kept",
+        "workers/gate.py",
+        "[*given, *(w.lease for w in wants), *self._give_back]",
+        "[*given, *self._give_back]",
+    ),
+    Mutant(
+        "a batch of returned leases is lost with its answer",
+        "workers/gate.py",
+        "self._give_back = [*given, *(w.lease for w in wants), *self._give_back]",
+        "self._give_back = [*(w.lease for w in wants), *self._give_back]",
+    ),
+    Mutant(
+        "a rate limit spends an attempt",
+        "app/judging.py",
+        'spends_attempt = decision.spends == "attempt"',
+        "spends_attempt = True",
+    ),
+    Mutant("two copies of a message call at once", "app/judging.py", "if (ref, token) in self._working:", "if False:"),
+    Mutant(
+        "the ledger forgets a page before its file is written",
+        "app/gathering.py",
+        "            await asyncio.to_thread(self._write, ref, page)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "messages are acknowledged before the work",
+        "app/tasks.py",
+        '    Request = "workers.gate:AdmittedRequest"\n    acks_late = True',
+        '    Request = "workers.gate:AdmittedRequest"\n    acks_late = False',
+    ),
+    Mutant("a unit that waits counts for its chord", "app/tasks.py", "        self.request.chord = None\n", ""),
+)
+
+
+def caught_by(mutant: Mutant) -> str:
+    """The first test that fails, or ''."""
+    with tempfile.TemporaryDirectory(prefix="dicast-mutant-") as name:
+        folder = Path(name)
+        for part in COPIED:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, folder / part)
+        path = folder / mutant.file
+        text = path.read_text()
+        assert text.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} has moved on"
+        path.write_text(text.replace(mutant.old, mutant.new))
+        command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *FAST_TESTS]
+        try:
+            run = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "the tests do not end"
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+        assert run.returncode in (0, 1), run.stdout[-2000:]
+        return failed[0] if failed else ""
+
+
+def main() -> int:
+    """Exit status 1 if a mutant lives."""
+    parser = argparse.ArgumentParser("python -m chaos.mutants", description=__doc__)
+    parser.add_argument("--only", help="a part of the names")
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--table", type=Path)
+    wish = parser.parse_args()
+    chosen = [m for m in MUTANTS if not wish.only or any(part in m.name for part in wish.only.split(","))]
+    began = time.monotonic()
+    lines = ["| planted bug | file | caught by |", "|---|---|---|"]
+    living = 0
+    with ThreadPoolExecutor(wish.parallel) as pool:
+        for mutant, test in zip(chosen, pool.map(caught_by, chosen), strict=True):
+            living += not test
+            shown = test.removeprefix("tests/") or "**nothing**"
+            lines.append(f"| {mutant.name} | `{mutant.file}` | {shown} |")
+            print(lines[-1], flush=True)
+    print(f"{len(chosen) - living} of {len(chosen)} caught, {time.monotonic() - began:.0f} s")
+    if wish.table:
+        wish.table.write_text("\n".join(lines) + "\n")
+    return 1 if living else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
