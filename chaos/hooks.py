@@ -1,0 +1,94 @@
+"""Imported by workers under test (`celery -A app worker -I chaos.hooks`): places to die at, and shorter clocks.
+
+Nothing of this is in the product: a worker without this import has neither.
+
+CHAOS_ARM      a file that, while it exists, holds "point n": the first process that comes to that point for the n-th
+               time from then on takes the file away and kills itself
+CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, still pages, unattended jobs)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import app.housekeeping
+import app.judging
+import app.ledger.client
+import app.ledger.ledger
+import app.messages
+import app.planning
+import workers.nodes
+
+POINTS = {
+    "after-acquire": (app.judging.Judge, "_judge", "before"),
+    "after-claim": (app.ledger.ledger.Ledger, "claim", "after"),
+    "after-answer": (app.judging.Judge, "_read_one", "before"),
+    "after-store": (app.ledger.ledger.Ledger, "record", "after"),
+    "before-complete": (app.ledger.ledger.Ledger, "complete", "before"),
+    "after-complete": (app.ledger.ledger.Ledger, "complete", "after"),
+    "before-close-page": (app.ledger.ledger.Ledger, "close_page", "before"),
+    "after-close-page": (app.ledger.ledger.Ledger, "close_page", "after"),
+    "after-open-page": (app.ledger.ledger.Ledger, "open_page", "after"),
+    "after-publish": (app.messages.Messages, "page", "after"),
+    "after-start": (app.ledger.ledger.Ledger, "start", "after"),
+    "after-take-due": (app.ledger.ledger.Ledger, "take_due", "after"),
+}
+"""Name -> the coroutine function beside which the process dies. `take_due` counts only when something was due."""
+LONG_CLOCKS = (
+    (app.ledger.ledger, "PAGE_STILL_MS"),
+    (app.housekeeping, "PAGE_STILL_MS"),
+    (app.ledger.ledger, "UNCLAIMED_MS"),
+    (app.judging, "UNCLAIMED_MS"),
+    (app.ledger.client, "UNATTENDED_MS"),
+    (app.ledger.ledger, "UNATTENDED_MS"),
+    (app.housekeeping, "UNATTENDED_MS"),
+)
+
+_passed: Counter[str] = Counter()
+
+
+def _passing(point: str, arm: Path) -> None:
+    try:
+        wanted, _, count = arm.read_text().partition(" ")
+    except FileNotFoundError:
+        _passed.clear()
+        return
+    if wanted == point:
+        _passed[point] += 1
+        if _passed[point] >= int(count):
+            with contextlib.suppress(FileNotFoundError):  # another one was first
+                arm.rename(arm.with_suffix(".struck"))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lay(point: str, arm: Path) -> None:
+    owner, name, when = POINTS[point]
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    async def passing(*args: Any, **kwargs: Any) -> Any:
+        if when == "before":
+            _passing(point, arm)
+        answer = await original(*args, **kwargs)
+        if when == "after" and (answer or name != "take_due"):
+            _passing(point, arm)
+        return answer
+
+    setattr(owner, name, passing)
+
+
+if "CHAOS_ARM" in os.environ:
+    for point in POINTS:
+        _lay(point, Path(os.environ["CHAOS_ARM"]))
+if "CHAOS_CLOCKS" in os.environ:
+    factor = float(os.environ["CHAOS_CLOCKS"])
+    for module, clock in LONG_CLOCKS:
+        setattr(module, clock, type(getattr(module, clock))(getattr(module, clock) * factor))
+    # Shorter, and a starved worker of a busy machine would be taken for a silent one.
+    workers.nodes.BEACON_S = max(8.0, workers.nodes.BEACON_S * factor)

@@ -1,0 +1,236 @@
+"""The invariants, checked after healing from the provider's log, the ledger, the files and the logs.
+
+I1 one outcome, I2 one completion, I3 nothing accepted is lost, I4 cap, I6 leases return, I7 spend, I9 no stale write,
+I10 in time, I11 bounded, I12 no secrets, I15 books balance. (I8, no paid answer thrown away, is I7 where no process
+dies: an answer that is lost has to be paid for again.)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import redis
+
+from app.ledger.client import JobState
+from app.replay import replay
+from chaos.canaries import SECRETS, TEXT, found_in
+from chaos.installation import LIMIT
+from chaos.runs import OPEN_BEFORE_S, Run
+from tests.e2e.cluster import until
+
+QUIET_S = 20.0
+MEMORY_MB = 400.0
+
+
+def judge(run: Run, *, ended: bool) -> list[str]:
+    """All violations, each begins with its invariant's name."""
+    found: list[str] = []
+    if ended:
+        found += _outcomes(run)
+        found += _quiet(run)
+    found += _provider(run)
+    found += _secrets(run)
+    if ended:
+        found += _books(run)
+    memory_mb = run.place.memory_mb() if run.place.workers else 0.0
+    if memory_mb > MEMORY_MB:
+        found.append(f"I11: a worker holds {memory_mb:.0f} MB")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- I1 I2 I3 I9
+def _outcomes(run: Run) -> list[str]:
+    cluster, job_id = run.place.cluster, run.job_id
+    status = run.status()
+    if status is None or status.report is None:
+        return [f"I3: job {job_id} is not in the ledger"]
+    found: list[str] = []
+    opinions, errors = cluster.opinions(job_id), cluster.errors(job_id)
+    places = Counter((o["judge"], o["criterion_id"], o["item_id"], o["replicate"]) for o in opinions)
+    unscored = Counter(_place(o) for o in opinions if o["score"] is None)
+    if twice := [p for p, n in places.items() if n > 1]:
+        found.append(f"I1: {len(twice)} units have two opinions: {twice[:3]}")
+    if Counter(map(_place, errors)) != unscored:
+        found.append(f"I1: {len(errors)} errors for {len(unscored)} opinions without a score")
+    cancelled = status.state is JobState.CANCELLED
+    if cancelled and not any(f.cancels for f in run.faults):
+        found.append("I1: the job was cancelled by nobody")
+    if not cancelled and len(places) != run.units:
+        found.append(f"I1: {len(places)} opinions for {run.units} units")
+    if unscored and not cancelled and not any(f.bad_answers for f in run.faults):
+        why = Counter(e["message"] for e in errors)
+        found.append(f"I1: {len(unscored)} units failed: {why.most_common(2)}")
+    report: dict[str, Any] = status.report
+    if (report["scored"], report["failed"]) != (len(places) - len(unscored), len(unscored)):
+        found.append(f"I1: the report tells of {report['scored']} scored and {report['failed']} failed")
+    completions = sum(
+        b'"job_completed"' in line and job_id.encode() in line
+        for log in run.place.logs()
+        for line in _fresh(run, log).splitlines()
+    )
+    if completions > 1:
+        found.append(f"I2: {completions} completions")
+    try:
+        until(lambda: cluster.app.backend.get(f"celery-task-meta-{job_id}") is not None, "the report is told", 15)
+        told = json.loads(cluster.app.backend.get(f"celery-task-meta-{job_id}"))
+        if told["result"] != json.loads(json.dumps(report)):
+            found.append("I2: the result is another report than the ledger's")
+    except TimeoutError as error:
+        found.append(f"I2: {error}")
+    return found
+
+
+def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return entry["judge"], entry["criterion_id"], entry["item_id"], entry["replicate"]
+
+
+# ---------------------------------------------------------------------------------------------------- I6
+def _quiet(run: Run) -> list[str]:
+    """No lease, no count, no page, no message, once everybody is at rest."""
+    store, app = run.place.store.client, run.place.cluster.app
+    left: dict[str, Any] = {}
+
+    def rest() -> bool:
+        left.clear()
+        try:
+            left.update(
+                **_leases(run), pages=store.keys(app.keys.at("job") + ":*:page:*"),
+                unfinished=store.zrange(app.keys.at("unfinished"), 0, -1),
+                waiting=sum(store.llen(q) for q in ("provider.sim", "provider.claude", "dicast.control")),
+                unacked=[k for k in store.keys(app.keys.at("unacked") + ":*") if store.type(k) == "hash"],
+            )  # fmt: skip
+        except redis.RedisError as error:
+            left["store"] = error
+        return not any(left.values())
+
+    try:
+        until(rest, "rest", QUIET_S)
+    except TimeoutError:
+        return [f"I6: after {QUIET_S:.0f} s: { ({k: v for k, v in left.items() if v}) }"]
+    return []
+
+
+def _leases(run: Run) -> dict[str, Any]:
+    """What is held. Leases that have run out are taken away by the next who asks, and nobody asks at rest: they count
+    where the fault lets leases run out."""
+    store, keys = run.place.store.client, run.place.cluster.app.keys
+    now = int(store.hget(keys.clock, "now") or 0)
+    if any(f.loose_log for f in run.faults) and not store.zcount(keys.leases, now, "+inf"):
+        return {}
+    return {
+        "leases": store.zcard(keys.leases), "holders": store.hlen(keys.holders), "open": store.hgetall(keys.open),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- I4 I7
+def provider_log(run: Run) -> list[dict[str, Any]]:
+    with urlopen(f"{run.place.provider.base_url}/log", timeout=10) as reply:
+        entries: list[dict[str, Any]] = json.load(reply)
+        return entries
+
+
+def _provider(run: Run) -> list[str]:
+    found = []
+    before = time.monotonic()
+    stats = run.place.provider.stats()
+    started = (before + time.monotonic()) / 2 - stats["uptime_s"]
+    if stats["max_open"] > LIMIT:
+        found.append(f"I4: {stats['max_open']} calls were open at the provider, {LIMIT} allowed")
+    entries = provider_log(run)
+    excused = {e["number"] for e in entries if e["status"] != 200 or e["reason"] is not None}
+    for strike in [*run.strikes, *_takeovers(run)]:
+        at = strike - started
+        excused |= {
+            e["number"] for e in entries
+            if e["arrival"] <= at + 0.05 and (e["end"] is None or e["end"] >= at - OPEN_BEFORE_S)
+        }  # fmt: skip
+    allowed = run.fewest_calls + len(excused)
+    if stats["calls"] > allowed:
+        found.append(
+            f"I7: {stats['calls']} calls for {run.fewest_calls}, {len(excused)} of them failed or were open at a strike"
+        )
+    return found
+
+
+def _takeovers(run: Run) -> list[float]:
+    """When a living node was so silent that others took its work, on the monotonic clock."""
+    offset = time.time() - time.monotonic()
+    return [
+        datetime.fromisoformat(json.loads(line)["ts"]).timestamp() - offset
+        for log in run.place.logs()
+        for line in _fresh(run, log).splitlines()
+        if b" is silent: " in line
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- I12
+def _secrets(run: Run) -> list[str]:
+    found = []
+    for log in [*run.place.folder.glob("*.log"), run.place.folder / "provider.jsonl"]:
+        found += [f"I12: {secret} in {log.name}" for secret in found_in(_fresh(run, log).decode("utf-8", "replace"))]
+    for path in (run.place.cluster.results / run.job_id).rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            found += [f"I12: {secret} in {path.name}" for secret in SECRETS if secret.encode() in data]
+    found += [f"I12: {secret} in an event" for secret in run.place.ear.leaks]
+    found += [f"I12: {leak}" for leak in store_leaks(run)]
+    return found
+
+
+def store_leaks(run: Run) -> list[str]:
+    """Secrets anywhere in the store; texts anywhere but in the ledger's own keys."""
+    client, ledger = run.place.store.client, run.place.cluster.app.keys.at("job") + ":"
+    staging = run.place.cluster.app.keys.at("staging") + ":"
+    found = []
+    for key in client.scan_iter(count=1000):
+        own = key.startswith((ledger, staging))
+        found += [f"{secret} in {key}" for secret in found_in(_texts(client, key)) if not (own and secret == TEXT)]
+    return found
+
+
+def _texts(client: redis.Redis, key: str) -> str:
+    try:
+        match client.type(key):
+            case "string":
+                return str(client.get(key))
+            case "list":
+                return str(client.lrange(key, 0, -1))
+            case "hash":
+                return str(client.hgetall(key))
+            case "zset":
+                return str(client.zrange(key, 0, -1))
+            case "set":
+                return str(client.smembers(key))
+            case "stream":
+                return str(client.xrange(key))
+    except UnicodeDecodeError:  # a broken message that was planted, or packed numbers
+        return ""
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------- I15
+def _books(run: Run) -> list[str]:
+    """The run's part of all logs, replayed. It begins and ends at rest, so its books must balance."""
+    parts = []
+    for n, log in enumerate(run.place.logs()):
+        part = run.place.folder / f"slice-{n}.jsonl"
+        part.write_bytes(_fresh(run, log))
+        parts.append(part)
+    limit = 10 * LIMIT if any(f.loose_log for f in run.faults) else LIMIT
+    verdict = replay(parts, limit)
+    if verdict.books.violations.count:
+        return [f"I15: {verdict.books.violations.count}: {verdict.books.violations.first[0]}"]
+    return []
+
+
+def _fresh(run: Run, log: Path) -> bytes:
+    """What was written during the run."""
+    with log.open("rb") as file:
+        file.seek(run.log_sizes.get(str(log), 0))
+        return file.read()

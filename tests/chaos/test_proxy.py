@@ -1,0 +1,96 @@
+"""The fault proxy does to connections what it is told, and nothing else."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from chaos.installation import Link
+
+
+@pytest.fixture
+def echo():
+    """host:port of a server that says everything again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=repeat, args=(connection,), daemon=True).start()
+
+        def repeat(connection):
+            with connection:
+                try:
+                    while data := connection.recv(1000):
+                        connection.sendall(data)
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def link(echo):
+    link = Link(echo)
+    yield link
+    link.stop()
+
+
+@pytest.fixture
+def client(link):
+    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as client:
+        yield client
+
+
+def says(client, word=b"x"):
+    client.sendall(word)
+    return client.recv(1000) == word
+
+
+def test_it_carries_and_delays(link, client):
+    assert says(client)
+    link.set(delay_s=0.2)
+    began = time.monotonic()
+    assert says(client)
+    assert time.monotonic() - began >= 0.4
+    link.set()
+    assert says(client)
+
+
+def test_it_resets_at_data_until_healed(link, client):
+    link.set(reset=True)
+    with pytest.raises(ConnectionResetError):
+        says(client)
+    link.set()
+    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as again:
+        assert says(again)
+
+
+@pytest.mark.parametrize("hold", [["up"], ["down"], ["up", "down"]])
+def test_what_is_held_arrives_in_the_end(link, client, hold):
+    link.set(hold=hold)
+    client.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        says(client)
+    link.set()
+    client.settimeout(5)
+    assert client.recv(1000) == b"x"
+
+
+def test_it_refuses_and_cuts(link, client):
+    link.set(refuse=True)
+    with pytest.raises(ConnectionResetError):
+        says(client)
+    with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.1", link.port), timeout=5) as other:
+        assert says(other)
+    link.set()
+    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as again:
+        assert says(again)
+        link.set(cut=True)
+        with pytest.raises(ConnectionError):
+            assert says(again)
