@@ -61,6 +61,13 @@ class BatchedQoS(redis.QoS):  # type: ignore[misc]
         if get_event_loop() is None:
             self._pending.flush()
 
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if self.channel.closed:
+            virtual.QoS.ack(self, delivery_tag)
+            self._pending.reject(delivery_tag, requeue)
+        else:
+            super().reject(delivery_tag, requeue=requeue)
+
     def restore_unacked_once(self, stderr: Any = None) -> None:
         self._pending.flush()
         super().restore_unacked_once(stderr)
@@ -86,6 +93,13 @@ class _PendingAcks:
     def add(self, tag: str) -> None:
         self.tags.add(tag)
         self._ask()
+
+    def reject(self, tag: str, requeue: bool) -> None:
+        """Over the newest channel, for the one that brought it is closed."""
+        if requeue and self._qos is not None and self._qos.channel.connection is not None:
+            self._qos.restore_by_tag(tag, leftmost=True)
+        elif not requeue:
+            self.add(tag)
 
     def flush(self) -> None:
         self._asked = False

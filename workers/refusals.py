@@ -20,6 +20,12 @@ class OutlivedQoS(QoS):  # type: ignore[misc]
         else:
             super().ack(delivery_tag)
 
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if self.channel.closed:
+            virtual.QoS.ack(self, delivery_tag)
+        else:
+            super().reject(delivery_tag, requeue=requeue)
+
 
 def reconnect_when_refused() -> None:
     """From now on, in this process, kombu's Redis transport treats an error answer as a lost connection, and outlives
