@@ -160,7 +160,8 @@ class Installation:
             self.provider_link = self._part(Link(self.provider.base_url.removeprefix("http://")))
             self.ear = Ear(self.store.url)
             self.ear.start()
-            given = {"MAX_CONCURRENT_LLM_CALLS": str(LIMIT), "LLM_CALL_TIMEOUT": str(CALL_TIMEOUT_S), **settings}
+            given = {"MAX_CONCURRENT_LLM_CALLS": str(LIMIT), "LLM_CALL_TIMEOUT": str(CALL_TIMEOUT_S)}
+            given |= {"DICAST_RETRY_AFTER_MAX": "3", **settings}
             text = pools.format(port=self.provider_link.port, header=HEADER)
             self.cluster = Cluster(self.folder, self.store.url, text, **given)
             self.cluster.environ |= {

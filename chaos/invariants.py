@@ -222,11 +222,11 @@ def _books(run: Run) -> list[str]:
         part = run.place.folder / f"slice-{n}.jsonl"
         part.write_bytes(_fresh(run, log))
         parts.append(part)
-    limit = 10 * LIMIT if any(f.loose_log for f in run.faults) else LIMIT
-    verdict = replay(parts, limit)
-    if verdict.books.violations.count:
-        return [f"I15: {verdict.books.violations.count}: {verdict.books.violations.first[0]}"]
-    return []
+    loose = any(f.loose_log for f in run.faults)
+    found = replay(parts, 10 * LIMIT if loose else LIMIT).books.violations.first
+    if loose:  # a worker that comes back late tells of retries of units that others have ended meanwhile
+        found = [violation for violation in found if not violation.endswith("has no outcome")]
+    return [f"I15: {len(found)}: {found[0]}"] if found else []
 
 
 def _fresh(run: Run, log: Path) -> bytes:

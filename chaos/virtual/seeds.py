@@ -81,9 +81,9 @@ class Seed:
         app.gathering.files = self.world  # type: ignore[assignment]
         app.housekeeping.DUE_EVERY_S = HOUSEKEEPING_EVERY_S
         self.pools = chance.choice([["p"], ["p", "q"]])
-        # A refusal is the pool's fault: where nothing else goes wrong with answers, one attempt must do.
-        spoilt = self.world.odds.spoil or self.world.odds.hang
-        self.shape = {"attempts": 30 if spoilt else 1, "page_max": chance.choice([2, 4, 8, 100])}
+        odds = self.world.odds
+        self._answers_are_good = not odds.spoil and not odds.hang
+        self.shape = {"attempts": 30, "page_max": chance.choice([2, 4, 8, 100])}
         self.faults: list[str] = []
         for pool in self.pools:
             params = parameters(self.world.limit)
@@ -244,6 +244,8 @@ class Seed:
             world.fail("I1: errors and opinions without a score differ")
         if cancelled and "cancel" not in " ".join(self.faults):
             world.fail("I1: cancelled by nobody")
+        if self._answers_are_good and not self.faults and any(o.attempts > 1 for o in opinions if o.score is not None):
+            world.fail("I7: a refusal, which is the pool's fault, has spent an attempt")
         lost = [e for e in errors if e.kind == "lost"]
         if errors and not cancelled and (len(lost) < len(errors) or len(self.faults) < 3):
             world.fail(f"I1: {len(errors)} units failed: {errors[0].message}")
