@@ -28,7 +28,8 @@ from app.shared import look
 from app.submission import checked, submit
 from config.pools import Pools
 from config.settings import Settings, environment
-from workers.gate import QUEUE_PREFIX, Admitted, GateConfig
+from workers.admitted import QUEUE_PREFIX, Admitted
+from workers.gate import GateConfig
 from workers.governor import Governor
 from workers.loop_bridge import loop_resource
 from workers.node_width import NodeWidth
@@ -201,7 +202,7 @@ class Dicast(Celery):  # type: ignore[misc]
             "result_backend_always_retry": True,
             "result_expires": 7 * 86_400,
             "worker_pool": "workers.execution_pool:TaskPool",
-            "worker_consumer": "workers.gate:AdmissionConsumer",
+            "worker_consumer": "workers.consumer:AdmissionConsumer",
             "worker_concurrency": self.settings.slots,
             "worker_prefetch_multiplier": 1,
             "worker_cancel_long_running_tasks_on_connection_loss": False,

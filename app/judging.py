@@ -35,7 +35,7 @@ from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Led
 from app.ledger.ledger import Verdict as Claimed
 from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from app.spool import Spool
-from workers.gate import Lease
+from workers.admitted import Lease
 from workers.policy.admission import Outcome as CallOutcome
 from workers.policy.events import Cost
 from workers.policy.headers import read_limits

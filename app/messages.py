@@ -22,7 +22,7 @@ from app.domain.prompt import batch_max_tokens
 from app.ledger.keys import PageRef
 from app.ledger.ledger import JobRecord, Token
 from app.planning import PageMessages
-from workers.gate import HEADER, QUEUE_PREFIX
+from workers.admitted import HEADER, QUEUE_PREFIX
 
 logger = logging.getLogger(__name__)
 

@@ -78,7 +78,7 @@ class Gated(Task):  # type: ignore[misc]
     """A task that enters the execution pool by its pool's gate."""
 
     gated = True
-    Request = "workers.gate:AdmittedRequest"
+    Request = "workers.admitted:AdmittedRequest"
     acks_late = True
     ignore_result = True
 

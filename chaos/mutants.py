@@ -236,8 +236,8 @@ MUTANTS = (
     Mutant(
         "messages are acknowledged before the work",
         "app/tasks.py",
-        '    Request = "workers.gate:AdmittedRequest"\n    acks_late = True',
-        '    Request = "workers.gate:AdmittedRequest"\n    acks_late = False',
+        '    Request = "workers.admitted:AdmittedRequest"\n    acks_late = True',
+        '    Request = "workers.admitted:AdmittedRequest"\n    acks_late = False',
     ),
     Mutant("a unit that waits counts for its chord", "app/tasks.py", "        self.request.chord = None\n", ""),
 )

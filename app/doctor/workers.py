@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 from app.celery import Dicast
 from app.doctor.finding import Finding, Severity
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE
-from workers.gate import QUEUE_PREFIX
+from workers.admitted import QUEUE_PREFIX
 
 
 def workers(dicast: Dicast) -> Iterator[Finding]:

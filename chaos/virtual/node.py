@@ -26,7 +26,8 @@ from app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from app.services import CLAIM_GRACE_S, Services
 from chaos.virtual.loop import NodeLoop
 from chaos.virtual.world import Chord, Message, World
-from workers.gate import Admitted, Gate
+from workers.admitted import Admitted
+from workers.gate import Gate
 from workers.nodes import BEACON_S
 from workers.store.leases import LeaseStore
 from workers.store.scripts import script_text

@@ -1,0 +1,293 @@
+"""Celery's consumer with gates in place of its rate limits.
+
+    app.conf.worker_consumer = "workers.consumer:AdmissionConsumer"
+
+Every provider queue has a broker channel of its own, which is read only while its gate has room, so that the backlog
+stays in the broker and a throttled pool never stands in front of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery.worker.consumer import Consumer
+from celery.worker.state import active_requests, task_reserved
+from kombu.transport.redis import Channel as RedisChannel
+from redis.exceptions import RedisError, ResponseError
+
+from workers.acknowledgement import BatchedQoS, batch_acks, pending_acks
+from workers.admitted import QUEUE_PREFIX, AdmittedRequest
+from workers.execution_pool import TaskPool, on_loop_close
+from workers.gate import FALLBACK_S, Gate, GateConfig
+from workers.quarantine import Quarantine, look_before_reading
+from workers.reaper import restore_messages
+from workers.refusals import reconnect_when_refused
+from workers.signing import is_signed
+from workers.store.connection import AsyncStoreClient, connect, connect_async
+from workers.store.leases import LeaseStore
+from workers.taking import take_in_batches
+from workers.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+
+CONTROL_SLOTS = 2
+"""Slots that gates leave free, so that control work runs even when every call is slow."""
+EVENTS_EVERY_S = 0.25
+
+
+class _GatedBucket:
+    """Stands where Celery expects a task's rate-limit bucket; requests find their gate by queue."""
+
+    def __init__(self, host: AdmissionConsumer) -> None:
+        self._host = host
+
+    def clear_pending(self) -> None:
+        for gate in self._host.gates.values():
+            gate.drop_held()
+
+
+class AdmissionConsumer(Consumer):  # type: ignore[misc]
+    """Celery's consumer with gates in place of its rate limits (`app.conf.worker_consumer`).
+
+    Tasks with a true attribute `gated` pass a gate; all others run as Celery runs them.
+    """
+
+    pool: TaskPool
+    store: LeaseStore
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        reconnect_when_refused()
+        self.gates: dict[str, Gate] = {}
+        self.asking = self.leased = 0
+        self._lease_ids = itertools.count(1)
+        self._channels: list[Any] = []
+        self._serving = False
+        self._events_due = False
+        self._watchdog = Watchdog(self._room, self._reconnect)
+        # Neighbours' clocks and revoked tasks, which these two keep equal, decide nothing here; asking costs a second.
+        super().__init__(*args, without_mingle=True, without_gossip=True, **kwargs)
+        # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
+        self.connection_errors: tuple[type[Exception], ...] = (*self.conninfo.connection_errors, ResponseError)
+        self.config: GateConfig = self.app.gate
+        self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
+
+    # ------------------------------------------------------------------ hooks of Celery, hub thread
+    def bucket_for_task(self, type: Any) -> Any:
+        return _GatedBucket(self) if getattr(type, "gated", False) else super().bucket_for_task(type)
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
+        """Celery's, with each message counted, as taking them is the proof of life, and looked at: one that is not
+        signed though it must be, or that Celery cannot read, is set aside."""
+        handle = super().create_task_handler(*args, **kwargs)
+        key: str | None = getattr(self.app, "message_key", None)
+
+        def handled(message: Any) -> Any:
+            self._watchdog.taken[message.delivery_info["routing_key"]] += 1
+            if key and not is_signed(key, message.headers, message.body):
+                return self._set_aside(message, "unsigned")
+            try:
+                return handle(message)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                logger.warning("Celery cannot read a message: %r", error)
+                return self._set_aside(message, "malformed")
+
+        return handled
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        self._set_aside(message, "no task message")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
+        self._set_aside(message, "unknown task")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
+        self._set_aside(message, "invalid task")
+
+    def on_decode_error(self, message: Any, exc: Any) -> None:
+        self._set_aside(message, "undecodable")
+
+    def _set_aside(self, message: Any, reason: str) -> None:
+        self._quarantine.add(message.delivery_info["routing_key"], reason, message.body)
+        message.reject_log_error(logger, self.connection_errors)
+
+    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
+        if not isinstance(bucket, _GatedBucket):
+            return super()._limit_task(request, bucket, tokens)
+        task_reserved(request)
+        gate = self.gates.get(request.delivery_info["routing_key"])
+        if gate is None:  # a gated task on a queue that is no provider's: there is no limit to hold it by
+            request.reject(requeue=False)
+            logger.error("message %s of %s came by a queue without a gate", request.id, request.name)
+        else:
+            gate.hold(request)
+        return None
+
+    def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> Any:
+        self.qos.decrement_eventually()
+        return self._limit_task(request, bucket, tokens)
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        """Once per connection: every provider queue moves from the common channel to one that its gate opens."""
+        super().register_with_event_loop(hub)
+        self._events_due = False
+        if self.restart_count:
+            self._put_back_stranded()
+        handler, self._channels = self.create_task_handler(), []
+        if isinstance(self.task_consumer.channel, RedisChannel):
+            look_before_reading(self.task_consumer.channel, self._quarantine.add)
+        for name in [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]:
+            self.task_consumer._queues.pop(name)
+            gate = self.gates.get(name)
+            if gate is None:
+                gate = self.gates[name] = Gate(self, name.removeprefix(QUEUE_PREFIX))
+            channel = self.connection.channel()
+            if isinstance(channel, RedisChannel):
+                batch_acks(channel)
+                take_in_batches(channel, gate.room, self._quarantine.add)
+            else:
+                channel.qos.can_consume = partial(_has_room, gate)
+            consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
+            consumer.consume()
+            self._channels.append(consumer)
+        if not self._serving:
+            self._serving = True
+            self.pool.submit(self._serve())
+
+    def on_send_event_buffered(self) -> None:
+        """Events leave a few times a second, many in a message, instead of one by one."""
+        if self.hub is not None and not self._events_due:
+            self._events_due = True
+            self.timer.call_after(EVENTS_EVERY_S, self._send_events)
+
+    def _send_events(self) -> None:
+        self._events_due = False
+        self._flush_events()
+
+    def _put_back_stranded(self) -> None:
+        """After a reconnect: messages that were taken by the lost connection and that nobody works on go back.
+
+        So do those of control work, which is safe to repeat: only acknowledgements of batches outlive a connection.
+        """
+        kept = [r._message for r in list(active_requests) if isinstance(r._message.channel._qos, BatchedQoS)]
+        working = frozenset(message.delivery_tag for message in kept) | pending_acks()
+        count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
+        if count:
+            logger.warning("reconnected: %d messages put back, %d kept", count, len(working))
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
+        kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
+        for channel in self.connection.transport.channels or ():
+            channel.do_restore = False
+        super().on_connection_error_after_connected(exc)
+
+    def on_close(self) -> None:
+        super().on_close()
+        for gate in self.gates.values():
+            gate.drop_held()
+
+    def stop(self) -> None:
+        """Warm stop: what waits at the gates goes back to its queue at once, open calls finish."""
+        for gate in self.gates.values():
+            for request in gate.drop_held():
+                request.reject(requeue=True)
+        super().stop()
+
+    # ------------------------------------------------------------------ the loop
+    async def _serve(self) -> None:
+        """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
+        client = connect_async(self.config.store_url)
+        self.store = LeaseStore(client, self.config.keys, self.config.epoch)
+        services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
+        services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
+        if self.config.broker_is_store:
+            services.append(asyncio.ensure_future(self._watchdog.run(client)))
+
+        async def close() -> None:
+            for service in services:
+                service.cancel()
+            await asyncio.gather(*services, return_exceptions=True)
+            await client.aclose()
+
+        on_loop_close(close)
+
+    async def _listen(self, client: AsyncStoreClient) -> None:
+        """Wake the gates when a lease is freed elsewhere. Whoever misses a message asks again within a second."""
+        while True:
+            try:
+                async with client.pubsub(ignore_subscribe_messages=True) as ear:
+                    await ear.subscribe(self.config.keys.freed)
+                    while True:
+                        message = await ear.get_message(timeout=5.0)
+                        if message is not None:
+                            self._freed(message["data"])
+            except (RedisError, OSError) as error:
+                logger.warning("no news of freed leases: %s", error)
+                await asyncio.sleep(FALLBACK_S)
+
+    def _freed(self, pool: str) -> None:
+        for gate in self.gates.values():
+            if gate.held and pool in (gate.pool, "*"):
+                gate.kick()
+
+    async def _watch_queues(self, client: AsyncStoreClient) -> None:
+        """Keep `backlog`, the units that wait in the broker, about a second old where the broker is the store."""
+        while self.config.broker_is_store:
+            await asyncio.sleep(FALLBACK_S)
+            for name, gate in list(self.gates.items()):
+                if gate.held:
+                    with contextlib.suppress(RedisError, OSError):
+                        gate.backlog = await client.llen(name)
+
+    @property
+    def stuck(self) -> str:
+        """Queues with work that this worker should take and does not, '' if all is well."""
+        return self._watchdog.stuck
+
+    def _room(self) -> dict[str, bool]:
+        """Every queue that is consumed now, and whether there is room for a message of it."""
+        common = list(self.task_consumer._queues) if self.task_consumer else []
+        gated = {name: gate.room() > 0 for name, gate in self.gates.items()}
+        return {**dict.fromkeys(common, self.pool.free_slots() > 0), **gated}
+
+    def _reconnect(self) -> None:
+        if self.hub is not None:
+            self.hub.call_soon(_lose_connection)
+
+    # ------------------------------------------------------------------ for the gates
+
+    def free_slots(self) -> int:
+        """Slots that a granted call would find free, and that the node's width leaves."""
+        return max(0, min(self.pool.free_slots() - CONTROL_SLOTS, self.config.width.width - self.leased))
+
+    def new_lease_id(self) -> str:
+        return f"{self.config.node}/{next(self._lease_ids)}"
+
+    def on_loop(self, callback: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has given every lease back
+            self.pool.loop.call_soon_threadsafe(callback)
+
+    def start_request(self, request: AdmittedRequest) -> None:
+        self.on_task_request(request)
+        gate = self.gates.get(request.delivery_info["routing_key"])
+        if self.hub is not None and gate is not None and gate.room() > 0:
+            self.hub.call_soon(_nothing)  # the hub's poller asks for room again
+
+
+def _has_room(gate: Gate) -> bool:
+    return gate.room() > 0
+
+
+def _lose_connection() -> None:
+    """On the hub: Celery answers by connecting anew."""
+    raise ConnectionResetError("work waits and none is taken")
+
+
+def _nothing() -> None:
+    """Wakes the hub."""
