@@ -13,47 +13,36 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
-
-import orjson
-from redis.exceptions import RedisError
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from app import logs
+from app.calls import ALL_DIMENSIONS, NO_ANSWER, Call, answered, refused
 from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
-from app.domain.job import Agent, Deployment, Dimension, Item
-from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from app.domain.job import Deployment, Item
+from app.domain.opinion import ErrorKind, Usage
 from app.domain.plan import Lane
 from app.domain.prompt import batch_prompt, is_fresh, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
 from app.ledger.keys import PageRef
-from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Ledger, Recorded, Result, Token, Written
+from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Ledger, Recorded, Token, Written
 from app.ledger.ledger import Verdict as Claimed
 from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
+from app.recording import Recorder, patiently
 from app.spool import Spool
 from workers.admitted import Lease
 from workers.policy.admission import Outcome as CallOutcome
-from workers.policy.events import Cost
-from workers.policy.headers import read_limits
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-ALL_DIMENSIONS = "*"
-"""What the log names as the dimension of a batched call."""
 JOBS_KEPT = 64
-NO_ANSWER = 0
-"""The status told to the governor for a call that was not answered."""
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
-STORE_PAUSE_MAX_S = 2.0
-SPOOL_AFTER_S = 1.0
-"""A result that the store has not taken by then is kept on disk too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +53,6 @@ class Outcome:
     follow_ups: Sequence[Token] = ()
     plan: bool = False
     gather: bool = False
-
-
-@dataclass(slots=True)
-class _Call:
-    """One call's facts, from the claim to its end."""
-
-    ref: PageRef
-    token: Token
-    job: JobRecord
-    agent: Agent
-    deployment: Deployment
-    item: Item
-    dimensions: Sequence[Dimension]
-    claims: Sequence[Claim]
-    replicate: int
-    model: str = ""
-    latency_s: float = 0.0
-    usage: Usage = field(default_factory=Usage)
-
-    @property
-    def label(self) -> str:
-        return self.dimensions[0].id if not self.token.batch else ALL_DIMENSIONS
 
 
 class Judge:
@@ -103,7 +70,7 @@ class Judge:
         epoch: Callable[[], int],
         spool: Spool,
     ) -> None:
-        self._spool = spool
+        self.recorder = Recorder(ledger, spool)
         self._epoch, self._jobs_epoch = epoch, epoch()
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s = policy, call_timeout_s
@@ -130,12 +97,12 @@ class Judge:
         lane = job.lanes[ref.lane]
         positions = range(token.position, token.position + (lane.dimensions if token.batch else 1))
         unit = lane.unit(token.position)
-        state, item, claims = await _patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
+        state, item, claims = await patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
         if state is None or item is None:
             return Outcome(counts=True)
         run = [c for c in claims if c.verdict is Claimed.RUN]
         agent = job.spec.agents[unit.agent]
-        call = _Call(
+        call = Call(
             ref=ref,
             token=token,
             job=job,
@@ -159,7 +126,7 @@ class Judge:
             return await self._failed(call, ProviderFailure(FailureKind.INTERNAL, repr(error)), 0.0, {})
 
     # ------------------------------------------------------------------ the call
-    async def _call(self, call: _Call, lease: Lease | None) -> Outcome:
+    async def _call(self, call: Call, lease: Lease | None) -> Outcome:
         loop = asyncio.get_running_loop()
         left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
         timeout_s = min(self._call_timeout_s(call.deployment.pool), left_s)
@@ -196,7 +163,7 @@ class Judge:
         except TimeoutError:
             lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter)
             lease.release()
-            self._log(logs.timed_out, call, timeout_s=timeout_s)
+            call.log(logs.timed_out, timeout_s=timeout_s)
             cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
             return await self._failed(call, cut, loop.time() - started, {"timeouts": 1})
         except ProviderFailure as failure:
@@ -213,14 +180,14 @@ class Judge:
         call.model, call.usage = reply.model, reply.usage
         return await (self._read_all(call, reply, nonce) if call.token.batch else self._read_one(call, reply, nonce))
 
-    async def _interrupted(self, call: _Call, took_s: float) -> None:
+    async def _interrupted(self, call: Call, took_s: float) -> None:
         if call.job.spec.spend == "at_most_once":
             stopped = ProviderFailure(FailureKind.CONNECTION, "the worker was stopped during the call")
             await self._failed(call, stopped, took_s, {})
         else:
             await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={"calls": 1})
 
-    async def _read_one(self, call: _Call, reply: ChatReply, nonce: str) -> Outcome:
+    async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> Outcome:
         verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
         if isinstance(verdict, Malformed):
             reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
@@ -229,17 +196,17 @@ class Judge:
         recorded = await self._record(call, {call.claims[0]: verdict}, {"calls": 1, **_tokens(reply.usage)})
         return _outcome(True, recorded)
 
-    async def _read_all(self, call: _Call, reply: ChatReply, nonce: str) -> Outcome:
+    async def _read_all(self, call: Call, reply: ChatReply, nonce: str) -> Outcome:
         """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
         reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
         for corrupt in reading.corrupt:
-            self._log(logs.corrupt, call, dimension=corrupt.dimension_id or ALL_DIMENSIONS, reason=corrupt.reason,
+            call.log(logs.corrupt, dimension=corrupt.dimension_id or ALL_DIMENSIONS, reason=corrupt.reason,
                       payload=corrupt.raw)  # fmt: skip
         by_id = {d.id: c for d, c in zip(call.dimensions, call.claims, strict=True)}
         accepted = {by_id[name]: verdict for name, verdict in reading.accepted.items()}
         counters = {"calls": 1, **_tokens(reply.usage)}
         if reading.missing:
-            self._log(logs.corrupt, call, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
+            call.log(logs.corrupt, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
                       payload="")  # fmt: skip
         recorded = await self._record(call, accepted, counters) if accepted else None
         rest = [c for c in call.claims if c not in accepted]
@@ -260,7 +227,7 @@ class Judge:
         return await self._one_by_one(call, rest, spent=1, counters={} if accepted else counters, recorded=recorded)
 
     # ------------------------------------------------------------------ what follows
-    async def _failed(self, call: _Call, failure: ProviderFailure, took_s: float, counters: dict[str, int]) -> Outcome:
+    async def _failed(self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int]) -> Outcome:
         """Retry as the policy says, or record the error of every unit of the call."""
         first = call.claims[0]
         decision = decide(
@@ -275,9 +242,8 @@ class Judge:
         counters = {"calls": 1, **counters}
         if isinstance(decision, Retry):
             spends_attempt = decision.spends == "attempt"
-            self._log(
+            call.log(
                 logs.retrying,
-                call,
                 attempt=first.attempts + first.requeues + 1,
                 status_code=failure.status_code,
                 delay_s=round(decision.delay_s, 3),
@@ -290,132 +256,68 @@ class Judge:
         return await self._give_up(call, failure, decision, took_s, counters)
 
     async def _give_up(
-        self, call: _Call, failure: ProviderFailure, decision: GiveUp, took_s: float, counters: dict[str, int]
+        self, call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, counters: dict[str, int]
     ) -> Outcome:
         results = []
         for claim, dimension in zip(call.claims, call.dimensions, strict=True):
             elapsed_s = claim.elapsed_ms / 1000 + took_s
-            self._log(
-                logs.failed, call, dimension=dimension.id, status_code=failure.status_code,
+            call.log(
+                logs.failed, dimension=dimension.id, status_code=failure.status_code,
                 elapsed_s=round(elapsed_s, 3), reason=failure.message,
             )  # fmt: skip
             call.latency_s = took_s
-            results.append(self._error(call, claim, dimension, decision.kind, failure.message, decision.argument,
-                                       decision.attempts, elapsed_s, failure.status_code))  # fmt: skip
-        return _outcome(True, await self._store(call.ref, counters, results))
+            results.append(call.failed(
+                claim, dimension, decision.kind, failure.message, decision.argument, attempts=decision.attempts,
+                elapsed_s=elapsed_s, status_code=failure.status_code, model=self._model(call.deployment),
+            ))  # fmt: skip
+        return _outcome(True, await self.recorder.store(call.ref, counters, results))
 
-    async def _close(self, call: _Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
+    async def _close(self, call: Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
         """Record units that get no call: the job was cancelled, too many workers died of them, or enough was paid."""
         results = []
         for claim in claims:
             dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
             kind, message = _CLOSED[claim.verdict]
-            self._log(logs.failed, call, dimension=dimension.id, status_code=None,
+            call.log(logs.failed, dimension=dimension.id, status_code=None,
                       elapsed_s=round(claim.elapsed_ms / 1000, 3), reason=message)  # fmt: skip
-            results.append(self._error(call, claim, dimension, kind, message, f"Not evaluated: {message}",
-                                       claim.attempts, claim.elapsed_ms / 1000, None))  # fmt: skip
+            results.append(call.failed(
+                claim, dimension, kind, message, f"Not evaluated: {message}", attempts=claim.attempts,
+                elapsed_s=claim.elapsed_ms / 1000, status_code=None, model=self._model(call.deployment),
+            ))  # fmt: skip
         counters = {"lost": sum(c.verdict is not Claimed.CANCELLED for c in claims)}
-        return await self._store(call.ref, counters, results)
+        return await self.recorder.store(call.ref, counters, results)
 
     async def _again(
-        self, call: _Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False
+        self, call: Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False
     ) -> Outcome:
         """The same message once more, after a wait in the ledger."""
         deferrals = [
             Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid)) for c in call.claims
         ]
         due = [Due(call.token, int(delay_s * 1000))]
-        await _patiently(lambda: self._ledger.defer(call.ref, counters, deferrals, due))
+        await patiently(lambda: self._ledger.defer(call.ref, counters, deferrals, due))
         return Outcome(counts=False)
 
     async def _one_by_one(
-        self, call: _Call, claims: Sequence[Claim], *, spent: int, counters: dict[str, int],
+        self, call: Call, claims: Sequence[Claim], *, spent: int, counters: dict[str, int],
         recorded: Recorded | None, unpaid: bool = False,
     ) -> Outcome:  # fmt: skip
         """Hand units of a batch on to messages of their own, which join the same chord."""
         deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
         tokens = [Token(c.position) for c in claims]
         due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
-        await _patiently(lambda: self._ledger.defer(call.ref, {"retries": spent, **counters}, deferrals, due))
+        await patiently(lambda: self._ledger.defer(call.ref, {"retries": spent, **counters}, deferrals, due))
         return replace(_outcome(True, recorded), follow_ups=tokens)
 
     # ------------------------------------------------------------------ records
-    async def _record(self, call: _Call, verdicts: dict[Claim, Verdict], counters: dict[str, int]) -> Recorded:
+    async def _record(self, call: Call, verdicts: dict[Claim, Verdict], counters: dict[str, int]) -> Recorded:
         dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
         shares = divide_usage(call.usage, len(verdicts))
         results = []
         for (claim, verdict), usage in zip(verdicts.items(), shares, strict=True):
-            dimension = dimension_of[claim]
-            self._log(logs.judged, call, dimension=dimension.id, score=verdict.score)
-            opinion = JudicialOpinion(
-                judge=call.agent.name,
-                criterion_id=dimension.id,
-                item_id=call.item.id,
-                replicate=call.replicate,
-                score=verdict.score,
-                argument=verdict.argument,
-                cited_evidence=list(verdict.cited_evidence),
-                model=call.model,
-                usage=usage,
-                latency_s=round(call.latency_s, 4),
-                attempts=claim.attempts + 1,
-            )
-            results.append(Result(claim.position, claim.fence, _payload(opinion, None), scored=True))
-        return await self._store(call.ref, counters, results)
-
-    async def _store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
-        """Write results into the ledger, however long that takes; on disk too, when it is not at once."""
-        writing = asyncio.ensure_future(_patiently(lambda: self._ledger.record(ref, counters, results)))
-        kept: Path | None = None
-        try:
-            if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
-                kept = await asyncio.to_thread(self._spool.put, _spooled(ref, counters, results))
-            recorded = await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            if writing.done():
-                self._spool.drop(kept)
-            else:
-                writing.cancel()
-                self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
-            raise
-        self._spool.drop(kept)
-        return recorded
-
-    async def store_spooled(self, entry: bytes) -> tuple[PageRef, Outcome]:
-        """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""
-        fields = orjson.loads(entry)
-        ref = PageRef.parse(fields["page"])
-        results = [Result(p, fence, text.encode(), scored) for p, fence, text, scored in fields["results"]]
-        return ref, _outcome(False, await self._ledger.record(ref, fields["counters"], results))
-
-    def _error(
-        self, call: _Call, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str,
-        attempts: int, elapsed_s: float, status_code: int | None,
-    ) -> Result:  # fmt: skip
-        named: dict[str, Any] = {
-            "judge": call.agent.name,
-            "criterion_id": dimension.id,
-            "item_id": call.item.id,
-            "replicate": call.replicate,
-            "attempts": attempts,
-        }
-        error = EvaluationError(
-            **named, kind=kind, message=message, status_code=status_code, elapsed_s=round(elapsed_s, 3)
-        )
-        opinion = JudicialOpinion(
-            **named,
-            score=None,
-            argument=argument,
-            model=self._model(call.deployment),
-            latency_s=round(call.latency_s, 4),
-        )
-        return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
-
-    def _log(self, event: Callable[..., None], call: _Call, dimension: str | None = None, **values: object) -> None:
-        event(
-            dimension=dimension or call.label, agent=call.agent.name, job=call.ref.job, item=call.item.id,
-            pool=call.deployment.pool, unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", **values,
-        )  # fmt: skip
+            call.log(logs.judged, dimension=dimension_of[claim].id, score=verdict.score)
+            results.append(call.scored(claim, dimension_of[claim], verdict, usage))
+        return await self.recorder.store(call.ref, counters, results)
 
     async def job(self, job_id: str) -> JobRecord | None:
         """The job's unchanging part, read once an epoch by each process; None if the ledger does not hold it."""
@@ -424,7 +326,7 @@ class Judge:
             self._jobs.clear()
         job = self._jobs.get(job_id)
         if job is None:
-            job = await _patiently(lambda: self._ledger.job(job_id))
+            job = await patiently(lambda: self._ledger.job(job_id))
             if job is None:
                 return None
             self._jobs[job_id] = job
@@ -442,53 +344,12 @@ _CLOSED = {
 """What is recorded of units that get no call."""
 
 
-def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> bytes:
-    fields = [[r.position, r.fence, r.payload.decode(), r.scored] for r in results]
-    return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
-
-
-async def _patiently(operation: Callable[[], Awaitable[T]]) -> T:
-    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat."""
-    pause_s = 0.05
-    while True:
-        try:
-            return await operation()
-        except (RedisError, OSError) as error:
-            logs.store_away(error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(STORE_PAUSE_MAX_S, pause_s * 2)
-
-
-def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
-    """What the pool's governor learns from an answer; `wall_s` is Unix time."""
-    used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
-    return CallOutcome(200, used, read_limits(reply.headers, wall_s), reporter)
-
-
-def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
-    """What the pool's governor learns from a failure; nothing from one of this program's own.
-
-    No money left is told as 402, since waiting cannot help it.
-    """
-    if failure.kind is FailureKind.INTERNAL:
-        return None
-    status = 402 if failure.kind is FailureKind.QUOTA_EXHAUSTED else failure.status_code or NO_ANSWER
-    return CallOutcome(status, readings=read_limits(failure.headers, wall_s), reporter=reporter)
-
-
 def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:
     if recorded is None:
         return Outcome(counts)
     # Whoever has the newer claim counts for the chord.
     counts = counts and not all(w in {Written.STALE, Written.GONE} for w in recorded.written)
     return Outcome(counts, plan=recorded.plan, gather=recorded.gather)
-
-
-def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
-    entry = {"opinion": opinion.model_dump(mode="json")}
-    if error is not None:
-        entry["error"] = error.model_dump(mode="json")
-    return orjson.dumps(entry)
 
 
 def _nonce_for(item: Item) -> str:

@@ -183,7 +183,7 @@ class Services:
         """Store answers that dead processes of this machine have left on disk."""
         for path, entry in await asyncio.to_thread(lambda: list(islice(self.spool.orphans(), ADOPTED_TOGETHER))):
             try:
-                ref, outcome = await self.judge.store_spooled(entry)
+                ref, recorded = await self.judge.recorder.store_spooled(entry)
             except (ValueError, KeyError) as error:
                 logger.error("%s holds no answer: %s", path, error)
                 path.rename(path.with_suffix(".broken"))
@@ -192,9 +192,9 @@ class Services:
                 "an answer of %s was on disk, and is stored", ref, extra={"event": "adopted", "job": ref.job}
             )
             self.spool.drop(path)
-            if outcome.plan:
+            if recorded.plan:
                 await self.messages.plan(ref.job, ref.lane)
-            if outcome.gather:
+            if recorded.gather:
                 await self.messages.gather(ref)
 
     async def close(self) -> None:

@@ -1,0 +1,115 @@
+"""One call's facts, and what is told of it: to the ledger, to the log, to the pool's governor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from app.domain.failure import FailureKind
+from app.domain.job import Agent, Deployment, Dimension, Item
+from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from app.domain.verdict import Verdict
+from app.ledger.keys import PageRef
+from app.ledger.ledger import Claim, JobRecord, Result, Token
+from app.providers.base import ChatReply, ProviderFailure
+from workers.policy.admission import Outcome as CallOutcome
+from workers.policy.events import Cost
+from workers.policy.headers import read_limits
+
+ALL_DIMENSIONS = "*"
+"""What the log names as the dimension of a batched call."""
+NO_ANSWER = 0
+"""The status told to the governor for a call that was not answered."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call's facts, from the claim to its end."""
+
+    ref: PageRef
+    token: Token
+    job: JobRecord
+    agent: Agent
+    deployment: Deployment
+    item: Item
+    dimensions: Sequence[Dimension]
+    claims: Sequence[Claim]
+    replicate: int
+    model: str = ""
+    latency_s: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def label(self) -> str:
+        return self.dimensions[0].id if not self.token.batch else ALL_DIMENSIONS
+
+    def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
+        """One line of the log about this call, or about one of its dimensions."""
+        event(
+            dimension=dimension or self.label, agent=self.agent.name, job=self.ref.job, item=self.item.id,
+            pool=self.deployment.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
+        )  # fmt: skip
+
+    def scored(self, claim: Claim, dimension: Dimension, verdict: Verdict, usage: Usage) -> Result:
+        """A unit's opinion, as the ledger keeps it."""
+        opinion = JudicialOpinion(
+            judge=self.agent.name,
+            criterion_id=dimension.id,
+            item_id=self.item.id,
+            replicate=self.replicate,
+            score=verdict.score,
+            argument=verdict.argument,
+            cited_evidence=list(verdict.cited_evidence),
+            model=self.model,
+            usage=usage,
+            latency_s=round(self.latency_s, 4),
+            attempts=claim.attempts + 1,
+        )
+        return Result(claim.position, claim.fence, _payload(opinion, None), scored=True)
+
+    def failed(
+        self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
+        attempts: int, elapsed_s: float, status_code: int | None, model: str,
+    ) -> Result:  # fmt: skip
+        """A unit's error, with the opinion without a score that stands for it."""
+        named: dict[str, Any] = {
+            "judge": self.agent.name,
+            "criterion_id": dimension.id,
+            "item_id": self.item.id,
+            "replicate": self.replicate,
+            "attempts": attempts,
+        }
+        error = EvaluationError(
+            **named, kind=kind, message=message, status_code=status_code, elapsed_s=round(elapsed_s, 3)
+        )
+        opinion = JudicialOpinion(
+            **named, score=None, argument=argument, model=model, latency_s=round(self.latency_s, 4)
+        )
+        return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
+
+
+def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
+    """What the pool's governor learns from an answer; `wall_s` is Unix time."""
+    used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
+    return CallOutcome(200, used, read_limits(reply.headers, wall_s), reporter)
+
+
+def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
+    """What the pool's governor learns from a failure; nothing from one of this program's own.
+
+    No money left is told as 402, since waiting cannot help it.
+    """
+    if failure.kind is FailureKind.INTERNAL:
+        return None
+    status = 402 if failure.kind is FailureKind.QUOTA_EXHAUSTED else failure.status_code or NO_ANSWER
+    return CallOutcome(status, readings=read_limits(failure.headers, wall_s), reporter=reporter)
+
+
+def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
+    entry = {"opinion": opinion.model_dump(mode="json")}
+    if error is not None:
+        entry["error"] = error.model_dump(mode="json")
+    return orjson.dumps(entry)
