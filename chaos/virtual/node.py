@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import ResponseError
 
 import workers.nodes
 from app.domain.failure import FailureKind
@@ -34,6 +36,7 @@ from workers.store.scripts import script_text
 
 BURY = Path(workers.nodes.__file__).parent / "store" / "bury.lua"
 CALL_TIMEOUT_S = 20.0
+CALLS_MAX = 200
 LEASE_S = CALL_TIMEOUT_S + 10.0
 SLOTS = 8
 ANNOUNCE_EVERY_S = 1.0
@@ -86,7 +89,7 @@ class Wire:
 
     def pipeline(self, transaction: bool = False) -> Any:
         pipe = self._world.client.pipeline(transaction=transaction)
-        execute = pipe.execute
+        execute = cache(pipe.execute)  # sent again, it says the same again
         pipe.execute = lambda: self.trip(execute)
         return pipe
 
@@ -101,7 +104,11 @@ class Wire:
 
         def arrive() -> None:
             world.commands += 1
-            result: Any = act()
+            try:
+                result: Any = act()
+            except ResponseError as error:
+                world.fail(f"I15: a script failed: {error}")
+                result = _LOST
             if world.now < node.cut_until or world.chance.random() < world.odds.answer_lost:
                 if world.chance.random() < 0.5:  # redis-py sends the command again by itself
                     world.later(world.chance.uniform(0.01, 0.1), arrive)
@@ -129,6 +136,14 @@ class Request:
     _request_dict: dict[str, Any] = field(default_factory=dict)
 
 
+class NoSpool:
+    """A disk that takes nothing: what a killed node has not recorded is lost with it."""
+
+    def put(self, _: bytes) -> None: ...
+    def drop(self, _: None) -> None: ...
+    def leave(self, _: None) -> None: ...
+
+
 class Silent:
     """The gate's observer."""
 
@@ -136,6 +151,12 @@ class Silent:
     def acquired(self, *_: Any) -> None: ...
     def released(self, *_: Any) -> None: ...
     def over_share(self, *_: Any) -> None: ...
+
+
+class SimGatherer(Gatherer):
+    """Its files are the world's."""
+
+    async def _keep_items(self, job_id: str) -> None: ...
 
 
 class SimServices(Services):
@@ -158,20 +179,31 @@ class Node:
         self.loop = NodeLoop(lambda: world.now)
         self.judging: dict[int, Message] = {}
         self.wire = Wire(world, self)
-        self.ledger = Ledger(self.wire, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000))
+        self.ledger = Ledger(
+            self.wire, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
+        )
         self.judge = Judge(
             self.ledger, provider=lambda _: self, model=lambda _: "m",
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
+            epoch=lambda: 0,
+            spool=NoSpool(),  # type: ignore[arg-type]
         )  # fmt: skip
-        self.gatherer = Gatherer(
+        self.gatherer = SimGatherer(
             self.ledger, results_dir="", retention_s=86_400, model=lambda _: "m", announce=self._announce
         )
-        self.planner = Planner(self.ledger, self._page, self._pool_limit, window_s=2.0, page_max=shape["page_max"])
+        self.planner = Planner(
+            self.ledger,
+            self._page,
+            self._pool_limit,
+            window_s=2.0,
+            page_max=shape["page_max"],
+            earlier=lambda *_: ({}, 0),
+        )
         self.services = SimServices(self, world.limit)
         self.housekeeper = Housekeeper(
             self.ledger, self, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
-            govern=self._nothing,
+            govern=self._nothing, epoch=lambda: 0, lost=self._mourn, adopt=self._nothing,
         )  # fmt: skip
         # What the gate wants of its host.
         self.config = self
@@ -250,6 +282,9 @@ class Node:
     @staticmethod
     async def _nothing() -> None: ...
 
+    async def _mourn(self, job_id: str, _: Any) -> None:
+        self.world.fail(f"I3: job {job_id} is taken for lost")
+
     # ------------------------------------------------------------------ the gate's host
     def lease_s(self, _pool: str) -> float:
         return LEASE_S
@@ -312,6 +347,8 @@ class Node:
                 self.world.ended(ref, Message("gather", tuple(ref)))
         except StoreConnectionError as error:
             self.world.tell(f"{self.name}: {request.message} failed: {error}")
+        except Exception as error:
+            self._raised(request.message, error)
         finally:
             self.judging.pop(request.tag, None)
         await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
@@ -325,7 +362,13 @@ class Node:
             await self._do(message)
         except StoreConnectionError as error:
             self.world.tell(f"{self.name}: {message} failed: {error}")
+        except Exception as error:
+            self._raised(message, error)
         self._ack(tag)
+
+    def _raised(self, message: Message, error: Exception) -> None:
+        if self.alive:  # or its coroutines are thrown away, which they do not like
+            self.world.fail(f"I11: {message} raised {error!r}")
 
     async def _do(self, message: Message) -> None:
         match message.name, message.args:

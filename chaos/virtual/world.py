@@ -220,7 +220,7 @@ class World:
     def finish(self, _folder: str, job: str, header: Any) -> Any:
         opinions = [o for ref, (found, _) in self.pages.items() if ref.job == job for o in found]
         return Report(header.status, sum(o.score is not None for o in opinions),
-                      sum(o.score is None for o in opinions), header.calls)  # fmt: skip
+                      sum(o.score is None for o in opinions), header.calls, header.units)  # fmt: skip
 
 
 class Report(NamedTuple):
@@ -230,6 +230,7 @@ class Report(NamedTuple):
     scored: int
     failed: int
     calls: int
+    units: int
 
     def model_dump_json(self) -> str:
         return orjson.dumps({**self._asdict(), "wall_s": 0.0}).decode()

@@ -554,6 +554,6 @@ async def test_a_cancelled_job_has_no_limit_left_to_be_granted_by(bench):
 async def test_a_claim_that_outlives_the_longest_call_ends_though_its_node_lives(bench):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    impatient = Ledger(bench.asyncs, KEYS, bench.nodes[1].id, claim_ms=0)
+    impatient = Ledger(bench.asyncs, KEYS, bench.nodes[1].id, claim_ms=0, calls_max=9)
     heir = await claim(impatient, ref, 0)
     assert (heir.verdict, heir.fence) == (Verdict.RUN, mine.fence + 1)
