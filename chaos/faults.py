@@ -140,7 +140,7 @@ def truncate_store(run: Run) -> None:
     run.strike()
 
 
-@fault("B3", weight=3, forgets=True, loose_log=True, deadline_s=60, missing="epoch and grace after a flush")
+@fault("B3", weight=3, forgets=True, loose_log=True, deadline_s=60)
 def flush_store(run: Run) -> None:
     run.await_moment()
     run.strike()

@@ -151,7 +151,7 @@ def _provider(run: Run) -> list[str]:
             if e["arrival"] <= at + 0.05 and (e["end"] is None or e["end"] >= at - OPEN_BEFORE_S)
         }  # fmt: skip
     allowed = run.fewest_calls + len(excused)
-    if stats["calls"] > allowed:
+    if stats["calls"] > allowed and not any(f.forgets for f in run.faults):  # a forgotten job is another job
         found.append(
             f"I7: {stats['calls']} calls for {run.fewest_calls}, {len(excused)} of them failed or were open at a strike"
         )

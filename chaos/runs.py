@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from app.ledger.client import JobStatus, UnknownJob
+from app.ledger.client import JobState, JobStatus, UnknownJob
 from chaos.installation import Installation, a_job
 from tests.e2e.cluster import until
 
@@ -138,7 +138,7 @@ def perform(place: Installation, faults: Sequence[Fault], seed: int) -> Verdict:
     run.healed = time.monotonic()
     recovery_s = -1.0
     try:
-        if any(f.forgets for f in faults) and run.status() is None:
+        if any(f.forgets for f in faults) and ((s := run.status()) is None or s.state is JobState.LOST):
             place.cluster.submit(job)
         deadline_s = max(f.deadline_s for f in faults)
         until(lambda: (s := run.status()) is not None and s.state.ended, "the job ends", deadline_s)
