@@ -34,6 +34,7 @@ def traffic(environ: dict[str, str]) -> None:
         app = create_app(environ)
         async with connect_async(app.store_url) as client:
             await client.hset(app.keys.job_limits, "j", 1)
+            await client.hset(app.keys.epoch, "number", 1)  # a store that is in use already
             leases = LeaseStore(client, app.keys)
             wants = [Want(f"l{n}", "j", "news", "m") for n in range(3)]
             await leases.admit(pool="sim", node="n", ttl_ms=60_000, give_back=[], wanted=wants[:1])

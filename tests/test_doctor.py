@@ -263,6 +263,7 @@ def test_what_troubles_the_governor(environ: dict[str, str]) -> None:
             await governor.set("sim", limit=3, adaptive=False)
             await governor.set("claude", limit=3)
             await client.hset(app.keys.job_limits, "j", 5)
+            await client.hset(app.keys.epoch, "number", 1)  # a store that is in use already
             wants = [Want(f"l{n}", "j", "news") for n in range(3)]
             await LeaseStore(client, app.keys).admit(pool="sim", node="gone", ttl_ms=60_000, give_back=[], wanted=wants)
             await governor.set("sim", limit=1)

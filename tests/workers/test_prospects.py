@@ -23,6 +23,7 @@ KEYS = Keys("test")
 async def client(redis_url):
     async with connect_async(redis_url) as client:
         await client.hset(KEYS.job_limits, "j", 60)
+        await client.hset(KEYS.epoch, "number", 1)  # a store that is in use already
         yield client
 
 
