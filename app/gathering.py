@@ -107,7 +107,7 @@ class Gatherer:
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
         )
         report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
-        if report.scored < report.units and isinstance(job.spec.items, list):
+        if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job_id)
         completed = await self._ledger.complete(job_id, report.model_dump_json().encode(), self._retention_s)
         if completed:
