@@ -25,6 +25,16 @@ settings.load_profile("suite")
 _databases = itertools.cycle(range(16))
 
 
+def pytest_configure():
+    """The application that `from app.tasks import ...` makes has no store: reading its configuration would otherwise
+    start one in the checkout, and nobody would stop it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+        from app.celery import app
+
+        assert app.conf.broker_url
+
+
 @pytest.fixture(scope="session")
 def redis_server():
     """The URL of a server on a unix socket, without a database number.
