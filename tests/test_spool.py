@@ -1,11 +1,10 @@
 """What is kept on disk survives its process, is given to one heir at a time, and a full disk stops nothing."""
 
+import contextlib
 import logging
 import resource
 import subprocess
 import sys
-
-import pytest
 
 from app.spool import Spool
 
@@ -72,17 +71,21 @@ def test_a_bound_is_kept_and_told(tmp_path, caplog):
     assert spool.put(b"x" * 8)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk():
-    """No file of this process can grow."""
+    """No file of this process can grow, nor the one that the tests' own output goes to: so for one call only."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_told_and_leaves_no_trace(tmp_path, caplog, full_disk):
+def test_a_full_disk_is_told_and_leaves_no_trace(tmp_path, caplog):
     spool = Spool(tmp_path, "ns", "a")
-    assert spool.put(b"x") is None
+    with full_disk():
+        kept = spool.put(b"x")
+    assert kept is None
     assert "cannot be kept on disk" in caplog.text
     assert [p.name for p in (tmp_path / "spool" / "ns" / "a").iterdir()] == ["lock"]
