@@ -13,7 +13,7 @@ from app.domain.job import Agent, Deployment, Dimension, Item
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
 from app.domain.verdict import Verdict
 from app.ledger.keys import PageRef
-from app.ledger.ledger import Claim, JobRecord, Result, Token
+from app.ledger.records import Claim, JobRecord, Result, Token
 from app.providers.base import ChatReply, ProviderFailure
 from workers.policy.admission import Outcome as CallOutcome
 from workers.policy.events import Cost

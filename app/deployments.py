@@ -9,7 +9,8 @@ from app.domain.deployments import Candidate, Choice, assign
 from app.domain.job import Deployment
 from app.domain.plan import Lane
 from app.ledger.keys import PageRef
-from app.ledger.ledger import JobRecord, Ledger, Token
+from app.ledger.ledger import Ledger
+from app.ledger.records import JobRecord, Token
 from workers.prospects import UNKNOWN, Prospect, Prospects
 
 ALONE: Mapping[Token, Choice] = {}

@@ -16,7 +16,8 @@ from redis.exceptions import RedisError
 from app.gathering import Gatherer
 from app.ledger.client import UNATTENDED_MS, JobState
 from app.ledger.keys import PageRef
-from app.ledger.ledger import PAGE_STILL_MS, JobRecord, Ledger
+from app.ledger.ledger import PAGE_STILL_MS, Ledger
+from app.ledger.records import JobRecord
 from app.messages import Messages
 
 logger = logging.getLogger(__name__)

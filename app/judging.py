@@ -28,8 +28,9 @@ from app.domain.prompt import batch_prompt, is_fresh, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
 from app.ledger.keys import PageRef
-from app.ledger.ledger import UNCLAIMED_MS, Claim, Deferral, Due, JobRecord, Ledger, Recorded, Token, Written
-from app.ledger.ledger import Verdict as Claimed
+from app.ledger.ledger import UNCLAIMED_MS, Ledger
+from app.ledger.records import Claim, Deferral, Due, JobRecord, Recorded, Token, Written
+from app.ledger.records import Verdict as Claimed
 from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from app.recording import Recorder, patiently
 from app.spool import Spool

@@ -20,7 +20,7 @@ from app.domain.job import Agent, Deployment, Dimension, Item
 from app.domain.plan import Lane
 from app.domain.prompt import batch_max_tokens
 from app.ledger.keys import PageRef
-from app.ledger.ledger import JobRecord, Token
+from app.ledger.records import JobRecord, Token
 from app.planning import PageMessages
 from workers.admitted import HEADER, QUEUE_PREFIX
 

@@ -17,7 +17,8 @@ from app import datasets
 from app.domain.job import Item, ItemSource
 from app.domain.plan import Lane, window
 from app.ledger.keys import PageRef
-from app.ledger.ledger import JobRecord, LaneState, Ledger, Token
+from app.ledger.ledger import Ledger
+from app.ledger.records import JobRecord, LaneState, Token
 
 
 class DatasetChanged(RuntimeError):

@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 
 from app import logs
 from app.ledger.keys import PageRef
-from app.ledger.ledger import Ledger, Recorded, Result
+from app.ledger.ledger import Ledger
+from app.ledger.records import Recorded, Result
 from app.spool import Spool
 
 T = TypeVar("T")

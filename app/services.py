@@ -18,7 +18,8 @@ from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
 from app.ledger.client import JobLost, JobState
-from app.ledger.ledger import QUARANTINE_DEATHS, JobRecord, Ledger
+from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
+from app.ledger.records import JobRecord
 from app.messages import Messages
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider

@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from app import logs, messages
 from app.celery import app
 from app.ledger.keys import PageRef
-from app.ledger.ledger import Token
+from app.ledger.records import Token
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE
 from app.services import services
 

@@ -7,9 +7,7 @@ message that comes twice, late or never changes no outcome.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import orjson
 
@@ -17,6 +15,7 @@ from app.domain.job import EvaluationJob, Item
 from app.domain.plan import Lane
 from app.ledger.client import HERE, UNATTENDED_MS, JobState
 from app.ledger.keys import LedgerKeys, PageRef
+from app.ledger.records import Claim, Deferral, Due, JobRecord, LaneState, Recorded, Result, Token, Verdict, Written
 from workers.store.connection import AsyncStoreClient
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
@@ -27,116 +26,6 @@ UNCLAIMED_MS = 60_000
 """A published unit that nobody claimed for so long is published again."""
 DUE_TOGETHER = 500
 PAGE_STILL_MS = 30_000
-
-
-class Verdict(StrEnum):
-    """Answer to a claim."""
-
-    RUN = "run"
-    DONE = "done"
-    OWNED = "owned"
-    WAITING = "waiting"
-    CANCELLED = "cancelled"
-    POISON = "poison"
-    SPENT = "spent"
-    UNKNOWN = "unknown"
-
-
-class Written(StrEnum):
-    """Answer to a result."""
-
-    NEW = "new"
-    AGAIN = "again"
-    STALE = "stale"
-    GONE = "gone"
-    DEFERRED = "deferred"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One unit's claim: its fence goes with every write. `calls` counts paid calls, this one included;
-    `elapsed_ms` is the time since the unit's first claim."""
-
-    position: int
-    verdict: Verdict
-    fence: int
-    attempts: int
-    requeues: int
-    calls: int
-    elapsed_ms: int
-
-
-class Result(NamedTuple):
-    """A unit's end as it goes into the ledger."""
-
-    position: int
-    fence: int
-    payload: bytes
-    scored: bool
-
-
-class Deferral(NamedTuple):
-    """A unit that is given up for now, with this many attempts and requeues spent; `unpaid` if no call was made."""
-
-    position: int
-    fence: int
-    attempts: int
-    requeues: int
-    unpaid: int = 0
-
-
-class Token(NamedTuple):
-    """Names one message of a page: a unit's position, or the batch that begins there."""
-
-    position: int
-    batch: bool = False
-
-    def __str__(self) -> str:
-        return f"b{self.position}" if self.batch else str(self.position)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        return cls(int(text.removeprefix("b")), text.startswith("b"))
-
-
-class Due(NamedTuple):
-    """When a message is to be published; one that does not `wait` is on its way already, and this is its safeguard."""
-
-    token: Token
-    delay_ms: int
-    wait: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What follows from a write: `plan` the lane next, or `gather` the page because no chord will."""
-
-    left: int
-    plan: bool
-    gather: bool
-    written: Sequence[Written]
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """The part of a job that never changes while it runs."""
-
-    id: str
-    spec: EvaluationJob
-    lanes: Sequence[Lane]
-    units: int
-    limit: int
-    fingerprint: str | None
-    resumed: int = 0
-
-
-class LaneState(NamedTuple):
-    """Where planning stands: the cursor is None before the first page and '' at the end."""
-
-    state: str
-    cursor: str | None
-    page: int
-    open_units: int
 
 
 class Ledger:

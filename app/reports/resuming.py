@@ -9,7 +9,7 @@ import orjson
 
 from app.domain.job import Item
 from app.domain.plan import Lane
-from app.ledger.ledger import JobRecord
+from app.ledger.records import JobRecord
 from app.reports.durable import replacing
 from app.reports.files import job_folder
 

@@ -22,7 +22,8 @@ from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
 from app.ledger.keys import PageRef
-from app.ledger.ledger import JobRecord, Ledger, Token
+from app.ledger.ledger import Ledger
+from app.ledger.records import JobRecord, Token
 from app.planning import PageMessages, Planner
 from app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from app.services import CLAIM_GRACE_S, Services

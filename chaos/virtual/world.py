@@ -16,7 +16,7 @@ import redis
 
 from app.domain.plan import Lane
 from app.ledger.keys import PageRef
-from app.ledger.ledger import Token
+from app.ledger.records import Token
 from chaos.virtual.loop import NodeLoop
 from workers.store.keys import Keys
 

@@ -10,7 +10,8 @@ from app.domain.job import EvaluationJob
 from app.domain.plan import lanes
 from app.ledger.client import JobConflict, JobState, LedgerClient, UnknownJob
 from app.ledger.keys import PageRef
-from app.ledger.ledger import QUARANTINE_DEATHS, Deferral, Due, Ledger, Result, Token, Verdict, Written
+from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
+from app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
 from workers.nodes import Node, Registry
 from workers.store.connection import connect, connect_async
 from workers.store.keys import Keys

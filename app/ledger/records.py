@@ -1,0 +1,121 @@
+"""What the ledger's verbs take and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from app.domain.job import EvaluationJob
+from app.domain.plan import Lane
+
+
+class Verdict(StrEnum):
+    """Answer to a claim."""
+
+    RUN = "run"
+    DONE = "done"
+    OWNED = "owned"
+    WAITING = "waiting"
+    CANCELLED = "cancelled"
+    POISON = "poison"
+    SPENT = "spent"
+    UNKNOWN = "unknown"
+
+
+class Written(StrEnum):
+    """Answer to a result."""
+
+    NEW = "new"
+    AGAIN = "again"
+    STALE = "stale"
+    GONE = "gone"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One unit's claim: its fence goes with every write. `calls` counts paid calls, this one included;
+    `elapsed_ms` is the time since the unit's first claim."""
+
+    position: int
+    verdict: Verdict
+    fence: int
+    attempts: int
+    requeues: int
+    calls: int
+    elapsed_ms: int
+
+
+class Result(NamedTuple):
+    """A unit's end as it goes into the ledger."""
+
+    position: int
+    fence: int
+    payload: bytes
+    scored: bool
+
+
+class Deferral(NamedTuple):
+    """A unit that is given up for now, with this many attempts and requeues spent; `unpaid` if no call was made."""
+
+    position: int
+    fence: int
+    attempts: int
+    requeues: int
+    unpaid: int = 0
+
+
+class Token(NamedTuple):
+    """Names one message of a page: a unit's position, or the batch that begins there."""
+
+    position: int
+    batch: bool = False
+
+    def __str__(self) -> str:
+        return f"b{self.position}" if self.batch else str(self.position)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        return cls(int(text.removeprefix("b")), text.startswith("b"))
+
+
+class Due(NamedTuple):
+    """When a message is to be published; one that does not `wait` is on its way already, and this is its safeguard."""
+
+    token: Token
+    delay_ms: int
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What follows from a write: `plan` the lane next, or `gather` the page because no chord will."""
+
+    left: int
+    plan: bool
+    gather: bool
+    written: Sequence[Written]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """The part of a job that never changes while it runs."""
+
+    id: str
+    spec: EvaluationJob
+    lanes: Sequence[Lane]
+    units: int
+    limit: int
+    fingerprint: str | None
+    resumed: int = 0
+
+
+class LaneState(NamedTuple):
+    """Where planning stands: the cursor is None before the first page and '' at the end."""
+
+    state: str
+    cursor: str | None
+    page: int
+    open_units: int
