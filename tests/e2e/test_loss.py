@@ -164,7 +164,7 @@ def store(tmp_path):
 
 def test_answers_that_no_store_took_are_stored_by_the_next_worker(store, cluster):
     """The store is killed during the calls, and then the worker that has the answers: nothing is paid for twice."""
-    c = cluster("--latency", "1.5", REDIS_URL=store.url)
+    c = cluster("--latency", "4", REDIS_URL=store.url)
     worker = c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=5))
     until(lambda: c.provider.stats()["open"] == 5, "five are open")
