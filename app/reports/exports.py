@@ -12,8 +12,9 @@ from typing import IO, Literal, get_args
 import orjson
 
 from app.domain.opinion import JudicialOpinion
+from app.reports.columns import COLUMNS
 from app.reports.durable import replacing
-from app.reports.files import COLUMNS, job_folder, read_opinions, read_report
+from app.reports.files import job_folder, read_opinions, read_report
 from app.reports.text import cell
 
 Format = Literal["csv", "jsonl", "parquet"]

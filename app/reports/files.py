@@ -18,13 +18,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
-import pyarrow as pa
-import pyarrow.json
-import pyarrow.parquet
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -33,6 +30,9 @@ from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from app.reports.durable import replacing, sync_folder
 
+if TYPE_CHECKING:
+    from app.reports.columns import Columns
+
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _PARTS = "parts"
 _REPORT = "report.json"
@@ -40,33 +40,6 @@ _OPINIONS = "opinions.jsonl"
 _PARQUET = "opinions.parquet"
 _ERRORS = "errors.jsonl"
 _EARLIER = "earlier"
-
-_ROW_GROUP_ROWS = 65_536
-_ROW_GROUP_BYTES = 16 * 1024 * 1024
-_LINES = pa.schema(
-    [
-        ("judge", pa.string()),
-        ("criterion_id", pa.string()),
-        ("item_id", pa.string()),
-        ("replicate", pa.int32()),
-        ("score", pa.int64()),
-        ("argument", pa.string()),
-        ("cited_evidence", pa.list_(pa.string())),
-        ("model", pa.string()),
-        ("usage", pa.struct([("input_tokens", pa.int64()), ("output_tokens", pa.int64())])),
-        ("latency_s", pa.float64()),
-        ("attempts", pa.int32()),
-    ]
-)
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    table = table.flatten()
-    return table.rename_columns([name.removeprefix("usage.") for name in table.column_names])
-
-
-COLUMNS: pa.Schema = _flat(_LINES.empty_table()).schema
-"""The columns of `opinions.parquet`: the fields of `JudicialOpinion`, `usage` as input_tokens and output_tokens."""
 
 
 class ResultsMismatch(RuntimeError):
@@ -201,6 +174,8 @@ def _encodable(value: Any) -> Any:
 
 
 def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
+    from app.reports.columns import Columns  # noqa: PLC0415  takes long to load
+
     builder = ReportBuilder(summary)
     files = ResultFiles(
         directory=str(folder),
@@ -213,7 +188,7 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
         replacing(folder / _OPINIONS) as opinions,
         replacing(folder / _ERRORS) as errors,
         replacing(folder / _PARQUET) as parquet,
-        _Columns(parquet) as columns,
+        Columns(parquet) as columns,
     ):
         for part in parts:
             with part.path.open("rb") as file:
@@ -241,7 +216,7 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
 
 
 def _add_earlier(
-    folder: Path, parts: list[_Part], builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Columns
+    folder: Path, parts: list[_Part], builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: Columns
 ) -> None:
     """A resumed job was cancelled before all its units came round again: what is not in its parts stays as it was."""
     seen = set()
@@ -264,40 +239,6 @@ def _add_earlier(
 def _unit(line: bytes) -> tuple[str, str, str, int]:
     fields = orjson.loads(line)
     return fields["judge"], fields["criterion_id"], fields["item_id"], fields["replicate"]
-
-
-class _Columns:
-    """Turns lines of JSON into row groups of a Parquet file; holds one row group at most."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._writer = pa.parquet.ParquetWriter(file, COLUMNS, compression="zstd")
-        self._lines: list[bytes] = []
-        self._bytes = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
-
-    def add(self, line: bytes) -> None:
-        self._lines.append(line)
-        self._bytes += len(line)
-        if len(self._lines) >= _ROW_GROUP_ROWS or self._bytes >= _ROW_GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._lines:
-            return
-        table = pa.json.read_json(
-            pa.BufferReader(b"".join(self._lines)),
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=self._bytes + 1),
-            parse_options=pa.json.ParseOptions(explicit_schema=_LINES, unexpected_field_behavior="error"),
-        )
-        self._writer.write_table(_flat(table))
-        self._lines, self._bytes = [], 0
 
 
 def _read_report(folder: Path) -> Report | None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.reports.columns import COLUMNS
 from app.reports.exports import export
-from app.reports.files import COLUMNS, NoResults, finish, write_page
+from app.reports.files import NoResults, finish, write_page
 from tests.reports.building import header, opinion
 
 JOB = "job-1"

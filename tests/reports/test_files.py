@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from app.domain.opinion import JudicialOpinion, Usage
 from app.domain.report import Report
-from app.reports import files
+from app.reports import columns
+from app.reports.columns import COLUMNS
 from app.reports.files import (
-    COLUMNS,
     NoResults,
     ResultsMismatch,
     finish,
@@ -85,7 +85,7 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
 
 
 def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(columns, "_ROW_GROUP_ROWS", 10)
     for page in range(5):
         write_page(tmp_path, JOB, "0", page, [opinion(page * 5 + i) for i in range(5)], [])
     finish(tmp_path, JOB, header(25))
@@ -95,7 +95,7 @@ def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: py
 
 
 def test_long_texts_close_a_row_group_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(columns, "_ROW_GROUP_BYTES", 10_000)
     write_page(tmp_path, JOB, "0", 0, [opinion(i, argument="x" * 6_000) for i in range(4)], [])
     finish(tmp_path, JOB, header(4))
     assert pa.parquet.ParquetFile(tmp_path / JOB / "opinions.parquet").num_row_groups == 2
@@ -341,7 +341,7 @@ def test_two_processes_that_finish_at_once_agree(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_ROW_GROUP_ROWS", 500)
+    monkeypatch.setattr(columns, "_ROW_GROUP_ROWS", 500)
 
     def peak_of(pages: int) -> int:
         job = f"job-{pages}"
