@@ -18,8 +18,8 @@ from app.spool import Spool
 
 T = TypeVar("T")
 
-SPOOL_AFTER_S = 1.0
-"""A result that the store has not taken by then is kept on disk too."""
+SPOOL_AFTER_S = 3.0
+"""A result that the store has not taken by then is kept on disk too: later than a busy loop alone may need."""
 STORE_PAUSE_MAX_S = 2.0
 
 

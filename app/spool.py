@@ -10,10 +10,12 @@ counts is the ledger's decision, by its fence. A disk that refuses is told loudl
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,19 +38,20 @@ class Spool:
         self._sizes: dict[Path, int] = {}
         self._left: set[Path] = set()
         self._lock: int | None = None
+        self._mutex = threading.Lock()
         self.refused = 0
 
     def put(self, entry: bytes) -> Path | None:
         """Keep one entry; when this returns its path, it survives a loss of power. None, and an error in the log, if
         the disk refuses or this process keeps `MAX_BYTES` already."""
         try:
-            if sum(self._sizes.values()) + len(entry) > self._max_bytes:
-                raise OSError(f"{self._max_bytes} bytes are kept already")
-            if self._lock is None:
-                self._open()
-            path = self._own / f"{next(self._numbers):08d}.json"
-            with replacing(path) as file:
-                file.write(entry)
+            path = self._place(len(entry))
+            try:
+                with replacing(path) as file:
+                    file.write(entry)
+            except OSError:
+                self.drop(path)
+                raise
         except OSError as error:
             self.refused += 1
             logger.error(
@@ -56,13 +59,24 @@ class Spool:
                 "lives: %s", error, extra={"event": "spool_refused", "refused": self.refused},
             )  # fmt: skip
             return None
-        self._sizes[path] = len(entry)
         return path
+
+    def _place(self, size: int) -> Path:
+        """Where the next entry goes; its size counts from now on."""
+        with self._mutex:  # two threads that open the folder would wait for each other's lock for ever
+            if sum(self._sizes.values()) + size > self._max_bytes:
+                raise OSError(f"{self._max_bytes} bytes are kept already")
+            if self._lock is None:
+                self._open()
+            path = self._own / f"{next(self._numbers):08d}.json"
+            self._sizes[path] = size
+            return path
 
     def drop(self, path: Path | None) -> None:
         """The entry is stored, or refused for good."""
         if path is not None:
-            self._sizes.pop(path, None)
+            with self._mutex:
+                self._sizes.pop(path, None)
             self._left.discard(path)
             path.unlink(missing_ok=True)
 
@@ -99,17 +113,34 @@ class Spool:
             os.close(lock)
 
     def _open(self) -> None:
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._own.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        self._lock = lock
+        """Make the folder and lock it; again if an heir took it for an abandoned one in between."""
+        while self._lock is None:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._own.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if _is_at(lock, self._own / "lock"):
+                    self._lock = lock
+                else:
+                    os.close(lock)
 
     def close(self) -> None:
         """Give the folder up; what is still in it is the next process's."""
+        with self._mutex:
+            self._give_up()
+
+    def _give_up(self) -> None:
         if self._lock is not None:
             if not any(self._own.glob("*.json")):
                 (self._own / "lock").unlink()
                 self._own.rmdir()
             os.close(self._lock)
             self._lock = None
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,10 +1,12 @@
 """What is kept on disk survives its process, is given to one heir at a time, and a full disk stops nothing."""
 
 import contextlib
+import fcntl
 import logging
 import resource
 import subprocess
 import sys
+import threading
 
 from app.spool import Spool
 
@@ -59,6 +61,35 @@ def test_nothing_is_made_before_it_is_needed_or_left_behind(tmp_path):
     spool.close()
     assert list((tmp_path / "spool" / "ns").iterdir()) == []
     spool.drop(None)
+
+
+def test_many_threads_may_be_the_first(tmp_path):
+    """Each locks the folder, and none waits for another's lock on it."""
+    spool, barrier, kept = Spool(tmp_path, "ns", "a"), threading.Barrier(8), []
+
+    def keep(n):
+        barrier.wait()
+        kept.append(spool.put(b"%d" % n))
+
+    threads = [threading.Thread(target=keep, args=(n,), daemon=True) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert sorted(path.read_bytes() for path in kept) == [b"%d" % n for n in range(8)]
+
+
+def test_a_folder_taken_for_an_abandoned_one_is_made_again(tmp_path, monkeypatch):
+    spool, heir, lock = Spool(tmp_path, "ns", "a"), Spool(tmp_path, "ns", "b"), fcntl.flock
+
+    def an_heir_is_quicker(file, flags):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert contents(heir) == []
+        lock(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", an_heir_is_quicker)
+    assert spool.put(b"1").read_bytes() == b"1"
+    assert contents(heir) == []
 
 
 def test_a_bound_is_kept_and_told(tmp_path, caplog):
