@@ -33,8 +33,9 @@ JobOf = Callable[[str], Awaitable[JobRecord | None]]
 
 class Housekeeper:
     """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper); `govern` decides on
-    every pool's limits; `epoch` is the store's as far as is known; `lost` tells of a job that the store forgot;
-    `adopt` stores what dead processes of this machine have left on disk."""
+    every pool's limits; `store` names the store's epoch and server as far as is known; `works_on` tells what this
+    process has in hand (see `Judge.works_on`); `lost` tells of a job that the store forgot; `adopt` stores what dead
+    processes of this machine have left on disk."""
 
     def __init__(
         self,
@@ -46,14 +47,15 @@ class Housekeeper:
         plan: Callable[[str, int], Awaitable[None]],
         reap: Callable[[], int],
         govern: Callable[[], Awaitable[None]],
-        epoch: Callable[[], int],
+        store: Callable[[], tuple[int, str]],
+        works_on: Callable[[PageRef, int, int], bool],
         lost: Callable[[str, Mapping[str, str]], Awaitable[None]],
         adopt: Callable[[], Awaitable[None]],
     ) -> None:
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
-        self._epoch, self._lost, self._adopt = epoch, lost, adopt
-        self._declared_in = 0
+        self._store, self._works_on, self._lost, self._adopt = store, works_on, lost, adopt
+        self._seen = (0, "")
         self._unfinished: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
@@ -63,18 +65,20 @@ class Housekeeper:
             for _ in range(rounds_per_check):
                 await asyncio.sleep(DUE_EVERY_S)
                 await _surviving(self.publish_due)
-            await _surviving(self.remember)
             await _surviving(self._adopt)
+            await _surviving(self.remember)
             if await _surviving(self._ledger.lead, BEAT_SILENT_MS):
                 await _surviving(self.tick)
                 await _surviving(self.govern)
 
     async def remember(self) -> None:
-        """Notice what the store has forgotten: queues after a new epoch, and jobs that did not end before they went."""
-        if self._epoch() != self._declared_in:
-            number = self._epoch()
+        """Notice what the store has forgotten: after a new epoch or on another server queues and how units ended, and
+        jobs that did not end before they went."""
+        if (store := self._store()) != self._seen:
             await self._messages.declare()
-            self._declared_in = number
+            await self._disown()
+            await self._ledger.look_now()
+            self._seen = store
         now = await self._ledger.unfinished()
         still = set(now)
         gone = [job for job in self._unfinished if job not in still]
@@ -87,6 +91,19 @@ class Housekeeper:
             **{job: facts for job, facts in self._unfinished.items() if job in still},
             **{job: facts for job, facts in known if facts is not None},
         }
+
+    async def _disown(self) -> None:
+        """Give up what this node has claimed and does not work on. The claims are read first: one that is made
+        meanwhile is not among them, and a message that ends meanwhile has written how."""
+        for ref in await self._ledger.open_pages():
+            claims = await self._ledger.held(ref)
+            job = await self._job(ref.job) if claims else None
+            if job is None:
+                continue
+            stride = job.lanes[ref.lane].stride
+            ended = {p: fence for p, fence in claims.items() if not self._works_on(ref, p, stride)}
+            if ended and (lost := await self._ledger.disown(ref, ended)):
+                logger.warning("page %s: the store has lost how %d units ended, they come again", ref, lost)
 
     async def publish_due(self) -> None:
         """Publish every message whose time has come."""

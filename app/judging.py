@@ -91,6 +91,11 @@ class Judge:
             if lease is not None:
                 lease.release()
 
+    def works_on(self, ref: PageRef, position: int, stride: int) -> bool:
+        """Whether this process has a message of the unit in hand, or of the batch that it belongs to."""
+        tokens = (Token(position), Token(position - position % stride, batch=True))
+        return any((ref, token) in self._working for token in tokens)
+
     async def _judge(self, ref: PageRef, token: Token, lease: Lease | None, deployment: int) -> Outcome:
         job = await self.job(ref.job)
         if job is None:

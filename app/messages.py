@@ -68,7 +68,7 @@ class Messages:
         """Send a page's chord: a header task a message, and the body that gathers them."""
         if page.tokens:
             choices = await self._choose(job, page.ref, page.lane, page.tokens)
-            await asyncio.to_thread(self._publish, job, page, choices)
+            await _sent(f"page {page.ref}", self._publish, job, page, choices)
         else:  # all its units had their results before the job was resumed
             await self.gather(page.ref)
 
@@ -139,17 +139,7 @@ class Messages:
         return await asyncio.to_thread(look)
 
     async def _control(self, name: str, *args: Any, **options: Any) -> None:
-        """While the broker is away it is tried again for a minute: else what is asked for waits for the sweeper."""
-        end = asyncio.get_running_loop().time() + BROKER_AWAY_MAX_S
-        while True:
-            try:
-                await asyncio.to_thread(self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
-                return
-            except BROKER_TROUBLE as error:
-                if asyncio.get_running_loop().time() > end:
-                    raise
-                logger.warning("%s waits for the broker: %r", name, error)
-                await asyncio.sleep(BROKER_PAUSE_S)
+        await _sent(name, self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
 
     def _unit(self, job: JobRecord, ref: PageRef, token: Token, choice: Choice, item_chars: int = TYPICAL_CHARS) -> Any:
         lane = job.lanes[ref.lane]
@@ -184,6 +174,21 @@ class Messages:
         name = f"{ref.job}.{ref.lane}.{ref.page}"
         body = self._app.signature(GATHER_PAGE, args=tuple(ref), immutable=True, task_id=name, queue=CONTROL_QUEUE)
         return name, body
+
+
+async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Send in a thread. While the broker is away it is tried again for a minute: else what is sent waits for the
+    sweeper. All of it may be sent twice."""
+    end = asyncio.get_running_loop().time() + BROKER_AWAY_MAX_S
+    while True:
+        try:
+            await asyncio.to_thread(send, *args, **options)
+            return
+        except BROKER_TROUBLE as error:
+            if asyncio.get_running_loop().time() > end:
+                raise
+            logger.warning("%s waits for the broker: %r", what, error)
+            await asyncio.sleep(BROKER_PAUSE_S)
 
 
 def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:

@@ -7,6 +7,7 @@ of two planners the ledger lets one win, so planning may be asked for at any tim
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from app.domain.plan import Lane, window
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import JobRecord, LaneState, Token
+from app.recording import patiently
 
 
 class DatasetChanged(RuntimeError):
@@ -97,7 +99,11 @@ class Planner:
             results, read_to = await asyncio.to_thread(self._earlier, job, lane, items, positions, read_to)
         rest = "" if first + units >= total else _cursor(first + units, source, read_to)
         ref = PageRef(job.id, number, state.page)
-        if await self._ledger.open_page(ref, first, units, rest, low_water, items, results) < 0:
+        attempt = secrets.token_hex(8)
+        opened = await patiently(
+            lambda: self._ledger.open_page(ref, first, units, rest, low_water, items, results, attempt)
+        )
+        if opened < 0:
             return False
         tokens = [
             Token(p, batch=lane.batched)
@@ -105,7 +111,7 @@ class Planner:
             if any(unit not in results for unit in range(p, p + lane.stride))
         ]
         await self._publish(job, PageMessages(ref, lane, tokens, items))
-        await self._ledger.published(ref)
+        await patiently(lambda: self._ledger.published(ref))
         return True
 
 

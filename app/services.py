@@ -90,7 +90,8 @@ class Services:
         self.housekeeper = Housekeeper(
             self.ledger, self.messages, self.gatherer,
             job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
-            epoch=lambda: app.epoch.number, lost=self._lost, adopt=self._adopt,
+            store=lambda: (app.epoch.number, app.epoch.server), works_on=self.judge.works_on,
+            lost=self._lost, adopt=self._adopt,
         )  # fmt: skip
 
         self._housekeeping = asyncio.ensure_future(self.housekeeper.run())

@@ -19,8 +19,6 @@ from chaos.faults import CATALOGUE
 from chaos.installation import SHORT_CLOCKS, Installation
 from chaos.runs import Fault, Verdict, perform
 
-SETTLED_S = 5.0
-"""Workers that have just started load their SDKs."""
 Plan = list[tuple[tuple[str, ...], int]]
 
 

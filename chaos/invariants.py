@@ -25,6 +25,8 @@ from chaos.runs import OPEN_BEFORE_S, Run
 from tests.e2e.cluster import until
 
 QUIET_S = 20.0
+ITEMS = "items.jsonl"
+"""Where a job that left something without a score keeps its own items, so that it can be resumed."""
 MEMORY_MB = 400.0
 
 
@@ -177,7 +179,8 @@ def _secrets(run: Run) -> list[str]:
     for path in (run.place.cluster.results / run.job_id).rglob("*"):
         if path.is_file():
             data = path.read_bytes()
-            found += [f"I12: {secret} in {path.name}" for secret in SECRETS if secret.encode() in data]
+            planted = [secret for secret in SECRETS if secret != TEXT or path.name != ITEMS]
+            found += [f"I12: {secret} in {path.name}" for secret in planted if secret.encode() in data]
     found += [f"I12: {secret} in an event" for secret in run.place.ear.leaks]
     found += [f"I12: {leak}" for leak in store_leaks(run)]
     return found

@@ -40,14 +40,14 @@ MUTANTS = (
     Mutant(
         "a later result overwrites the first",
         "app/ledger/record.lua",
-        "if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then verdict = 'again'\n  elseif not u or",
-        "if not u or",
+        "if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then verdict = 'again'\n  elseif entry",
+        "if entry",
     ),
     Mutant(
         "a result is written whatever its fence",
         "app/ledger/record.lua",
-        "elseif not u or u.fence ~= entry[2] then verdict, stale",
-        "elseif not u then verdict, stale",
+        "elseif entry[2] < (u and u.fence or epoch) then verdict, stale",
+        "elseif false then verdict, stale",
     ),
     Mutant("a result counts down twice", "app/ledger/record.lua", "'left', -new)", "'left', -2 * new)"),
     Mutant(

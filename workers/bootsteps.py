@@ -10,13 +10,16 @@ from workers.nodes import Beacon
 
 
 class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Announces the node. The pool is required, so that the beacon still stands while the pool drains."""
-
-    requires = ("celery.worker.components:Timer",)
+    """Announces the node; the first to start and the last to stop."""
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._beacon: Beacon | None = None
+
+    def include(self, worker: Any) -> None:
+        """Celery orders steps that do not require each other by chance. A node that left before its pool has drained
+        would free the leases of calls that are open still."""
+        worker.steps.insert(0, self)
 
     def start(self, worker: Any) -> None:
         app = worker.app

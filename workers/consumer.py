@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
 from celery.worker.state import active_requests, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
 EVENTS_EVERY_S = 0.25
+STOP_LOOKS = 5
+"""A worker that stops waits through so many looks, a second apart, for a store that is away."""
 
 
 class _GatedBucket:
@@ -206,6 +209,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
         services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
+        services.append(asyncio.ensure_future(self._see_off(client)))
         if self.config.broker_is_store:
             services.append(asyncio.ensure_future(self._watchdog.run(client)))
 
@@ -216,6 +220,23 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             await client.aclose()
 
         on_loop_close(close)
+
+    async def _see_off(self, client: AsyncStoreClient) -> None:
+        """A worker that is to stop does not wait for a store that is away, once its calls have ended: what they brought
+        is on disk by then, and its messages come back to others when it is found dead."""
+        missed = 0
+        while missed < STOP_LOOKS:
+            await asyncio.sleep(FALLBACK_S)
+            if not _is_stopping() or self.leased:
+                continue
+            try:
+                async with asyncio.timeout(FALLBACK_S):
+                    await client.ping()
+                missed = 0
+            except (RedisError, OSError):
+                missed += 1
+        logger.error("the store is away while the worker stops: what waits for it is left to others")
+        self.pool.give_up()
 
     async def _listen(self, client: AsyncStoreClient) -> None:
         """Wake the gates when a lease is freed elsewhere. Whoever misses a message asks again within a second."""
@@ -278,6 +299,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         gate = self.gates.get(request.delivery_info["routing_key"])
         if self.hub is not None and gate is not None and gate.room() > 0:
             self.hub.call_soon(_nothing)  # the hub's poller asks for room again
+
+
+def _is_stopping() -> bool:
+    """Celery keeps an exit code here, and 0 is one."""
+    return worker_state.should_stop is not None and worker_state.should_stop is not False
 
 
 def _has_room(gate: Gate) -> bool:

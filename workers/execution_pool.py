@@ -187,6 +187,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
             "max-loop-lag-ms": round(self._lag_max_s * 1000),
         }
 
+    def give_up(self) -> None:
+        """Cancel what has not ended, from any thread; its messages stay unacknowledged, and come back another way."""
+        self.loop.call_soon_threadsafe(self._drop_all)
+
     # ------------------------------------------------------------------ for the worker's other parts, on any thread
     def free_slots(self) -> int:
         """Slots in which no task runs and for which none waits."""

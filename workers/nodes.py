@@ -101,11 +101,12 @@ class Registry:
         epochs."""
         k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
         width = orjson.dumps(status) if status is not None else b"{}"
-        _, number, told = self._tick(
+        _, number, told, server = self._tick(
             keys=[k.clock, k.epoch, k.nodes, k.node(node.id)],
             args=["", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000)],
         )
         self._epoch.learn(node.id, number, told)
+        self._epoch.server = server
 
     def known(self) -> list[tuple[Node, bool]]:
         """Every node that is not buried yet, and whether its beacon can be heard."""

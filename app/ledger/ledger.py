@@ -38,7 +38,7 @@ class Ledger:
         self.keys = LedgerKeys(keys)
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "assign", "mourn",
+            "complete", "find_lost", "held", "disown", "assign", "mourn",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
 
@@ -155,9 +155,10 @@ class Ledger:
 
     async def open_page(
         self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
-        results: Mapping[int, bytes] | None = None,
+        results: Mapping[int, bytes] | None = None, attempt: str = "",
     ) -> int:  # fmt: skip
-        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did.
+        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did. To be
+        repeated with the same `attempt`, a name of its own, until there is an answer.
 
         `results` are those that units have already, from before the job was resumed.
         """
@@ -177,6 +178,7 @@ class Ledger:
                     PAGE_STILL_MS,
                     low_water,
                     len(results),
+                    attempt,
                     "first",
                     first,
                     "planner",
@@ -191,7 +193,7 @@ class Ledger:
         await self._redis.hdel(self.keys.page(ref), "planner")
 
     async def look_now(self) -> None:
-        """A node has died: let every open page be looked at with the next tick."""
+        """A node has died, or the store: let every open page be looked at with the next tick."""
         now = await self.now_ms()
         for member in await self._redis.zrange(self.keys.watch, 0, -1):
             await self._redis.zadd(self.keys.watch, {member: now}, xx=True)
@@ -253,7 +255,7 @@ class Ledger:
     async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[Result]) -> Recorded:
         """Write results, each at most once."""
         left, plan, gather, *written = await self._scripts["record"](
-            keys=[self.keys.job(ref.job), self.keys.page(ref)],
+            keys=[self.keys.job(ref.job), self.keys.page(ref), self.keys.base.epoch],
             args=[ref.lane, _dumps(counters), _dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results])],
         )
         return Recorded(int(left), bool(plan), bool(gather), [Written(w) for w in written])
@@ -315,6 +317,21 @@ class Ledger:
             args=["", f"{ref}|", k.base.node(""), stride, int(queue_empty), self._claim_ms],
         )
         return None if lost < 0 else int(lost)
+
+    async def open_pages(self) -> list[PageRef]:
+        return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]
+
+    async def held(self, ref: PageRef) -> dict[int, int]:
+        """The units of a page that this node has claimed and that have no result: position -> fence of the claim."""
+        flat = iter(await self._scripts["held"](keys=[self.keys.page(ref)], args=[self._node]))
+        return {int(position): int(fence) for position, fence in zip(flat, flat, strict=True)}
+
+    async def disown(self, ref: PageRef, claims: Mapping[int, int]) -> int:
+        """This node works on these units no more, whatever the store says, and how that ended is lost: they become due.
+        Returns how many; what has a result or a newer claim meanwhile stays as it is."""
+        k, pairs = self.keys, [number for claim in claims.items() for number in claim]
+        keys = [k.page(ref), k.due, k.base.clock]
+        return int(await self._scripts["disown"](keys=keys, args=["", f"{ref}|", self._node, *pairs]))
 
     async def unannounced(self) -> list[str]:
         """Jobs that are complete and whose waiters have not been told."""

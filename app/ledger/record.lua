@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- record.lua: results take effect once, whoever brings them and however often.
--- KEYS  1 job  2 page
+-- KEYS  1 job  2 page  3 epoch
 -- ARGV  1 lane  2 JSON {counter: n}  3 JSON [[position, fence, result, scored 1|0], ...]
 -- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, verdict, ...}; verdict:
 --       new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
--- A fence that is newer than the stored one is of a claim that an older copy of the store does not have: it counts.
+-- A fence that is newer than the stored one, or of this epoch where none is stored, is of a claim that an older copy of the
+-- store does not have: it counts.
 -- Holds: left = units of the page without a result; a unit's first result stays.
 --@include unit.lua
 local lane, entries = ARGV[1], cjson.decode(ARGV[3])
@@ -14,11 +15,12 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
   return reply
 end
 local new, scored, stale = 0, 0, 0
+local epoch = tonumber(redis.call('HGET', KEYS[3], 'number') or math.huge)
 for _, entry in ipairs(entries) do
   local position, verdict = entry[1], 'new'
   local u = read_unit(KEYS[2], position)
   if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then verdict = 'again'
-  elseif not u or entry[2] < u.fence then verdict, stale = 'stale', stale + 1
+  elseif entry[2] < (u and u.fence or epoch) then verdict, stale = 'stale', stale + 1
   else
     redis.call('HSET', KEYS[2], 'r:' .. position, entry[3])
     redis.call('HDEL', KEYS[2], 'u:' .. position)

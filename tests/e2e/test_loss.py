@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,42 @@ def test_a_store_that_is_away_for_a_moment_fails_no_unit(store, cluster):
     assert (report["scored"], report["failed"]) == (20, 0)
     assert c.provider.stats()["calls"] == 20
     assert calls < 20
+    c.quiet()
+
+
+def test_units_whose_end_the_store_has_lost_are_done_again(store, cluster):
+    """It comes back as it was when the calls were open. Their results were stored and their messages acknowledged, so
+    nothing would bring them again but their worker, which knows that it does not work on them."""
+    c = cluster("--cap", "5", "--latency", "1", REDIS_URL=store.url)
+    c.worker()
+    job_id = c.submit(a_job(agents=1, dimensions=10))
+    until(lambda: c.provider.stats()["open"] == 5, "five are open")
+    shutil.copytree(store.folder / "appendonlydir", store.folder / "copy")
+    until(lambda: c.done(job_id) == 5 and c.provider.stats()["open"] == 5, "five are done, and five more are open")
+    store.kill()
+    shutil.rmtree(store.folder / "appendonlydir")
+    (store.folder / "copy").rename(store.folder / "appendonlydir")
+    store.start()
+    report = c.report(job_id)
+    assert (report["scored"], report["failed"]) == (10, 0)
+    assert c.provider.stats()["calls"] <= 10 + 5 + 5
+    assert any("has lost how 5 units ended" in str(line.get("message")) for line in c.logs())
+    c.quiet()
+
+
+def test_a_worker_stops_though_the_store_is_away(store, cluster):
+    """Its calls end, what they brought is on disk, and the next worker stores it: nothing is paid for twice."""
+    c = cluster("--latency", "1", REDIS_URL=store.url)
+    worker = c.worker()
+    job_id = c.submit(a_job(agents=1, dimensions=5))
+    until(lambda: c.provider.stats()["open"] == 5, "five are open")
+    store.kill()
+    assert worker.stop() == 0
+    store.start()
+    c.worker()
+    report = c.report(job_id)
+    assert (report["scored"], report["failed"]) == (5, 0)
+    assert c.provider.stats()["calls"] == 5
     c.quiet()
 
 

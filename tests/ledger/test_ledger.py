@@ -127,6 +127,16 @@ async def test_of_two_planners_one_opens_the_page(bench):
     assert bench.client.status("j").counters["published"] == 4
 
 
+async def test_an_attempt_to_open_a_page_may_be_repeated(bench):
+    """Its answer was lost: told that another planner had won, nobody would publish the page."""
+    ref = await bench.started(cursor='{"position": 4}')
+    following = ref._replace(page=1)
+    for _ in range(2):
+        assert await bench.one.open_page(following, 4, 2, "", 1, {}, None, "mine") == 6
+    assert await bench.two.open_page(following, 4, 2, "", 1, {}, None, "yours") == -1
+    assert bench.client.status("j").counters["published"] == 6
+
+
 # ---------------------------------------------------------------------------------------------------- claims
 async def test_a_unit_has_one_owner_while_that_lives(bench):
     ref = await bench.started()
@@ -404,6 +414,44 @@ async def test_a_claim_that_an_older_copy_does_not_have_counts_unless_there_is_a
     mine = await claim(bench.two, ref, 0)
     bench.redis.restore(page, 0, copy, replace=True)
     assert (await record(bench.two, ref, mine)).written == [Written.NEW]
+
+
+async def test_a_claim_that_an_older_copy_has_nothing_of_counts_in_its_epoch(bench):
+    ref = await bench.started()
+    page = bench.one.keys.page(ref)
+    copy = bench.redis.dump(page)
+    mine = await claim(bench.one, ref, 0)
+    bench.redis.restore(page, 0, copy, replace=True)
+    assert (await record(bench.one, ref, mine)).written == [Written.NEW]
+
+
+async def test_a_claim_whose_end_an_older_copy_has_lost_is_given_up(bench):
+    """Its result was answered, and its message is gone: nothing but its owner can tell that nobody works on it."""
+    ref = await bench.started()
+    lost, kept, again = [await claim(bench.one, ref, p, item=p // 2) for p in range(3)]
+    theirs = await claim(bench.two, ref, 3, item=1)
+    page = bench.one.keys.page(ref)
+    copy = bench.redis.dump(page)
+    await record(bench.one, ref, lost)
+    bench.redis.restore(page, 0, copy, replace=True)
+    held = await bench.one.held(ref)
+    assert held == {0: lost.fence, 1: kept.fence, 2: again.fence}
+    await record(bench.one, ref, kept)  # while the owner looks, one ends and another is claimed anew
+    newer = await claim(bench.one, ref, 2, item=1)
+    assert await bench.one.disown(ref, held) == 1
+    assert [t.position for _, t in await bench.one.take_due()] == [0]
+    heir = await claim(bench.two, ref, 0)
+    assert (heir.verdict, heir.calls) == (Verdict.RUN, 2)
+    assert bench.client.status("j").counters["possible_double_charges"] == 2  # of unit 0 and of unit 2
+    for ledger, one in ((bench.two, heir), (bench.one, newer), (bench.two, theirs)):
+        assert (await record(ledger, ref, one)).written == [Written.NEW]
+
+
+async def test_a_job_that_pays_at_most_once_does_not_call_again_what_the_store_has_lost(bench):
+    ref = await bench.started(a_job(spend="at_most_once"))
+    mine = await claim(bench.one, ref, 0)
+    assert await bench.one.disown(ref, {0: mine.fence}) == 1
+    assert (await claim(bench.one, ref, 0)).verdict is Verdict.UNKNOWN
 
 
 async def test_a_forgotten_job_is_on_record_as_lost_until_it_is_submitted_again(bench):

@@ -1,6 +1,12 @@
 """Heirs: what the dead held comes back, and can be worked on at once."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+
+import redis
+from celery import Celery
+from kombu import Exchange, Queue
 
 from workers import reaper
 from workers.nodes import Node, Registry
@@ -34,6 +40,32 @@ def test_a_silent_node_loses_its_messages_and_keeps_its_leases(redis_url, monkey
     registry.silence(silent)
     registry._redis.hset(KEYS.holders, f"{silent.id}/1", f"p|j|proj|{silent.id}|0")
     monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node: 3)
-    assert reaper.reap(None, registry, KEYS) == 3
+    assert reaper.reap(None, registry, KEYS) == 1
     assert registry._redis.hkeys(KEYS.holders) == [f"{silent.id}/1"]
     assert registry.known() == []
+
+
+def test_each_message_of_a_dead_node_goes_back_once(redis_url):
+    """Two heirs at it together; what the node still works on, as one that has reconnected, stays where it is."""
+    broker = redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
+    app = Celery(broker=broker)
+    queue = Queue("q", Exchange("dicast", type="direct"), routing_key="q")
+    with app.connection_for_write(transport_options=reaper.own_unacked(KEYS, "dead")) as connection:
+        channel = connection.default_channel
+        queue(channel).declare()
+        producer = connection.Producer(channel)
+        for n in range(50):
+            producer.publish({"n": n}, exchange=queue.exchange, routing_key="q")
+        taken = [queue(channel).get() for _ in range(50)]
+        channel.do_restore = False
+    client = redis.Redis.from_url(redis_url)
+    assert client.hlen(KEYS.unacked("dead")) == 50
+    with ThreadPoolExecutor(2) as heirs:
+        keep = frozenset([taken[0].delivery_tag])
+        counts = list(heirs.map(lambda _: reaper.restore_messages(app, KEYS, "dead", keep=keep), range(2)))
+    assert sum(counts) == 49
+    back = [json.loads(text) for text in client.lrange("q", 0, -1)]
+    assert {m["properties"]["delivery_tag"] for m in back} == {m.delivery_tag for m in taken[1:]}
+    assert len(back) == 49
+    assert all(m["properties"]["delivery_info"]["redelivered"] for m in back)
+    assert client.hlen(KEYS.unacked("dead")) == client.zcard(f"{KEYS.unacked('dead')}:index") == 1

@@ -9,14 +9,14 @@
 -- Holds: of two epochs the later one's number is greater by a million at least, so that epoch + claims never go back.
 local HEARING_MS, EPOCHS_APART = 2000, 1000000
 
--- Returns number, lease-clock ms until which nothing is granted.
+-- Returns number, lease-clock ms until which nothing is granted, the server's run id.
 local function store_epoch(key, given_ms, now, node, known, told, grace_ms)
   local found = redis.call('HMGET', key, 'number', 'closed_until', 'told:' .. node, 'server', 'after')
   local number, closed_until = tonumber(found[1] or 0), tonumber(found[2] or 0)
   local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
   local forgot = known > number or (known == number and told > tonumber(found[3] or 0)) or
     (known < number and known > tonumber(found[5] or 0))
-  if not forgot and number > 0 and server == found[4] then return number, closed_until end
+  if not forgot and number > 0 and server == found[4] then return number, closed_until, server end
   local begins = forgot or number == 0
   if begins then
     local after = math.max(known, number)
@@ -29,5 +29,5 @@ local function store_epoch(key, given_ms, now, node, known, told, grace_ms)
   end
   redis.call('HSET', key, 'number', string.format('%d', number), 'closed_until', string.format('%d', closed_until),
              'server', server)
-  return number, closed_until
+  return number, closed_until, server
 end

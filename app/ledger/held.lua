@@ -1,0 +1,13 @@
+#!lua flags=no-writes
+-- held.lua: the units of a page that a node has claimed and that have no result.
+-- KEYS  1 page      ARGV  1 node
+-- Reply {position, fence, position, fence, ...}
+--@include unit.lua
+local reply, first, units = {}, unpack(redis.call('HMGET', KEYS[1], 'first', 'units'))
+for position = tonumber(first or 0), tonumber(first or 0) + tonumber(units or 0) - 1 do
+  local u = read_unit(KEYS[1], position)
+  if u and u.owner == ARGV[1] and redis.call('HEXISTS', KEYS[1], 'r:' .. position) == 0 then
+    reply[#reply + 1], reply[#reply + 2] = position, u.fence
+  end
+end
+return reply
