@@ -190,6 +190,7 @@ class Dicast(Celery):  # type: ignore[misc]
             "broker_url": broker_url(self.store_url),
             "result_backend": "workers.result_backend:RedisBackend+" + backend_url(self.store_url),
             "broker_connection_retry_on_startup": True,
+            "broker_connection_max_retries": None,
             "broker_transport_options": {
                 "max_connections": 1000,
                 "socket_timeout": 10,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.faults import CATALOGUE
-from chaos.installation import SHORT_CLOCKS, Installation
+from chaos.installation import IDLE_CPU, SHORT_CLOCKS, Installation
 from chaos.runs import Fault, Verdict, perform
 
 Plan = list[tuple[tuple[str, ...], int]]
@@ -66,7 +66,7 @@ def work(todo: Any, done: Any, clocks: str, keep: str | None) -> None:
             place = None
     if place is not None:
         busy = place.idle_cpu()
-        if busy > 0.20:
+        if busy > IDLE_CPU:
             done.put(Verdict("idle", 0, [f"I11: an idle worker takes {busy:.0%} of a core"], "", 0, 0, 0, 0))
         put_away(place, None, keep)
     done.put(None)

@@ -30,6 +30,8 @@ from workers.store.embedded import server_command
 LIMIT = 10
 CALL_TIMEOUT_S = 6.0
 SHORT_CLOCKS = "0.2"
+IDLE_CPU = 0.20
+"""Of a core, at most, while there is nothing to do."""
 POOLS = """
 default = "sim"
 [pools.sim]
@@ -289,7 +291,12 @@ class Installation:
     def idle_cpu(self, seconds: float = 4.0) -> float:
         """The busiest worker's share of one core while there is nothing to do: the least of three looks, since one that
         has just started still loads its SDKs, and one that spins spins at each."""
-        return min(self._cpu(seconds) for _ in range(3))
+        share = 1.0
+        for _ in range(3):
+            share = min(share, self._cpu(seconds))
+            if share <= IDLE_CPU:
+                break
+        return share
 
     def _cpu(self, seconds: float) -> float:
         watched = [psutil.Process(worker.process.pid) for worker in self.workers]

@@ -20,7 +20,7 @@ import redis
 from app.ledger.client import JobState
 from app.replay import replay
 from chaos.canaries import SECRETS, TEXT, found_in
-from chaos.installation import LIMIT
+from chaos.installation import LIMIT, Installation
 from chaos.runs import OPEN_BEFORE_S, Run
 from tests.e2e.cluster import until
 
@@ -131,8 +131,8 @@ def _leases(run: Run) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------- I4 I7
-def provider_log(run: Run) -> list[dict[str, Any]]:
-    with urlopen(f"{run.place.provider.base_url}/log", timeout=10) as reply:
+def provider_log(place: Installation) -> list[dict[str, Any]]:
+    with urlopen(f"{place.provider.base_url}/log", timeout=10) as reply:
         entries: list[dict[str, Any]] = json.load(reply)
         return entries
 
@@ -144,7 +144,7 @@ def _provider(run: Run) -> list[str]:
     started = (before + time.monotonic()) / 2 - stats["uptime_s"]
     if stats["max_open"] > LIMIT:
         found.append(f"I4: {stats['max_open']} calls were open at the provider, {LIMIT} allowed")
-    entries = provider_log(run)
+    entries = provider_log(run.place)
     excused = {e["number"] for e in entries if e["status"] != 200 or e["reason"] is not None}
     for strike in [*run.strikes, *_takeovers(run)]:
         at = strike - started

@@ -1,12 +1,15 @@
 """Recovery times on one machine, with the product's own clocks. Every figure is the median of the runs, with its range.
 
-    python -m chaos.measure [--only kill,restart,reset,freeze] [--runs 20]
+    python -m chaos.measure [--only kill,restart,reset,freeze,stop,rate] [--runs 20]
 
 kill      kill -9 of a worker with 50 calls open and 50 units waiting, another alive: seconds until the next call, until
           50 are open again, and calls made twice
 restart   the store is killed and comes back after 2 s: units that failed, seconds until the next call
 reset     all connections to the store are reset for 3 s: seconds until each worker has begun a call again
-freeze    a worker is stopped for longer than its beacon lasts, and goes on: most calls open at the provider
+freeze    a worker is frozen for two minutes, and goes on: most calls open at the provider, late results refused
+stop      SIGTERM while the store is away and calls are open: seconds until every worker has ended
+rate      a pool of 300 requests a minute, a worker killed, the store restarted, connections reset: most calls that
+          arrived in any 60 s and in any 10 s
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chaos.installation import POOLS, Installation, a_job
+from chaos.invariants import provider_log
 from tests.e2e.cluster import Worker, until
 
 OPEN = 50
-FREEZE_S = 20.0
+FREEZE_S = 120.0
+RPM = 300
 
 
 def measure_kill(runs: int) -> None:
@@ -35,6 +40,7 @@ def measure_kill(runs: int) -> None:
         first, whole, repeated, most = [], [], [], []
         for run in range(runs):
             place.heal()
+            warm(place, f"warm-{run}")
             place.provider.control(latency=3.0, sigma=0.0, reset=True)
             victim, heir = place.workers
             place.freeze(heir.process)  # so that the victim holds everything
@@ -104,20 +110,81 @@ def measure_freeze(runs: int) -> None:
         most, stale, failed = [], [], []
         for run in range(runs):
             place.heal()
-            place.provider.control(latency=0.5, sigma=0.5, reset=True)
-            job = submit(place, f"freeze-{run}", units=600)
+            place.provider.control(latency=2.0, sigma=0.5, reset=True)
+            job = submit(place, f"freeze-{run}", units=700)  # more than the others can do in the meantime
             until(lambda job=job: place.cluster.done(job) >= 30, "some are done")
             victim = place.workers[0].process
             place.freeze(victim)
             time.sleep(FREEZE_S)
             place.thaw(victim)
-            report = place.cluster.report(job, 120)
+            report = place.cluster.report(job, 240)
             most.append(place.provider.stats()["max_open"])
             stale.append(place.cluster.app.ledger.status(job).counters["stale"])
             failed.append(report["failed"])
         tell(f"worker frozen {FREEZE_S:.0f} s: most calls open at the provider (10 allowed)", most)
         tell(f"worker frozen {FREEZE_S:.0f} s: late results refused", stale)
         tell(f"worker frozen {FREEZE_S:.0f} s: units failed", failed)
+
+
+def measure_stop(runs: int) -> None:
+    with Place() as place:
+        ended, failed, repeated = [], [], []
+        for run in range(runs):
+            place.heal()
+            place.provider.control(latency=1.5, sigma=0.0, reset=True)
+            job = submit(place, f"stop-{run}", units=40)
+            until(lambda: place.provider.stats()["open"] >= 8, "calls are open")
+            place.store.kill()
+            workers, asked = place.workers, time.monotonic()
+            for worker in workers:
+                worker.process.terminate()
+            for worker in workers:
+                assert worker.process.wait(timeout=60) == 0
+            ended.append(time.monotonic() - asked)
+            place.store.start()
+            place.heal()
+            failed.append(place.cluster.report(job)["failed"])
+            repeated.append(place.provider.stats()["calls"] - 40)
+        tell("SIGTERM while the store is away, calls of 1.5 s open: all workers ended after, s", ended)
+        tell("SIGTERM while the store is away: units failed", failed)
+        tell("SIGTERM while the store is away: calls made twice", repeated)
+
+
+def measure_rate(runs: int) -> None:
+    pools = POOLS.replace('dialect = "openai"', f'dialect = "openai"\nrpm = {RPM}')
+    with Place(pools=pools, MAX_CONCURRENT_LLM_CALLS="20") as place:
+        minute, moment = [], []
+        for run in range(runs):
+            place.heal()
+            place.provider.control(latency=0.5, sigma=0.5, reset=True)
+            job = submit(place, f"rate-{run}", units=400)
+            until(lambda job=job: place.cluster.done(job) >= 80, "some are done")
+            place.kill(place.workers[0])
+            place.heal()
+            until(lambda job=job: place.cluster.done(job) >= 180, "more are done")
+            place.store.kill()
+            time.sleep(2)
+            place.store.start()
+            until(lambda job=job: place.cluster.done(job) >= 280, "more are done")
+            place.link.set(reset=True)
+            time.sleep(3)
+            place.link.set()
+            assert place.cluster.report(job, 180)["scored"] == 400
+            arrivals = sorted(entry["arrival"] for entry in provider_log(place))
+            minute.append(most_within(arrivals, 60.0))
+            moment.append(most_within(arrivals, 10.0))
+        tell(f"{RPM} requests a minute, three faults: most calls in any 60 s", minute)
+        tell(f"{RPM} requests a minute, three faults: most calls in any 10 s", moment)
+
+
+def most_within(times: Sequence[float], seconds: float) -> int:
+    """The most of these ascending times in any window."""
+    first, most = 0, 0
+    for n, moment in enumerate(times):
+        while times[first] <= moment - seconds:
+            first += 1
+        most = max(most, n - first + 1)
+    return most
 
 
 class Place(Installation):
@@ -142,6 +209,15 @@ def submit(place: Installation, job_id: str, units: int) -> str:
     return place.cluster.submit(job)
 
 
+def warm(place: Installation, name: str) -> None:
+    """Have every worker make calls: one that has just started still loads its SDKs."""
+    began, number = datetime.now(UTC), 0
+    place.provider.control(latency=0.2, sigma=0.0)
+    while not all(calls_since(worker, began) for worker in place.workers):
+        place.cluster.report(submit(place, f"{name}-{number}", units=2 * OPEN))
+        number += 1
+
+
 def calls_since(worker: Worker, moment: datetime) -> float:
     """When the worker first acquired a lease after a moment; 0 if it has not."""
     for line in worker.log.read_bytes().splitlines():
@@ -162,6 +238,8 @@ MEASURES: dict[str, tuple[Callable[[int], None], int]] = {
     "restart": (measure_restart, 5),
     "reset": (measure_reset, 5),
     "freeze": (measure_freeze, 3),
+    "stop": (measure_stop, 5),
+    "rate": (measure_rate, 2),
 }
 
 

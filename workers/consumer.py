@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
 EVENTS_EVERY_S = 0.25
+RECONNECT_S, RECONNECT_MAX_S = 1, 4
 STOP_LOOKS = 5
 """A worker that stops waits through so many looks, a second apart, for a store that is away."""
 
@@ -189,6 +190,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         for channel in self.connection.transport.channels or ():
             channel.do_restore = False
         super().on_connection_error_after_connected(exc)
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Celery's waits grow to 30 s: after a minute without a broker, work would stand still for a quarter of one."""
+        conn.ensure_connection = partial(
+            conn.ensure_connection, interval_start=RECONNECT_S, interval_step=RECONNECT_S, interval_max=RECONNECT_MAX_S
+        )
+        return super().ensure_connected(conn)
 
     def on_close(self) -> None:
         super().on_close()

@@ -11,6 +11,7 @@
 local lane, entries = ARGV[1], cjson.decode(ARGV[3])
 local reply = {-1, 0, 0}
 if redis.call('EXISTS', KEYS[2]) == 0 then
+  if redis.call('EXISTS', KEYS[1]) == 1 then count(KEYS[1], {stale = #entries}) end
   for _ = 1, #entries do reply[#reply + 1] = 'gone' end
   return reply
 end
