@@ -19,6 +19,7 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import PAGE_STILL_MS, Ledger
 from app.ledger.records import JobRecord
 from app.messages import Messages
+from workers.admitted import QUEUE_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +133,11 @@ class Housekeeper:
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        empty = await self._messages.queues_empty(set(lane.pools))
-        lost = await self._ledger.find_lost(ref, lane.stride, queue_empty=empty)
+        pools = set(lane.pools)
+        empty = await self._messages.queues_empty(pools)
+        lost = await self._ledger.find_lost(
+            ref, lane.stride, queue_empty=empty, queues=[QUEUE_PREFIX + pool for pool in pools]
+        )
         if lost is None:
             await self._messages.gather(ref)
         elif lost:

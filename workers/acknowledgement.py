@@ -19,6 +19,8 @@ from typing import Any
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis, virtual
 
+from workers.putting_back import put_back
+
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
@@ -67,6 +69,10 @@ class BatchedQoS(redis.QoS):  # type: ignore[misc]
             self._pending.reject(delivery_tag, requeue)
         else:
             super().reject(delivery_tag, requeue=requeue)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        with self.channel.conn_or_acquire(client) as connected:
+            put_back(self.channel, connected, [tag])
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         self._pending.flush()

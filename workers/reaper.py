@@ -7,21 +7,17 @@ of living nodes at once, instead of after one visibility timeout for all.
 from __future__ import annotations
 
 import logging
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from kombu.utils.json import dumps, loads
+from kombu.utils.encoding import bytes_to_str
 
 from workers.nodes import Registry
+from workers.putting_back import put_back
 from workers.store.keys import Keys
-from workers.store.scripts import script_text
 
 logger = logging.getLogger(__name__)
 
 VISIBILITY_TIMEOUT_S = 86_400
-TOGETHER = 200
-_RESTORE = Path(__file__).parent / "store" / "restore.lua"
 
 
 def own_unacked(keys: Keys, node_id: str) -> dict[str, Any]:
@@ -43,23 +39,9 @@ def restore_messages(app: Any, keys: Keys, node_id: str, *, keep: frozenset[str]
     options = {**app.conf.broker_transport_options, **own_unacked(keys, node_id)}
     with app.connection_for_write(transport_options=options) as connection:
         channel = connection.default_channel
-        queue_of = cache(lambda exchange, key: next(iter(channel._lookup(exchange, key)), key))
         with channel.conn_or_acquire() as client:
-            restore, restored = client.register_script(script_text(_RESTORE)), 0
-            found = {_text(tag): _text(entry) for tag, entry in client.hgetall(options["unacked_key"]).items()}
-            tags = [tag for tag in found if tag not in keep]
-            for first in range(0, len(tags), TOGETHER):
-                moves: list[str] = []
-                for tag in tags[first : first + TOGETHER]:
-                    message, exchange, routing_key = loads(found[tag])
-                    message["properties"]["delivery_info"]["redelivered"] = True
-                    moves += (tag, queue_of(exchange, routing_key), dumps(message))
-                restored += restore(keys=[options["unacked_key"], options["unacked_index_key"]], args=moves)
-            return restored
-
-
-def _text(raw: bytes | str) -> str:
-    return raw.decode() if isinstance(raw, bytes) else raw
+            tags = [bytes_to_str(tag) for tag in client.hkeys(options["unacked_key"])]
+            return put_back(channel, client, [tag for tag in tags if tag not in keep])
 
 
 def reap(app: Any, registry: Registry, keys: Keys) -> int:

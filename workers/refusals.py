@@ -6,9 +6,13 @@ channel, which end a worker that gets one while it consumes. They pass, so consu
 
 from __future__ import annotations
 
+from typing import Any
+
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS, Transport
 from redis.exceptions import ResponseError
+
+from workers.putting_back import put_back
 
 
 class OutlivedQoS(QoS):  # type: ignore[misc]
@@ -25,6 +29,10 @@ class OutlivedQoS(QoS):  # type: ignore[misc]
             virtual.QoS.ack(self, delivery_tag)
         else:
             super().reject(delivery_tag, requeue=requeue)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        with self.channel.conn_or_acquire(client) as connected:
+            put_back(self.channel, connected, [tag])
 
 
 def reconnect_when_refused() -> None:

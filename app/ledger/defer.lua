@@ -13,7 +13,11 @@ local here, all, stale = redis.call('EXISTS', KEYS[2]) == 1, true, 0
 for i, entry in ipairs(entries) do
   local u = here and read_unit(KEYS[2], entry[1])
   if not here then reply[i], all = 'gone', false
-  elseif not u or entry[2] < u.fence then reply[i], all, stale = 'stale', false, stale + 1
+  elseif not u or entry[2] < u.fence then
+    reply[i], all, stale = 'stale', false, stale + 1
+    if not u and redis.call('HEXISTS', KEYS[2], 'r:' .. entry[1]) == 0 then  -- its message is gone
+      redis.call('ZADD', KEYS[3], 'NX', now, ARGV[2] .. entry[1])
+    end
   else
     u.fence, u.attempts, u.requeues, u.calls, u.owner = entry[2], entry[3], entry[4], u.calls - entry[5], ''
     write_unit(KEYS[2], entry[1], u)

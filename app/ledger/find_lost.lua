@@ -1,9 +1,9 @@
 #!lua
 -- find_lost.lua: of a page that has stood still since the last look, or whose planner died before it had sent all its
 -- messages, the units that nobody living works on and no message will bring become due.
--- KEYS  1 page  2 due  3 clock
+-- KEYS  1 page  2 due  3 clock  4... queues in which its messages may wait, if the store is the broker
 -- ARGV  1 now_ms  2 prefix of the members of due  3 prefix of the nodes' beacons  4 stride  5 1 if the page's queue is empty
---       6 ms that a claim may last
+--       6 ms that a claim may last  7 prefix of the page keys
 -- Reply -1 if the page is whole (gather it), else how many messages were found lost.
 --@include clock.lua
 --@include unit.lua
@@ -16,7 +16,31 @@ local planner = redis.call('HGET', page, 'planner')
 local orphaned = planner and redis.call('EXISTS', ARGV[3] .. planner) == 0
 if left ~= seen and not orphaned then return 0 end
 if orphaned then redis.call('HDEL', page, 'planner') end
-local stride, nothing_waits, lost = tonumber(ARGV[4]), ARGV[5] == '1' or orphaned, 0
+
+-- Queues are first in, first out: if what comes next is of pages that were opened later, nothing of this page waits. But
+-- what was put back stands behind, and what a gate holds is in no queue: these come twice, so never again before the page
+-- is twice as old.
+local opened, again = unpack(redis.call('HMGET', page, 'opened_ms', 'again_ms'))
+local function turn_has_passed()
+  if now < tonumber(again or 0) then return false end
+  local later = false
+  for i = 4, #KEYS do
+    local raw = redis.call('LINDEX', KEYS[i], -1)
+    if raw then
+      local job = string.match(raw, '"job": ?"([^"]+)"')
+      local lane, number = string.match(raw, '"unit": ?"(%d+)%.(%d+)%.')
+      local other = job and lane and redis.call('HGET', ARGV[7] .. job .. ':page:' .. lane .. ':' .. number, 'opened_ms')
+      if not other or tonumber(other) <= tonumber(opened) then return false end
+      later = true
+    end
+  end
+  return later
+end
+
+local stride, lost = tonumber(ARGV[4]), 0
+local passed = ARGV[5] ~= '1' and not orphaned and turn_has_passed()
+local nothing_waits = ARGV[5] == '1' or orphaned or passed
+if passed then redis.call('HSET', page, 'again_ms', 2 * now - opened) end
 
 local function is_lost(position)
   if redis.call('HEXISTS', page, 'r:' .. position) == 1 then return false, false end

@@ -254,9 +254,16 @@ class Ledger:
 
     async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[Result]) -> Recorded:
         """Write results, each at most once."""
+        k = self.keys
         left, plan, gather, *written = await self._scripts["record"](
-            keys=[self.keys.job(ref.job), self.keys.page(ref), self.keys.base.epoch],
-            args=[ref.lane, _dumps(counters), _dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results])],
+            keys=[k.job(ref.job), k.page(ref), k.base.epoch, k.due, k.base.clock],
+            args=[
+                "",
+                ref.lane,
+                _dumps(counters),
+                _dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results]),
+                f"{ref}|",
+            ],
         )
         return Recorded(int(left), bool(plan), bool(gather), [Written(w) for w in written])
 
@@ -306,15 +313,26 @@ class Ledger:
         )
         return bool(finish), bool(plan)
 
-    async def find_lost(self, ref: PageRef, stride: int, *, queue_empty: bool) -> int | None:
+    async def find_lost(
+        self, ref: PageRef, stride: int, *, queue_empty: bool, queues: Sequence[str] = ()
+    ) -> int | None:
         """Of a page that stands still: None if it is whole, else how many lost messages were made due now.
 
-        A unit that was never claimed is lost only if its message is not waiting: `queue_empty` tells.
+        A unit that was never claimed is lost only if its message is not waiting: `queue_empty` tells, or the store by
+        what comes next in `queues`.
         """
         k = self.keys
         lost = await self._scripts["find_lost"](
-            keys=[k.page(ref), k.due, k.base.clock],
-            args=["", f"{ref}|", k.base.node(""), stride, int(queue_empty), self._claim_ms],
+            keys=[k.page(ref), k.due, k.base.clock, *queues],
+            args=[
+                "",
+                f"{ref}|",
+                k.base.node(""),
+                stride,
+                int(queue_empty),
+                self._claim_ms,
+                k.base.at("job") + ":",
+            ],
         )
         return None if lost < 0 else int(lost)
 

@@ -1,14 +1,16 @@
 #!lua flags=allow-oom
 -- record.lua: results take effect once, whoever brings them and however often.
--- KEYS  1 job  2 page  3 epoch
--- ARGV  1 lane  2 JSON {counter: n}  3 JSON [[position, fence, result, scored 1|0], ...]
+-- KEYS  1 job  2 page  3 epoch  4 due  5 clock
+-- ARGV  1 now_ms  2 lane  3 JSON {counter: n}  4 JSON [[position, fence, result, scored 1|0], ...]
+--       5 prefix of the members of due
 -- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, verdict, ...}; verdict:
 --       new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
 -- A fence that is newer than the stored one, or of this epoch where none is stored, is of a claim that an older copy of the
--- store does not have: it counts.
+-- store does not have: it counts. An older one that nobody has replaced becomes due, for its message is gone.
 -- Holds: left = units of the page without a result; a unit's first result stays.
+--@include clock.lua
 --@include unit.lua
-local lane, entries = ARGV[1], cjson.decode(ARGV[3])
+local lane, entries = ARGV[2], cjson.decode(ARGV[4])
 local reply = {-1, 0, 0}
 if redis.call('EXISTS', KEYS[2]) == 0 then
   if redis.call('EXISTS', KEYS[1]) == 1 then count(KEYS[1], {stale = #entries}) end
@@ -21,7 +23,9 @@ for _, entry in ipairs(entries) do
   local position, verdict = entry[1], 'new'
   local u = read_unit(KEYS[2], position)
   if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then verdict = 'again'
-  elseif entry[2] < (u and u.fence or epoch) then verdict, stale = 'stale', stale + 1
+  elseif entry[2] < (u and u.fence or epoch) then
+    verdict, stale = 'stale', stale + 1
+    if not u then redis.call('ZADD', KEYS[4], 'NX', lease_clock(KEYS[5], ARGV[1]), ARGV[5] .. position) end
   else
     redis.call('HSET', KEYS[2], 'r:' .. position, entry[3])
     redis.call('HDEL', KEYS[2], 'u:' .. position)
@@ -29,7 +33,7 @@ for _, entry in ipairs(entries) do
   end
   reply[#reply + 1] = verdict
 end
-local counters = cjson.decode(ARGV[2])
+local counters = cjson.decode(ARGV[3])
 counters.done, counters.scored, counters.failed, counters.stale = new, scored, new - scored, stale
 count(KEYS[1], counters)
 if new == 0 then

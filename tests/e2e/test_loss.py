@@ -202,7 +202,7 @@ def test_a_store_that_is_away_for_a_moment_fails_no_unit(store, cluster):
 def test_units_whose_end_the_store_has_lost_are_done_again(store, cluster):
     """It comes back as it was when the calls were open. Their results were stored and their messages acknowledged, so
     nothing would bring them again but their worker, which knows that it does not work on them."""
-    c = cluster("--cap", "5", "--latency", "1", REDIS_URL=store.url)
+    c = cluster("--cap", "5", "--latency", "1", REDIS_URL=store.url, LLM_CALL_TIMEOUT="3")
     c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=10))
     until(lambda: c.provider.stats()["open"] == 5, "five are open")

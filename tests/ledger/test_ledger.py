@@ -1,6 +1,7 @@
 """The ledger on a real server: whole or absent, one result a unit, one completion a job."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -294,6 +295,32 @@ async def test_lost_units_are_found_only_when_nothing_moves(bench):
     assert await find(True) is None
 
 
+async def test_lost_messages_are_found_though_others_wait(bench):
+    """A busy queue is never empty; but what is first in it is of a page that was opened later."""
+    ref = await bench.started(cursor='{"position": 4}')
+    later = ref._replace(page=1)
+
+    def put(page):
+        header = {"dicast": {"job": page.job, "unit": f"0.{page.page}.0"}}
+        bench.redis.rpush("provider.p", json.dumps({"body": "", "headers": header}))
+
+    find = lambda: bench.one.find_lost(ref, 1, queue_empty=False, queues=["provider.p", "provider.q"])  # noqa: E731
+    await bench.one.open_page(later, 4, 2, "", 1, {})
+    bench.redis.hincrby(bench.one.keys.page(later), "opened_ms", 1)
+    assert await find() == 0  # the first look only remembers
+    put(ref)
+    assert await find() == 0
+    put(later)
+    bench.redis.rpush("provider.q", "no message")
+    assert await find() == 0
+    bench.redis.delete("provider.q")
+    assert await find() == 4
+    await bench.one.take_due()
+    bench.redis.delete(bench.one.keys.due)
+    bench.redis.hset(bench.one.keys.page(ref), "again_ms", 2**50)
+    assert await find() == 0  # what is on its way again is given time
+
+
 async def test_a_page_whose_planner_died_is_sent_again_at_once(bench):
     ref = await bench.started(sent=False)
     assert await bench.two.find_lost(ref, 1, queue_empty=False) == 0  # its planner lives, and may still be sending
@@ -400,6 +427,7 @@ async def test_a_claim_of_before_a_flush_writes_nothing_after_it(bench):
     written = (await record(bench.one, again, *old)).written
     assert written == [Written.STALE] * 3
     assert bench.client.status("j").counters["stale"] == 3
+    assert {t.position for _, t in await bench.two.take_due()} == {1, 2}  # nobody has claimed them anew
     late = await bench.one.defer(again, {}, [Deferral(0, old[0].fence, 1, 0)], [])
     assert late == [Written.STALE]
     assert (await record(bench.two, again, new)).written == [Written.NEW]
