@@ -64,9 +64,11 @@ bench: setup ## measure the pipeline against a simulated provider (BENCH='--only
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
 	$(BIN)/python -m workers.simulation $(SIMULATE)
 
-.PHONY: chaos chaos-full simulate-ledger recovery mutants
+.PHONY: chaos chaos-full chaos-slice simulate-ledger recovery mutants
 chaos: setup ## 200 seeded runs of faults against real processes; every violation prints the command that replays it
 	$(BIN)/python -m chaos --runs 200 $(CHAOS)
+chaos-slice: setup ## 18 of them, one of each fault that says most, in about a minute
+	$(BIN)/python -m chaos --slice $(CHAOS)
 chaos-full: setup ## 2,000 of them
 	$(BIN)/python -m chaos --runs 2000 $(CHAOS)
 simulate-ledger: setup ## the pipeline's own code over the real scripts in virtual time, 10,000 seeds

@@ -77,8 +77,9 @@ class Housekeeper:
         jobs that did not end before they went."""
         if (store := self._store()) != self._seen:
             await self._messages.declare()
-            await self._disown()
-            await self._ledger.look_now()
+            if self._seen[1]:
+                await self._disown()
+                await self._ledger.look_soon()
             self._seen = store
         now = await self._ledger.unfinished()
         still = set(now)
@@ -118,7 +119,7 @@ class Housekeeper:
         await self._ledger.led(BEAT_SILENT_MS)
         await self._adopt()  # before their units are handed to others, who would call again
         if await asyncio.to_thread(self._reap):
-            await self._ledger.look_now()
+            await self._ledger.look_soon()
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
             await self._look_after_page(ref)
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from chaos.campaign import campaign, command, draw, faults_named, table
+from chaos.campaign import SLICE, campaign, command, draw, faults_named, table
 from chaos.faults import CATALOGUE
 from chaos.installation import SHORT_CLOCKS
 
@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the campaign, or of the one run with --fault")
     parser.add_argument("--fault", help="one fault, or several joined by '+', or a list separated by ','")
+    parser.add_argument("--slice", action="store_true", help="one run of each of the faults that say most")
     parser.add_argument("--repeat", type=int, default=1, help="with --fault: so many seeds from --seed on")
     parser.add_argument("--parallel", type=int, default=2, help="installations side by side")
     parser.add_argument("--clocks", default=SHORT_CLOCKS, help="factor of the intervals of silence; 1: the product's")
@@ -30,6 +31,8 @@ def main() -> int:
         for name, fault in CATALOGUE.items():
             print(f"{name:28} {fault.rows:10} {fault.missing}")
         return 0
+    if wish.slice:
+        wish.fault = ",".join(SLICE)
     if wish.fault:
         names = [tuple(f.name for f in faults_named(part)) for part in wish.fault.split(",")]
         plan = [(name, wish.seed + n) for n in range(wish.repeat) for name in names]

@@ -41,6 +41,14 @@ def draw(runs: int, seed: int, doubles: float = 0.1) -> Plan:
     return plan
 
 
+SLICE = (
+    "kill_worker", "kill_all_workers", "kill_beat", "freeze_worker", "stop_politely", "rolling_restart",
+    "kill_after_answer", "kill_after_store", "kill_after_publish", "kill_before_complete", "restart_store",
+    "truncate_store", "store_full", "reset_connections", "kill_clients", "double_messages", "broken_messages", "cancel",
+)  # fmt: skip
+"""One run of each shows the mechanisms within a minute and a half."""
+
+
 def command(verdict: Verdict, clocks: str) -> str:
     return f"python -m chaos --fault {verdict.fault} --seed {verdict.seed} --clocks {clocks}"
 

@@ -26,6 +26,7 @@ UNCLAIMED_MS = 60_000
 """A published unit that nobody claimed for so long is published again."""
 DUE_TOGETHER = 500
 PAGE_STILL_MS = 30_000
+LOOK_SOON_MS = 2_000
 
 
 class Ledger:
@@ -192,11 +193,12 @@ class Ledger:
         """All messages of a page have been sent: it does not depend on its planner any more."""
         await self._redis.hdel(self.keys.page(ref), "planner")
 
-    async def look_now(self) -> None:
-        """A node has died, or the store: let every open page be looked at with the next tick."""
-        now = await self.now_ms()
-        for member in await self._redis.zrange(self.keys.watch, 0, -1):
-            await self._redis.zadd(self.keys.watch, {member: now}, xx=True)
+    async def look_soon(self) -> None:
+        """A node has died, or the store: let every open page be looked at, when messages that were put back have had the
+        time to be claimed."""
+        soon = await self.now_ms() + LOOK_SOON_MS
+        for member in await self._redis.zrangebyscore(self.keys.watch, f"({soon}", "+inf"):
+            await self._redis.zadd(self.keys.watch, {member: soon}, xx=True, lt=True)
 
     async def pool_rate(self, pool: str) -> tuple[float, int]:
         """Calls per second that end in a pool at present, and how many jobs run."""
