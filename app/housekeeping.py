@@ -49,7 +49,7 @@ class Housekeeper:
         reap: Callable[[], int],
         govern: Callable[[], Awaitable[None]],
         store: Callable[[], tuple[int, str]],
-        works_on: Callable[[PageRef, int, int], bool],
+        works_on: Callable[[PageRef, int], bool],
         lost: Callable[[str, Mapping[str, str]], Awaitable[None]],
         adopt: Callable[[], Awaitable[None]],
     ) -> None:
@@ -99,11 +99,7 @@ class Housekeeper:
         meanwhile is not among them, and a message that ends meanwhile has written how."""
         for ref in await self._ledger.open_pages():
             claims = await self._ledger.held(ref)
-            job = await self._job(ref.job) if claims else None
-            if job is None:
-                continue
-            stride = job.lanes[ref.lane].stride
-            ended = {p: fence for p, fence in claims.items() if not self._works_on(ref, p, stride)}
+            ended = {p: fence for p, fence in claims.items() if not self._works_on(ref, p)}
             if ended and (lost := await self._ledger.disown(ref, ended)):
                 logger.warning("page %s: the store has lost how %d units ended, they come again", ref, lost)
 

@@ -76,32 +76,39 @@ class Judge:
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s = policy, call_timeout_s
         self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
-        self._working: set[tuple[PageRef, Token]] = set()
+        self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0) -> Outcome:
         """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
         of workers."""
-        if (ref, token) in self._working:  # a copy of the message that this process is working on
-            return Outcome(counts=False)
-        self._working.add((ref, token))
         try:
-            return await self._judge(ref, token, lease, deployment)
+            job = await self.job(ref.job)
+            if job is None:
+                return Outcome(counts=True)
+            units = job.lanes[ref.lane].dimensions if token.batch else 1
+            positions = range(token.position, token.position + units)
+            # Not those that another message, or a copy of this one, has brought to this process already.
+            free = [position for position in positions if not self.works_on(ref, position)]
+            if not free:
+                return Outcome(counts=False)
+            mine = {(ref, position) for position in free}
+            self._working |= mine
+            try:
+                return await self._judge(job, ref, token, free, lease, deployment)
+            finally:
+                self._working -= mine
         finally:
-            self._working.discard((ref, token))
             if lease is not None:
                 lease.release()
 
-    def works_on(self, ref: PageRef, position: int, stride: int) -> bool:
-        """Whether this process has a message of the unit in hand, or of the batch that it belongs to."""
-        tokens = (Token(position), Token(position - position % stride, batch=True))
-        return any((ref, token) in self._working for token in tokens)
+    def works_on(self, ref: PageRef, position: int) -> bool:
+        """Whether this process has the unit in hand."""
+        return (ref, position) in self._working
 
-    async def _judge(self, ref: PageRef, token: Token, lease: Lease | None, deployment: int) -> Outcome:
-        job = await self.job(ref.job)
-        if job is None:
-            return Outcome(counts=True)
+    async def _judge(
+        self, job: JobRecord, ref: PageRef, token: Token, positions: Sequence[int], lease: Lease | None, deployment: int
+    ) -> Outcome:
         lane = job.lanes[ref.lane]
-        positions = range(token.position, token.position + (lane.dimensions if token.batch else 1))
         unit = lane.unit(token.position)
         state, item, claims = await patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
         if state is None or item is None:

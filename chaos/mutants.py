@@ -226,7 +226,12 @@ MUTANTS = (
         'spends_attempt = decision.spends == "attempt"',
         "spends_attempt = True",
     ),
-    Mutant("two copies of a message call at once", "app/judging.py", "if (ref, token) in self._working:", "if False:"),
+    Mutant(
+        "two copies of a message call at once",
+        "app/judging.py",
+        "return (ref, position) in self._working",
+        "return False",
+    ),
     Mutant(
         "the ledger forgets a page before its file is written",
         "app/gathering.py",

@@ -5,7 +5,8 @@
 --       6 deaths that quarantine  7 ms that a claim may last  8 item field  9 most calls of a unit  10... positions
 -- Reply {job state, item, {verdict, fence, attempts, requeues, calls, ms since the first claim}, ...}; verdict: run | done | owned | waiting |
 --       cancelled | poison | spent (no more calls are paid for) | unknown (a call may have been paid, and the job pays
---       for no second one). Job state '' when there is no such page any more.
+--       for no second one). Job state '' when there is no such page any more, 'unheard' while the claimer's own beacon
+--       cannot be heard: others would take at once what it claims.
 -- Holds: of all claims of a unit only that with the newest fence can write a result. A fence is an epoch plus
 --       the claims since, so that none comes twice, not even after a flush. A claim lasts as long as its owner's beacon,
 --       and at most as long as a call may; after that the unit is free for the next, and a death is counted against it.
@@ -14,6 +15,7 @@
 local now, node = lease_clock(KEYS[4], ARGV[1]), ARGV[2]
 local state = redis.call('HGET', KEYS[1], 'state')
 if not state or redis.call('EXISTS', KEYS[2]) == 0 then return {'', false} end
+if redis.call('EXISTS', ARGV[3] .. node) == 0 then return {'unheard', false} end
 local epoch = tonumber(redis.call('HGET', KEYS[7], 'number') or 0)
 local reply = {state, redis.call('HGET', KEYS[2], ARGV[8])}
 local waiting = state == 'running' and redis.call('HEXISTS', KEYS[2], 'w:' .. ARGV[4]) == 1

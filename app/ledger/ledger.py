@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import orjson
+from redis.exceptions import RedisError
 
 from app.domain.job import EvaluationJob, Item
 from app.domain.plan import Lane
@@ -27,6 +28,13 @@ UNCLAIMED_MS = 60_000
 DUE_TOGETHER = 500
 PAGE_STILL_MS = 30_000
 LOOK_SOON_MS = 2_000
+
+
+class Unheard(RedisError):
+    """The store does not hear this node, as after a cut: what it claims now others would take from it at once."""
+
+    def __str__(self) -> str:
+        return f"the store does not hear {self.args[0]} yet"
 
 
 class Ledger:
@@ -194,8 +202,8 @@ class Ledger:
         await self._redis.hdel(self.keys.page(ref), "planner")
 
     async def look_soon(self) -> None:
-        """A node has died, or the store: let every open page be looked at, when messages that were put back have had the
-        time to be claimed."""
+        """A node has died, or the store: let every open page be looked at, when messages that were put back have had
+        the time to be claimed."""
         soon = await self.now_ms() + LOOK_SOON_MS
         for member in await self._redis.zrangebyscore(self.keys.watch, f"({soon}", "+inf"):
             await self._redis.zadd(self.keys.watch, {member: soon}, xx=True, lt=True)
@@ -212,7 +220,8 @@ class Ledger:
     async def claim(
         self, ref: PageRef, token: Token, positions: Sequence[int], item: int
     ) -> tuple[JobState | None, Item | None, list[Claim]]:
-        """Claim units of one item for the message `token`; (None, None, []) when the page is no more."""
+        """Claim units of one item for the message `token`; (None, None, []) when the page is no more. Raises
+        `Unheard`."""
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
             keys=[
@@ -239,6 +248,8 @@ class Ledger:
         )
         if not state:
             return None, None, []
+        if state == "unheard":
+            raise Unheard(self._node)
         found = Item.model_validate_json(text) if text else None
         return (
             JobState(state),

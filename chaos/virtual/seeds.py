@@ -17,7 +17,7 @@ from app.domain.job import EvaluationJob
 from app.domain.plan import lanes
 from app.ledger.client import JobState, LedgerClient
 from app.ledger.keys import LedgerKeys
-from chaos.virtual.node import Node
+from chaos.virtual.node import CALL_TIMEOUT_S, Node
 from chaos.virtual.world import Message, Odds, World
 from tests.workers.pools import parameters
 
@@ -156,6 +156,8 @@ class Seed:
 
             def thaw() -> None:
                 victim.frozen = False
+                if seconds >= CALL_TIMEOUT_S:  # the deadlines of its calls are over, though answers may have come
+                    victim.excuse()
                 self.world.tell(f"thaw {victim.name}")
 
             self.world.later(seconds, thaw)

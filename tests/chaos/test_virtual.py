@@ -28,9 +28,13 @@ def what_killed_nodes_leave_behind(monkeypatch):
     random.setstate(state)
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_every_invariant_holds_whatever_the_world_does(client, first):
-    for seed in range(first, first + 50):
+FOUND_SOMETHING = (2274, 2347, 2616)
+"""A copy of a batch that came while its units were called one by one; a claim of a node that was not heard."""
+
+
+@pytest.mark.parametrize("seeds", [FOUND_SOMETHING, *(range(n, n + 50) for n in range(0, 200, 50))])
+def test_every_invariant_holds_whatever_the_world_does(client, seeds):
+    for seed in seeds:
         verdict = Seed(client, seed).run()
         assert not verdict.violations, f"python -m chaos.virtual --first {seed} --seeds 1 --trace: {verdict.violations}"
 
