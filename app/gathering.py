@@ -126,7 +126,7 @@ class Gatherer:
             await self._ledger.items(job_id, range(n, min(n + ITEMS_TOGETHER, count)))
             for n in range(0, count, ITEMS_TOGETHER)
         ]
-        if pages:
+        if pages and all(pages):  # or others have ended the job meanwhile, and kept them
             await asyncio.to_thread(write_items, self._results_dir, job_id, pages)
 
     async def announce(self, job_id: str) -> None:

@@ -90,8 +90,10 @@ class Planner:
         if isinstance(job.spec.items, ItemSource):
             items, source = await asyncio.to_thread(_read, job, wanted, cursor["source"], first + units, lane)
         else:
-            items = dict(zip(wanted, await self._ledger.items(job.id, wanted), strict=True))
-            source = None
+            found = await self._ledger.items(job.id, wanted)
+            if not found:  # others have ended the job meanwhile
+                return False
+            items, source = dict(zip(wanted, found, strict=True)), None
         results: dict[int, bytes] = {}
         read_to: int = cursor.get("earlier", 0)
         if job.resumed:

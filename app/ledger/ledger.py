@@ -149,9 +149,9 @@ class Ledger:
         await self._redis.hdel(self.keys.job(job), f"planning:{lane}")
 
     async def items(self, job: str, numbers: range) -> list[Item]:
-        """Items that came with the job."""
+        """Items that came with the job; [] once it has ended, for they leave with it."""
         texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
-        return [Item.model_validate_json(text) for text in texts]
+        return [] if None in texts else [Item.model_validate_json(text) for text in texts]
 
     async def item_count(self, job: str) -> int:
         """How many items that came with the job the ledger holds."""

@@ -28,8 +28,9 @@ def what_killed_nodes_leave_behind(monkeypatch):
     random.setstate(state)
 
 
-FOUND_SOMETHING = (2274, 2347, 2616)
-"""A copy of a batch that came while its units were called one by one; a claim of a node that was not heard."""
+FOUND_SOMETHING = (2274, 2347, 2616, 4495, 5387, 5922)
+"""A copy of a batch that came while its units were called one by one; a claim of a node that was not heard; planning
+that goes on in a job that has ended."""
 
 
 @pytest.mark.parametrize("seeds", [FOUND_SOMETHING, *(range(n, n + 50) for n in range(0, 200, 50))])
