@@ -1,5 +1,7 @@
 """What the pipeline asks of the broker."""
 
+from kombu.exceptions import OperationalError
+
 from app.celery import create_app
 from app.messages import Messages
 
@@ -16,4 +18,23 @@ async def test_a_queue_is_empty_before_its_first_message_and_after_its_last(tmp_
     assert not await messages.queues_empty({"sim"})
     app.store.delete("provider.sim")
     assert await messages.queues_empty({"sim"})
+    app.close()
+
+
+async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, monkeypatch):
+    """What is given up here waits for the sweeper, up to a minute."""
+    monkeypatch.setattr("app.messages.BROKER_PAUSE_S", 0.0)
+    (tmp_path / "pools.toml").write_text(POOLS)
+    app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(tmp_path / "pools.toml")})
+    send, troubles = app.send_task, [OperationalError("away"), ConnectionResetError(), AttributeError()]
+
+    def send_task(*args, **options):
+        if troubles:
+            raise troubles.pop()
+        return send(*args, **options)
+
+    monkeypatch.setattr(app, "send_task", send_task)
+    await Messages(app, lambda _: "m", lambda *_: {}).plan("j", 0)
+    assert app.store.llen("dicast.control") == 1
+    app.store.delete("dicast.control")
     app.close()

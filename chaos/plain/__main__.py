@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import redis
+
 from chaos.canaries import API_KEY, PASSWORD
 from chaos.faults import CATALOGUE
 from chaos.installation import Installation, Link, Store, a_job
@@ -116,8 +118,8 @@ def perform(place: PlainInstallation, name: str, seed: int) -> tuple[list[str], 
     found = []
     try:
         CATALOGUE[name].inject(run)
-    except (TimeoutError, AssertionError) as error:
-        found.append(f"polite stop: {error}")
+    except (TimeoutError, AssertionError, redis.RedisError) as error:
+        found.append(f"{type(error).__name__}: {error}")
     healed, recovery_s = time.monotonic(), -1.0
     try:
         until(lambda: (s := run.status()) is not None and s.state.ended, "the job ends", DEADLINE_S)
