@@ -25,14 +25,17 @@ settings.load_profile("suite")
 _databases = itertools.cycle(range(16))
 
 
-def pytest_configure():
+def _make_the_application() -> None:
     """The application that `from app.tasks import ...` makes has no store: reading its configuration would otherwise
-    start one in the checkout, and nobody would stop it."""
+    start one in the checkout, and nobody would stop it. Made here, before another conftest imports it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
         from app.celery import app
 
         assert app.conf.broker_url
+
+
+_make_the_application()
 
 
 @pytest.fixture(scope="session")
