@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 COPIED = ("app", "workers", "config", "tests", "chaos", "pyproject.toml")
 FAST_TESTS = (
     "tests/ledger", "tests/workers/test_leases.py", "tests/workers/test_nodes.py", "tests/workers/test_reaper.py",
-    "tests/test_tasks.py", "tests/chaos/test_virtual.py",
+    "tests/workers/test_bootsteps.py", "tests/test_tasks.py", "tests/chaos/test_virtual.py",
 )  # fmt: skip
 DEADLINE_S = 240
 
@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         "a result is written whatever its fence",
         "app/ledger/record.lua",
-        "elseif entry[2] < (u and u.fence or epoch) then verdict, stale",
-        "elseif false then verdict, stale",
+        "elseif entry[2] < (u and u.fence or epoch) then",
+        "elseif false then",
     ),
     Mutant("a result counts down twice", "app/ledger/record.lua", "'left', -new)", "'left', -2 * new)"),
     Mutant(
@@ -68,7 +68,12 @@ MUTANTS = (
         "elseif others and in_living_hands(u, ARGV[3], now, tonumber(ARGV[7])) then",
         "elseif false then",
     ),
-    Mutant("a claim's fence does not grow", "app/ledger/claim.lua", "u.fence + 1, node, now", "u.fence, node, now"),
+    Mutant(
+        "a claim's fence does not grow",
+        "app/ledger/claim.lua",
+        "math.max(u.fence, epoch) + 1, node, now",
+        "math.max(u.fence, epoch), node, now",
+    ),
     Mutant(
         "nothing is ever quarantined",
         "app/ledger/claim.lua",
@@ -85,20 +90,20 @@ MUTANTS = (
     Mutant(
         "a paid call before a death is not told",
         "app/ledger/claim.lua",
-        "if u.owner ~= '' and u.calls > 0 then",
+        "if twice then",
         "if false then",
     ),
     Mutant(
         "a unit is deferred whatever the fence",
         "app/ledger/defer.lua",
-        "elseif not u or u.fence ~= entry[2] then",
+        "elseif not u or entry[2] < u.fence then",
         "elseif not u then",
     ),
     Mutant(
         "a deferred unit keeps its owner",
         "app/ledger/defer.lua",
-        "entry[3], entry[4], ''",
-        "entry[3], entry[4], u.owner",
+        "u.calls - entry[5], ''",
+        "u.calls - entry[5], u.owner",
     ),
     Mutant(
         "a due message is forgotten when it is taken",
@@ -243,6 +248,25 @@ MUTANTS = (
         "app/tasks.py",
         '    Request = "workers.admitted:AdmittedRequest"\n    acks_late = True',
         '    Request = "workers.admitted:AdmittedRequest"\n    acks_late = False',
+    ),
+    Mutant("a worker leaves before its pool", "workers/bootsteps.py", "insert(0, self)", "append(self)"),
+    Mutant(
+        "a node that is not heard may claim",
+        "app/ledger/claim.lua",
+        "if redis.call('EXISTS', ARGV[3] .. node) == 0 then",
+        "if false then",
+    ),
+    Mutant(
+        "what the store has lost is nobody's to give up",
+        "app/ledger/disown.lua",
+        "u.fence == tonumber(ARGV[i + 1])",
+        "false",
+    ),
+    Mutant(
+        "an attempt to open a page is not known again",
+        "app/ledger/open_page.lua",
+        "if ARGV[10] ~= '' and",
+        "if false and",
     ),
     Mutant("a unit that waits counts for its chord", "app/tasks.py", "        self.request.chord = None\n", ""),
 )
