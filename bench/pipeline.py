@@ -1,24 +1,17 @@
 """Measures the pipeline on real parts: worker processes, the embedded store, the simulated provider over HTTP.
 
-    python -m bench.pipeline [--runs 3] [--only open,capped,faults,pools]
-
-Open calls, refusals and capacity are the provider's own count. Every figure is the median of the runs, with its range.
+Open calls, refusals and capacity are the provider's own count. `python -m bench --only open` runs the first of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import redis
@@ -187,28 +180,3 @@ SCENARIOS: dict[str, Callable[[], Figures]] = {
     "faults": faults,
     "pools": pools,
 }
-
-
-def _cell(values: list[float]) -> str:
-    low, mid, high = min(values), statistics.median(values), max(values)
-    digits = 0 if mid >= 100 else 1 if mid >= 10 else 2
-    return f"{mid:.{digits}f}" if low == high else f"{mid:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
-
-
-def main() -> None:
-    parse = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__.splitlines()[0])
-    parse.add_argument("--runs", type=int, default=3)
-    parse.add_argument("--only", default=",".join(SCENARIOS))
-    arguments = parse.parse_args()
-    load = os.getloadavg()[0]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}, load {load:.1f} at the start", flush=True)
-    for name in arguments.only.split(","):
-        runs: list[dict[str, Any]] = [SCENARIOS[name]() for _ in range(arguments.runs)]
-        print(f"\n{name}: {(SCENARIOS[name].__doc__ or '').strip()}")
-        for column in runs[0]:
-            print(f"  {column:16} {_cell([float(run[column]) for run in runs])}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,112 @@
+"""Measures Dicast, alone and beside the peers that are installed, and writes what came of it.
+
+    python -m bench [--only steady-900,cut] [--with dicast,inspect] [--runs 3] [--add] [--docs]
+
+Contenders take turns, so that a machine that grows busy meanwhile is unfair to nobody. Raw results are kept in
+.bench/runs.json; a case that is measured again replaces what was there for the same contender, unless --add.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.cases import CASES, Measured
+from bench.contenders import ALL, ROOT
+from bench.pages import FOOT, HEAD, machine, sections
+from bench.report import markdown
+from bench.single import SINGLE
+
+RAW = ROOT / ".bench" / "runs.json"
+DOCS = ROOT / "docs"
+
+
+def main() -> None:
+    given = _arguments()
+    names = given.only.split(",") if given.only else [*SINGLE, *CASES]
+    who = given.who.split(",") if given.who else list(ALL)
+    kept = _read()
+    if not given.add and given.runs:
+        measured = {(name, contender) for name in names for contender in (who if name in CASES else ["dicast"])}
+        kept = [run for run in kept if (run["case"], run["contender"]) not in measured]
+    for run in _runs(names, who, given.runs, len(kept)):
+        kept.append(run)
+        RAW.parent.mkdir(exist_ok=True)
+        RAW.write_text(json.dumps(kept))
+        _tell(run)
+    if not kept:
+        sys.exit("nothing has been measured")
+    page = markdown(kept, sections(), head=HEAD, machine=machine(), foot=FOOT)
+    if given.docs:
+        _write_docs(kept, page)
+    else:
+        print(page)
+
+
+def _arguments() -> argparse.Namespace:
+    doc = (__doc__ or "").splitlines()[0]
+    parse = argparse.ArgumentParser(prog="python -m bench", description=doc)
+    parse.add_argument("--only", help=f"cases, of {','.join([*SINGLE, *CASES])}")
+    parse.add_argument("--with", dest="who", help=f"contenders, of {','.join(ALL)}")
+    parse.add_argument("--runs", type=int, default=3, help="of each; 0: only write what was measured before")
+    parse.add_argument("--add", action="store_true", help="keep earlier runs of the same case and contender")
+    parse.add_argument("--docs", action="store_true", help="write docs/benchmarks.md, its pictures and its raw figures")
+    given = parse.parse_args()
+    unknown = set((given.only or "").split(",")) - {"", *SINGLE, *CASES}
+    unknown |= set((given.who or "").split(",")) - {"", *ALL}
+    if unknown:
+        parse.error(f"unknown: {', '.join(sorted(unknown))}")
+    return given
+
+
+def _runs(names: Sequence[str], who: Sequence[str], count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """All runs, contender by contender in turn; `seed` differs from call to call, so that added runs are new ones."""
+    for number in range(seed, seed + count):
+        for name in names:
+            if name in SINGLE:
+                yield _record(name, "dicast", Measured(SINGLE[name]()))
+                continue
+            for contender in (ALL[one] for one in CASES[name].who if one in who):
+                if contender.installed():
+                    yield _record(name, contender.name, CASES[name].measure(contender, number))
+
+
+def _record(case: str, contender: str, measured: Measured) -> dict[str, Any]:
+    return {
+        "case": case,
+        "contender": contender,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load": round(os.getloadavg()[0], 2),
+        "figures": {name: round(float(value), 4) for name, value in measured.figures.items()},
+        "versions": dict(measured.versions),
+        "curve": measured.curve,
+    }
+
+
+def _tell(run: Mapping[str, Any]) -> None:
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in run["figures"].items())
+    print(f"{run['case']} {run['contender']}: {figures}", file=sys.stderr, flush=True)
+
+
+def _read() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(RAW.read_text()) if RAW.exists() else []
+    return found
+
+
+def _write_docs(runs: Sequence[Mapping[str, Any]], page: str) -> None:
+    from bench.plots import draw  # noqa: PLC0415  matplotlib is wanted only here
+
+    (DOCS / "benchmarks.md").write_text(page)
+    lines = ",\n".join(json.dumps(run) for run in runs)
+    (DOCS / "benchmarks.json").write_text(f"[\n{lines}\n]\n")
+    for section in sections():
+        draw(runs, section, DOCS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What the page of results consists of: the sections in order, their words and columns, the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from bench.cases import CASES
+from bench.contenders import ALL
+from bench.report import Column, Section
+from bench.single import SINGLE
+
+STEADY = (
+    Column("capacity_%", "capacity used, %"),
+    Column("wall_s", "first to last call, s"),
+    Column("whole_s", "to the result, s"),
+    Column("refused", "429s"),
+    Column("lost", "lost"),
+    Column("peak_mb", "peak MB"),
+    Column("cpu_ms", "CPU ms a call"),
+)
+COLUMNS = {
+    "steady-900": STEADY,
+    "steady-3000": STEADY,
+    "cut": STEADY,
+    "kill": (
+        Column("paid_twice", "answers paid twice"),
+        Column("cut_off", "calls cut off"),
+        Column("lost", "lost"),
+        Column("refused", "429s"),
+        Column("restart_s", "ready again after, s"),
+        Column("after_kill_s", "kill to result, s"),
+    ),
+    "ceiling": (
+        Column("calls_per_s", "calls a second"),
+        Column("most_open", "most open"),
+        Column("cpu_ms", "CPU ms a call"),
+        Column("peak_mb", "peak MB"),
+        Column("lost", "lost"),
+    ),
+}
+PARTS = (
+    Column("cpu_ms", "worker, CPU ms a call"),
+    Column("store_cpu_ms", "store"),
+    Column("beat_cpu_ms", "beat"),
+    Column("client_cpu_ms", "client"),
+    Column("peak_mb", "worker and client, peak MB"),
+    Column("store_mb", "store"),
+    Column("beat_mb", "beat"),
+)
+
+HEAD = """\
+# Benchmarks
+
+Dicast beside what people would pick instead, and alone. `make bench-peers` installs the others, each in an environment
+of its own; `make bench` measures; `make bench BENCH=--docs` also writes this page. Medians, with the range in brackets.
+
+**The task** is the same for all: so many chat completions with the words and the JSON schema that Dicast sends for one
+unit each (DeepEval writes its own prompt, of about the same length). The provider is the simulated one, over HTTP on
+loopback, in a process of its own; calls, refusals and capacity are its own count. *Capacity used* is the share of what
+its cap allowed between the first call and the end of the last. *Lost* are units without a score at the end. CPU time is
+counted from the moment when a contender is ready, its imports done; memory is the most that its processes ever held.
+
+**Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, nothing
+said about the provider. *Cold*, it has never seen it; *warm*, a job of 900 units, not measured, has been there before.
+Its CPU column is the worker's; store, beat and client stand in a table of their own. **Told** means that the contender
+is given the provider's true limit; *default* and *a semaphore of 100* mean that it has to do without, as Dicast has.
+"""
+FOOT = """\
+## How to read this
+
+One machine does everything here: provider and contender share its cores, and calls of half a second make CPU time count
+for more than it does with real models. A limit that is told stays true only as long as nobody else uses the account;
+the quota cut shows what happens then. The raw figures of every run are in [benchmarks.json](benchmarks.json).
+"""
+
+
+def machine() -> str:
+    """CPU, cores, memory, kernel, Python, commit."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cores, memory = os.cpu_count(), psutil.virtual_memory().total / 2**30
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
+    return (
+        f"{model[1] if model else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()} "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}, Dicast at {commit}"
+    )
+
+
+def sections() -> list[Section]:
+    """Peers first, then what only Dicast can be asked."""
+    pages = []
+    for case in CASES.values():
+        labels = {name: ALL[name].label for name in case.who}
+        command = f"make bench BENCH='--only {case.name}'"
+        plot = f"benchmarks-{case.name}.svg"
+        pages.append(Section(case.name, case.title, case.about, command, labels, COLUMNS[case.name], plot))
+        mine = {name: label for name, label in labels.items() if name.startswith("dicast")}
+        if case.name in ("steady-900", "ceiling"):
+            about = "The same runs: what else of the machine Dicast takes."
+            pages.append(Section(case.name, f"{case.title}: Dicast's parts", about, command, mine, PARTS))
+    for name, measure in SINGLE.items():
+        about = (measure.__doc__ or "").strip().partition("\n")[0]
+        command = f"make bench BENCH='--only {name}'"
+        pages.append(Section(name, f"Dicast alone: {name}", about, command, {"dicast": "Dicast"}, ()))
+    return pages

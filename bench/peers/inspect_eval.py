@@ -1,0 +1,61 @@
+"""Inspect AI: a task of one generation and one scorer a sample. Untold, its adaptive connections find the limit.
+
+A killed run is gone on with as its manual says: the crashed log is recovered, then retried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import peer_task
+from inspect_ai import Task, eval, eval_retry, task
+from inspect_ai.dataset import Sample
+from inspect_ai.log import list_eval_logs, recover_eval_log
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig, ResponseSchema
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
+from inspect_ai.solver import TaskState, generate
+from inspect_ai.util import JSONSchema
+
+
+@scorer(metrics=[mean()])
+def judged() -> Scorer:
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value=json.loads(state.output.completion)["score"])
+
+    return score
+
+
+@task
+def opinions(calls: str) -> Task:
+    given = [peer_task.Call(**json.loads(line)) for line in Path(calls).read_text().splitlines()]
+    samples = [
+        Sample(id=call.id, input=[ChatMessageSystem(content=call.system), ChatMessageUser(content=call.user)])
+        for call in given
+    ]
+    schema = ResponseSchema(name="opinion", json_schema=JSONSchema.model_validate(given[0].schema), strict=True)
+    config = GenerateConfig(max_tokens=given[0].max_tokens, response_schema=schema)
+    return Task(dataset=samples, solver=generate(), scorer=judged(), config=config)
+
+
+def prepare(given: peer_task.Task) -> Callable[[], int]:
+    return lambda: work(given)
+
+
+def work(given: peer_task.Task) -> int:
+    logs = str(given.folder / "logs")
+    if given.resume:
+        crashed = list_eval_logs(logs)[0]
+        recovered = recover_eval_log(crashed.name)
+        done = eval_retry(recovered, log_dir=logs, display="none")
+    else:
+        model = f"openai/{given.model}"
+        told = {} if given.limit is None else {"max_connections": given.limit}
+        task = opinions(str(given.folder / "calls.jsonl"))
+        done = eval(task, model=model, model_base_url=given.base_url, log_dir=logs, display="none", **told)
+    return sum(bool(sample.scores) for sample in done[0].samples or [])
+
+
+if __name__ == "__main__":
+    peer_task.run(prepare, "inspect-ai", "openai")

@@ -1,0 +1,93 @@
+"""Runs to tables. Pure: what was measured goes in, Markdown comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.spread import Spread, spread
+
+Run = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of a run, and how its column is headed."""
+
+    figure: str
+    heading: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One case, and who was to be measured in it, in order. `columns` none: all figures, as lines."""
+
+    case: str
+    title: str
+    about: str
+    command: str
+    labels: Mapping[str, str]
+    columns: Sequence[Column]
+    plot: str = ""
+
+
+def summary(runs: Iterable[Run], case: str, contender: str) -> dict[str, Spread]:
+    """Median and range of every number that all runs of one contender in one case have; empty without runs."""
+    figures = [run["figures"] for run in runs if run["case"] == case and run["contender"] == contender]
+    shared = [name for name in (figures[0] if figures else ()) if all(name in other for other in figures)]
+    return {name: spread([float(found[name]) for found in figures]) for name in shared}
+
+
+def table(runs: Sequence[Run], section: Section) -> list[str]:
+    """One row a contender that has runs; a figure that it has not is a dash."""
+    heads = ["", "runs", *(column.heading for column in section.columns)]
+    lines = [_row(heads), _row(["---", *["--:"] * (len(heads) - 1)])]
+    for contender, label in section.labels.items():
+        found = summary(runs, section.case, contender)
+        if found:
+            count = sum(run["case"] == section.case and run["contender"] == contender for run in runs)
+            cells = [str(found[column.figure]) if column.figure in found else "–" for column in section.columns]
+            lines.append(_row([label, str(count), *cells]))
+    return lines
+
+
+def listing(runs: Sequence[Run], section: Section) -> list[str]:
+    """All figures of the one contender of a case."""
+    lines = [_row(["figure", "median (range)"]), _row(["---", "--:"])]
+    for contender in section.labels:
+        lines += [_row([name, str(found)]) for name, found in summary(runs, section.case, contender).items()]
+    return lines
+
+
+def versions(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
+    """What each contender said it runs on; the last word counts."""
+    found: dict[str, dict[str, str]] = {}
+    for run in runs:
+        found.setdefault(run["contender"], {}).update(run["versions"])
+    return found
+
+
+def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, machine: str, foot: str) -> str:
+    """The whole page. Sections without runs are left out."""
+    dates = sorted(run["at"][:10] for run in runs)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    lines = [head.strip(), "", f"Measured on {when}: {machine}.", ""]
+    for section in sections:
+        present = [contender for contender in section.labels if summary(runs, section.case, contender)]
+        if not present:
+            continue
+        lines += [f"## {section.title}", "", section.about, "", f"`{section.command}`", ""]
+        lines += table(runs, section) if section.columns else listing(runs, section)
+        if section.plot:
+            lines += ["", f"![{section.title}]({section.plot})"]
+        lines.append("")
+    lines += ["## Versions", "", _row(["contender", "packages"]), _row(["---", "---"])]
+    for contender, packages in versions(runs).items():
+        if packages:
+            lines.append(_row([contender, ", ".join(f"{name} {number}" for name, number in packages.items())]))
+    return "\n".join([*lines, "", foot.strip(), ""])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

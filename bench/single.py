@@ -1,0 +1,35 @@
+"""Dicast's own cases, each a function without arguments: numbers by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from bench import admission, governor_http, pipeline
+
+Figures = Mapping[str, float]
+
+
+def admission_costs() -> Figures:
+    """Grants by the store's scripts, without a provider: `python -m bench.admission`."""
+    with admission.server() as url:
+        return {
+            f"{measure.__name__}: {name}": value
+            for measure in (admission.throughput, admission.handover)
+            for name, value in asyncio.run(measure(url)).items()
+        }
+
+
+def _governed(scenario: Callable[[int], Mapping[str, object]]) -> Callable[[], Figures]:
+    def measure() -> Figures:
+        return {name: value for name, value in scenario(2).items() if isinstance(value, int | float)}
+
+    measure.__doc__ = f"Two workers. {scenario.__doc__}"
+    return measure
+
+
+SINGLE: Mapping[str, Callable[[], Figures]] = {
+    **pipeline.SCENARIOS,
+    "admission": admission_costs,
+    **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
+}

@@ -1,0 +1,59 @@
+"""Runs to Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.report import Column, Section, listing, markdown, summary, table, versions
+
+COLUMNS = (Column("wall_s", "wall, s"), Column("lost", "lost"))
+SECTION = Section("steady", "Steady", "About it.", "make it", {"a": "Anna", "b": "Bert", "c": "Carl"}, COLUMNS, "s.svg")
+
+
+def run(
+    contender: str, case: str = "steady", at: str = "2026-01-02T03:04:05+00:00", **figures: float
+) -> dict[str, Any]:
+    packages = {f"{contender}-package": "1.0"}
+    return {"case": case, "contender": contender, "at": at, "figures": figures, "versions": packages, "curve": []}
+
+
+RUNS = [
+    run("b", wall_s=4.0),
+    run("a", wall_s=1.0, lost=0),
+    run("a", wall_s=2.0, lost=3),
+    run("a", "other", wall_s=99.0),
+]
+
+
+def test_a_summary_has_what_all_runs_have() -> None:
+    found = summary([*RUNS, run("a", wall_s=6.0)], "steady", "a")
+    assert {name: tuple(value) for name, value in found.items()} == {"wall_s": (1.0, 2.0, 6.0)}
+    assert summary(RUNS, "steady", "c") == {}
+
+
+def test_a_row_for_whoever_has_runs_in_the_sections_order() -> None:
+    assert table(RUNS, SECTION)[2:] == ["| Anna | 2 | 1.50 (1.00–2.00) | 1.50 (0.00–3.00) |", "| Bert | 1 | 4 | – |"]
+
+
+def test_a_listing_has_every_figure() -> None:
+    assert listing(RUNS, SECTION)[2:] == [
+        "| wall_s | 1.50 (1.00–2.00) |",
+        "| lost | 1.50 (0.00–3.00) |",
+        "| wall_s | 4 |",
+    ]
+
+
+def test_the_page_says_when_where_and_by_which_command() -> None:
+    silent = Section("never", "Never measured", "", "", {"a": "Anna"}, COLUMNS)
+    late = run("a", at="2026-02-01T00:00:00+00:00", wall_s=1.0, lost=0)
+    page = markdown([*RUNS, late], [SECTION, silent], head="# Head", machine="a desk", foot="Foot.")
+    assert page.startswith(
+        "# Head\n\nMeasured on 2026-01-02 to 2026-02-01: a desk.\n\n## Steady\n\nAbout it.\n\n`make it`\n"
+    )
+    assert "![Steady](s.svg)" in page
+    assert "Never measured" not in page
+    assert page.endswith("| a | a-package 1.0 |\n\nFoot.\n")
+
+
+def test_the_newest_versions_count() -> None:
+    assert versions([run("a"), run("a") | {"versions": {"a-package": "2.0"}}]) == {"a": {"a-package": "2.0"}}
