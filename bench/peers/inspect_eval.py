@@ -12,8 +12,8 @@ from pathlib import Path
 import peer_task
 from inspect_ai import Task, eval, eval_retry, task
 from inspect_ai.dataset import Sample
-from inspect_ai.log import list_eval_logs, recover_eval_log
-from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig, ResponseSchema
+from inspect_ai.log import EvalLog, list_eval_logs, recover_eval_log
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig, ResponseSchema, get_model
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
 from inspect_ai.solver import TaskState, generate
 from inspect_ai.util import JSONSchema
@@ -40,21 +40,18 @@ def opinions(calls: str) -> Task:
 
 
 def prepare(given: peer_task.Task) -> Callable[[], int]:
-    return lambda: work(given)
-
-
-def work(given: peer_task.Task) -> int:
+    config = GenerateConfig() if given.limit is None else GenerateConfig(max_connections=given.limit)
+    model = get_model(f"openai/{given.model}", base_url=given.base_url, config=config)
     logs = str(given.folder / "logs")
-    if given.resume:
-        crashed = list_eval_logs(logs)[0]
-        recovered = recover_eval_log(crashed.name)
-        done = eval_retry(recovered, log_dir=logs, display="none")
-    else:
-        model = f"openai/{given.model}"
-        told = {} if given.limit is None else {"max_connections": given.limit}
-        task = opinions(str(given.folder / "calls.jsonl"))
-        done = eval(task, model=model, model_base_url=given.base_url, log_dir=logs, display="none", **told)
-    return sum(bool(sample.scores) for sample in done[0].samples or [])
+
+    def fresh() -> EvalLog:
+        return eval(opinions(str(given.folder / "calls.jsonl")), model=model, log_dir=logs, display="none")[0]
+
+    def resumed() -> EvalLog:
+        recovered = recover_eval_log(list_eval_logs(logs)[0].name)
+        return eval_retry(recovered, log_dir=logs, display="none")[0]
+
+    return lambda: sum(bool(sample.scores) for sample in (resumed() if given.resume else fresh()).samples or [])
 
 
 if __name__ == "__main__":
