@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ DOCS = ROOT / "docs"
 
 def main() -> None:
     given = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, and so stops what was started
     names = given.only.split(",") if given.only else [*SINGLE, *CASES]
     who = given.who.split(",") if given.who else list(ALL)
     kept = _read()

@@ -201,7 +201,7 @@ CASES: Mapping[str, Case] = {
             "kill", "kill -9 in the middle", f"{_CAPPED}. After {KILL_AFTER} of 900 answers everything that the "
             "contender started is killed at once (Dicast: worker, beat, client, store), then started again to go on. "
             f"Ideal: no answer paid twice, and at most {CAP} calls cut off.",
-            ("dicast", "inspect", "inspect-told", "curator-told"), kill,
+            ("dicast", "inspect", "curator-told"), kill,
         ),
         Case(
             "ceiling", "What one process can do", f"A provider without a cap, calls of {LATENCY_S} s on average, "
