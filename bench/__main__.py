@@ -43,7 +43,7 @@ def main() -> None:
         _tell(run)
     if not kept:
         sys.exit("nothing has been measured")
-    page = markdown(kept, sections(), head=HEAD, machine=machine(), foot=FOOT)
+    page = markdown(kept, sections(), head=HEAD, machine=machine(), foot=FOOT, ours="dicast")
     if given.docs:
         _write_docs(kept, page)
     else:

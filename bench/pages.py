@@ -16,32 +16,32 @@ from bench.report import Column, Section
 from bench.single import SINGLE
 
 STEADY = (
-    Column("capacity_%", "capacity used, %"),
-    Column("wall_s", "first to last call, s"),
-    Column("whole_s", "to the result, s"),
-    Column("refused", "429s"),
-    Column("lost", "lost"),
-    Column("peak_mb", "peak MB"),
-    Column("cpu_ms", "CPU ms a call"),
+    Column("capacity_%", "capacity used, %", 1),
+    Column("wall_s", "first to last call, s", -1),
+    Column("whole_s", "to the result, s", -1),
+    Column("refused", "429s", -1),
+    Column("lost", "lost", -1),
+    Column("peak_mb", "peak MB", -1),
+    Column("cpu_ms", "CPU ms a call", -1),
 )
 COLUMNS = {
     "steady-900": STEADY,
     "steady-3000": STEADY,
     "cut": STEADY,
     "kill": (
-        Column("paid_twice", "answers paid twice"),
+        Column("paid_twice", "answers paid twice", -1),
         Column("cut_off", "calls cut off"),
-        Column("lost", "lost"),
-        Column("refused", "429s"),
-        Column("restart_s", "ready again after, s"),
-        Column("after_kill_s", "kill to result, s"),
+        Column("lost", "lost", -1),
+        Column("refused", "429s", -1),
+        Column("restart_s", "ready again after, s", -1),
+        Column("after_kill_s", "kill to result, s", -1),
     ),
     "ceiling": (
-        Column("calls_per_s", "calls a second"),
+        Column("calls_per_s", "calls a second", 1),
         Column("most_open", "most open"),
-        Column("cpu_ms", "CPU ms a call"),
-        Column("peak_mb", "peak MB"),
-        Column("lost", "lost"),
+        Column("cpu_ms", "CPU ms a call", -1),
+        Column("peak_mb", "peak MB", -1),
+        Column("lost", "lost", -1),
     ),
 }
 PARTS = (

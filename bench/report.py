@@ -13,10 +13,11 @@ Run = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of a run, and how its column is headed."""
+    """One figure of a run, how its column is headed, and what is better: 1 more, -1 less, 0 neither."""
 
     figure: str
     heading: str
+    better: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,19 @@ def listing(runs: Sequence[Run], section: Section) -> list[str]:
     return lines
 
 
+def losses(runs: Sequence[Run], section: Section, ours: str) -> list[str]:
+    """For each figure that can be better or worse, who beats the best of `ours` (a prefix of names) by the median."""
+    found = {name: summary(runs, section.case, name) for name in section.labels}
+    lines = []
+    for column in section.columns:
+        mids = {name: column.better * of[column.figure].mid for name, of in found.items() if column.figure in of}
+        mine = [mid for name, mid in mids.items() if name.startswith(ours)]
+        better = [section.labels[name] for name, mid in mids.items() if mine and mid > max(mine)]
+        if better:
+            lines.append(f"* {section.title}; {column.heading}: {'; '.join(better)}")
+    return lines
+
+
 def versions(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
     """What each contender said it runs on; the last word counts."""
     found: dict[str, dict[str, str]] = {}
@@ -68,11 +82,13 @@ def versions(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
     return found
 
 
-def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, machine: str, foot: str) -> str:
-    """The whole page. Sections without runs are left out."""
+def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, machine: str, foot: str, ours: str) -> str:
+    """The whole page. Sections without runs are left out; `ours` begins the names of those whom the page is about."""
     dates = sorted(run["at"][:10] for run in runs)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    lines = [head.strip(), "", f"Measured on {when}: {machine}.", ""]
+    load = spread([run["load"] for run in runs])
+    where = f"Measured on {when}: {machine}; load average at the ends of the runs {load}."
+    lines = [head.strip(), "", where, ""]
     for section in sections:
         present = [contender for contender in section.labels if summary(runs, section.case, contender)]
         if not present:
@@ -82,6 +98,9 @@ def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, mac
         if section.plot:
             lines += ["", f"![{section.title}]({section.plot})"]
         lines.append("")
+    lost = [line for section in sections for line in losses(runs, section, ours)]
+    if lost:
+        lines += ["## Where Dicast is beaten", "", "Who has the better median, whatever else they lose:", "", *lost, ""]
     lines += ["## Versions", "", _row(["contender", "packages"]), _row(["---", "---"])]
     for contender, packages in versions(runs).items():
         if packages:

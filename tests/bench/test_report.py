@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report import Column, Section, listing, markdown, summary, table, versions
+from bench.report import Column, Section, listing, losses, markdown, summary, table, versions
 
-COLUMNS = (Column("wall_s", "wall, s"), Column("lost", "lost"))
+COLUMNS = (Column("wall_s", "wall, s", -1), Column("lost", "lost", 0))
 SECTION = Section("steady", "Steady", "About it.", "make it", {"a": "Anna", "b": "Bert", "c": "Carl"}, COLUMNS, "s.svg")
 
 
@@ -14,7 +14,7 @@ def run(
     contender: str, case: str = "steady", at: str = "2026-01-02T03:04:05+00:00", **figures: float
 ) -> dict[str, Any]:
     packages = {f"{contender}-package": "1.0"}
-    return {"case": case, "contender": contender, "at": at, "figures": figures, "versions": packages, "curve": []}
+    return {"case": case, "contender": contender, "at": at, "figures": figures, "versions": packages, "load": 2.0}
 
 
 RUNS = [
@@ -46,13 +46,19 @@ def test_a_listing_has_every_figure() -> None:
 def test_the_page_says_when_where_and_by_which_command() -> None:
     silent = Section("never", "Never measured", "", "", {"a": "Anna"}, COLUMNS)
     late = run("a", at="2026-02-01T00:00:00+00:00", wall_s=1.0, lost=0)
-    page = markdown([*RUNS, late], [SECTION, silent], head="# Head", machine="a desk", foot="Foot.")
-    assert page.startswith(
-        "# Head\n\nMeasured on 2026-01-02 to 2026-02-01: a desk.\n\n## Steady\n\nAbout it.\n\n`make it`\n"
-    )
+    page = markdown([*RUNS, late], [SECTION, silent], head="# Head", machine="a desk", foot="Foot.", ours="b")
+    when = "Measured on 2026-01-02 to 2026-02-01: a desk; load average at the ends of the runs 2."
+    assert page.startswith(f"# Head\n\n{when}\n\n## Steady\n\nAbout it.\n\n`make it`\n")
     assert "![Steady](s.svg)" in page
     assert "Never measured" not in page
     assert page.endswith("| a | a-package 1.0 |\n\nFoot.\n")
+
+
+def test_who_is_better_than_the_best_of_ours() -> None:
+    assert losses(RUNS, SECTION, "b") == ["* Steady; wall, s: Anna"]
+    assert losses([*RUNS, run("b2", wall_s=0.5), run("c", wall_s=9.0)], SECTION, "b") == ["* Steady; wall, s: Anna"]
+    assert losses([*RUNS, run("b", wall_s=0.5), run("b", wall_s=0.5)], SECTION, "b") == []
+    assert losses(RUNS, SECTION, "nobody") == []
 
 
 def test_the_newest_versions_count() -> None:
