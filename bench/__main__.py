@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from bench.cases import CASES, Measured
@@ -25,6 +26,7 @@ from bench.single import SINGLE
 
 RAW = ROOT / ".bench" / "runs.json"
 DOCS = ROOT / "docs"
+PUBLISHED = DOCS / "benchmarks.json"
 
 
 def main() -> None:
@@ -32,22 +34,28 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, and so stops what was started
     names = given.only.split(",") if given.only else [*SINGLE, *CASES]
     who = given.who.split(",") if given.who else list(ALL)
-    kept = _read()
+    where, kept = _read()
+    if given.runs:
+        where = machine()
     if not given.add and given.runs:
         measured = {(name, contender) for name in names for contender in (who if name in CASES else ["dicast"])}
         kept = [run for run in kept if (run["case"], run["contender"]) not in measured]
     for run in _runs(names, who, given.runs, len(kept)):
         kept.append(run)
         RAW.parent.mkdir(exist_ok=True)
-        RAW.write_text(json.dumps(kept))
+        _write(RAW, where, kept)
         _tell(run)
     if not kept:
         sys.exit("nothing has been measured")
-    page = markdown(kept, sections(), head=HEAD, machine=machine(), foot=FOOT, ours="dicast")
     if given.docs:
-        _write_docs(kept, page)
+        _write_docs(where, kept)
     else:
-        print(page)
+        print(page(where, kept))
+
+
+def page(where: str, runs: Sequence[Mapping[str, Any]]) -> str:
+    """The page of these runs on that machine."""
+    return markdown(runs, sections(), head=HEAD, machine=where, foot=FOOT, ours="dicast")
 
 
 def _arguments() -> argparse.Namespace:
@@ -95,17 +103,24 @@ def _tell(run: Mapping[str, Any]) -> None:
     print(f"{run['case']} {run['contender']}: {figures}", file=sys.stderr, flush=True)
 
 
-def _read() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(RAW.read_text()) if RAW.exists() else []
-    return found
+def _read() -> tuple[str, list[dict[str, Any]]]:
+    """The machine and the runs that were kept here."""
+    if not RAW.exists():
+        return machine(), []
+    found = json.loads(RAW.read_text())
+    return found["machine"], found["runs"]
 
 
-def _write_docs(runs: Sequence[Mapping[str, Any]], page: str) -> None:
+def _write(path: Path, where: str, runs: Sequence[Mapping[str, Any]]) -> None:
+    lines = ",\n".join(json.dumps(run) for run in runs)
+    path.write_text(f'{{"machine": {json.dumps(where)}, "runs": [\n{lines}\n]}}\n')
+
+
+def _write_docs(where: str, runs: Sequence[Mapping[str, Any]]) -> None:
     from bench.plots import draw  # noqa: PLC0415  matplotlib is wanted only here
 
-    (DOCS / "benchmarks.md").write_text(page)
-    lines = ",\n".join(json.dumps(run) for run in runs)
-    (DOCS / "benchmarks.json").write_text(f"[\n{lines}\n]\n")
+    _write(PUBLISHED, where, runs)
+    (DOCS / "benchmarks.md").write_text(page(where, runs))
     for section in sections():
         draw(runs, section, DOCS)
 
