@@ -65,6 +65,7 @@ unit each (DeepEval writes its own prompt, of about the same length). The provid
 loopback, in a process of its own; calls, refusals and capacity are its own count. *Capacity used* is the share of what
 its cap allowed between the first call and the end of the last. *Lost* are units without a score at the end. CPU time is
 counted from the moment when a contender is ready, its imports done; memory is the most that its processes ever held.
+*Load* is the machine's load average at a run's end: the higher, the more others had a share of its cores.
 
 **Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, nothing
 said about the provider. *Cold*, it has never seen it; *warm*, a job of 900 units, not measured, has been there before.

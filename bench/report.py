@@ -42,14 +42,14 @@ def summary(runs: Iterable[Run], case: str, contender: str) -> dict[str, Spread]
 
 def table(runs: Sequence[Run], section: Section) -> list[str]:
     """One row a contender that has runs; a figure that it has not is a dash."""
-    heads = ["", "runs", *(column.heading for column in section.columns)]
+    heads = ["", "runs", "load", *(column.heading for column in section.columns)]
     lines = [_row(heads), _row(["---", *["--:"] * (len(heads) - 1)])]
     for contender, label in section.labels.items():
         found = summary(runs, section.case, contender)
         if found:
-            count = sum(run["case"] == section.case and run["contender"] == contender for run in runs)
+            loads = [run["load"] for run in runs if run["case"] == section.case and run["contender"] == contender]
             cells = [str(found[column.figure]) if column.figure in found else "–" for column in section.columns]
-            lines.append(_row([label, str(count), *cells]))
+            lines.append(_row([label, str(len(loads)), str(spread(loads)), *cells]))
     return lines
 
 
@@ -86,9 +86,7 @@ def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, mac
     """The whole page. Sections without runs are left out; `ours` begins the names of those whom the page is about."""
     dates = sorted(run["at"][:10] for run in runs)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    load = spread([run["load"] for run in runs])
-    where = f"Measured on {when}: {machine}; load average at the ends of the runs {load}."
-    lines = [head.strip(), "", where, ""]
+    lines = [head.strip(), "", f"Measured on {when}: {machine}.", ""]
     for section in sections:
         present = [contender for contender in section.labels if summary(runs, section.case, contender)]
         if not present:

@@ -32,7 +32,10 @@ def test_a_summary_has_what_all_runs_have() -> None:
 
 
 def test_a_row_for_whoever_has_runs_in_the_sections_order() -> None:
-    assert table(RUNS, SECTION)[2:] == ["| Anna | 2 | 1.50 (1.00–2.00) | 1.50 (0.00–3.00) |", "| Bert | 1 | 4 | – |"]
+    assert table(RUNS, SECTION)[2:] == [
+        "| Anna | 2 | 2 | 1.50 (1.00–2.00) | 1.50 (0.00–3.00) |",
+        "| Bert | 1 | 2 | 4 | – |",
+    ]
 
 
 def test_a_listing_has_every_figure() -> None:
@@ -47,7 +50,7 @@ def test_the_page_says_when_where_and_by_which_command() -> None:
     silent = Section("never", "Never measured", "", "", {"a": "Anna"}, COLUMNS)
     late = run("a", at="2026-02-01T00:00:00+00:00", wall_s=1.0, lost=0)
     page = markdown([*RUNS, late], [SECTION, silent], head="# Head", machine="a desk", foot="Foot.", ours="b")
-    when = "Measured on 2026-01-02 to 2026-02-01: a desk; load average at the ends of the runs 2."
+    when = "Measured on 2026-01-02 to 2026-02-01: a desk."
     assert page.startswith(f"# Head\n\n{when}\n\n## Steady\n\nAbout it.\n\n`make it`\n")
     assert "![Steady](s.svg)" in page
     assert "Never measured" not in page
