@@ -36,7 +36,7 @@ class Housekeeper:
     """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper); `govern` decides on
     every pool's limits; `store` names the store's epoch and server as far as is known; `works_on` tells what this
     process has in hand (see `Judge.works_on`); `lost` tells of a job that the store forgot; `adopt` stores what dead
-    processes of this machine have left on disk."""
+    processes of this machine have left on disk, `recall` what another server may not have got."""
 
     def __init__(
         self,
@@ -52,10 +52,12 @@ class Housekeeper:
         works_on: Callable[[PageRef, int], bool],
         lost: Callable[[str, Mapping[str, str]], Awaitable[None]],
         adopt: Callable[[], Awaitable[None]],
+        recall: Callable[[], Awaitable[None]],
     ) -> None:
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
         self._store, self._works_on, self._lost, self._adopt = store, works_on, lost, adopt
+        self._recall = recall
         self._seen = (0, "")
         self._unfinished: dict[str, Mapping[str, str]] = {}
 
@@ -78,6 +80,7 @@ class Housekeeper:
         if (store := self._store()) != self._seen:
             await self._messages.declare()
             if self._seen[1]:
+                await self._recall()
                 await self._disown()
                 await self._ledger.look_soon()
             self._seen = store
