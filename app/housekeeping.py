@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec, TypeVar
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from app.gathering import Gatherer
@@ -59,6 +60,7 @@ class Housekeeper:
         self._store, self._works_on, self._lost, self._adopt = store, works_on, lost, adopt
         self._recall = recall
         self._seen = (0, "")
+        self._burying: asyncio.Future[None] | None = None
         self._unfinished: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
@@ -117,8 +119,7 @@ class Housekeeper:
         """The beat's work."""
         await self._ledger.led(BEAT_SILENT_MS)
         await self._adopt()  # before their units are handed to others, who would call again
-        if await asyncio.to_thread(self._reap):
-            await self._ledger.look_soon()
+        await self.bury()
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
             await self._look_after_page(ref)
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
@@ -126,6 +127,16 @@ class Housekeeper:
             await self._look_after_job(job_id)
         for job_id in await self._ledger.unannounced():
             await self._gatherer.announce(job_id)
+
+    async def bury(self) -> None:
+        """Take over from nodes that are dead or silent; many who ask at once are answered by one pass."""
+        if self._burying is None or self._burying.done():
+            self._burying = asyncio.ensure_future(self._bury())
+        await asyncio.shield(self._burying)
+
+    async def _bury(self) -> None:
+        if await asyncio.to_thread(self._reap):
+            await self._ledger.look_soon()
 
     async def _look_after_page(self, ref: PageRef) -> None:
         """A page that did not move: gather it if it is whole, or send again what nobody living works on."""
@@ -161,11 +172,11 @@ class Housekeeper:
 
 
 async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """A store that is away stops no housekeeper: it tries again with the next round."""
+    """A store or broker that is away stops no housekeeper: it tries again with the next round."""
     try:
         return await step(*args, **kwargs)
-    except (RedisError, OSError) as error:
-        logger.warning("housekeeping waits for the store: %s", error)
+    except (RedisError, OperationalError, OSError) as error:
+        logger.warning("housekeeping waits for the store or the broker: %s", error)
     except Exception:
         # A fault of this program: whatever else has to be done still is.
         logger.exception("housekeeping could not %s", step.__name__)
