@@ -1,6 +1,6 @@
 """Measures the pipeline on real parts: worker processes, the embedded store, the simulated provider over HTTP.
 
-    python -m bench.pipeline [--runs 3] [--only open,capped,faults,pools]
+    python -m bench.pipeline [--runs 3] [--only open,capped,faults,pools] [--broker amqp://user:password@host//]
 
 Open calls, refusals and capacity are the provider's own count. Every figure is the median of the runs, with its range.
 """
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import redis
@@ -48,7 +48,9 @@ Figures = dict[str, float]
 
 
 class Machine:
-    """A store of its own for each run, and whatever is started on it."""
+    """A store of its own for each run, and whatever is started on it; `broker` is a RabbitMQ that runs already."""
+
+    broker: ClassVar[str] = ""
 
     def __init__(self, *provider: str, **settings: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dicast-bench-")
@@ -59,6 +61,7 @@ class Machine:
         url = f"unix://{socket}?db=0"
         self.redis = redis.Redis.from_url(url, decode_responses=True)
         self.provider = Simulated(*provider)
+        settings["DICAST_BROKER_URL"] = self.broker
         self.cluster = Cluster(folder, url, POOLS.replace("{url}", self.provider.base_url), **settings)
 
     def __enter__(self) -> Machine:
@@ -199,7 +202,9 @@ def main() -> None:
     parse = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__.splitlines()[0])
     parse.add_argument("--runs", type=int, default=3)
     parse.add_argument("--only", default=",".join(SCENARIOS))
+    parse.add_argument("--broker", default="")
     arguments = parse.parse_args()
+    Machine.broker = arguments.broker
     load = os.getloadavg()[0]
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{machine}, load {load:.1f} at the start", flush=True)
