@@ -29,6 +29,7 @@ from app.submission import checked, submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.admitted import QUEUE_PREFIX, Admitted
+from workers.broker import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker, result_backend
 from workers.gate import GateConfig
 from workers.governor import Governor
 from workers.loop_bridge import loop_resource
@@ -37,12 +38,15 @@ from workers.nodes import Node, Registry
 from workers.policy.rules import RulesConfig
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect, connect_async
-from workers.store.embedded import backend_url, broker_url, ensure_running
+from workers.store.embedded import ensure_running
 from workers.store.epoch import Epoch
 from workers.store.keys import Keys
 from workers.wishes import Wishes
 
 BEAT_EVERY_S = 1.0
+HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
+"""After so long another tick has come; `BEAT_MESSAGES_MAX` is more than come in that time."""
+BEAT_MESSAGES_MAX = 100
 CALL_GRACE_S = 10.0
 """How much longer a lease lives than the call it is for."""
 
@@ -102,6 +106,11 @@ class Dicast(Celery):  # type: ignore[misc]
         return connect(self.store_url)
 
     @cached_property
+    def broker(self) -> Broker:
+        """Where messages wait: RabbitMQ if the operator names one, else the store."""
+        return Broker.of(self.store_url, self.settings.broker_url)
+
+    @cached_property
     def registry(self) -> Registry:
         return Registry(self.store, self.keys)
 
@@ -144,6 +153,7 @@ class Dicast(Celery):  # type: ignore[misc]
             governor=loop_resource(self._governor, Governor.close),
             width=self.width,
             epoch=self.epoch,
+            broker_is_store=self.broker.is_store,
         )
 
     @cached_property
@@ -184,22 +194,18 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def configuration(self) -> dict[str, Any]:
         """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""
-        exchange = Exchange("dicast", type="direct")
-        names = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
+        exchange, broker = Exchange("dicast", type="direct"), self.broker
+        names = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE]
+        arguments = dict.fromkeys(names, broker.queue_arguments)
+        arguments[BEAT_QUEUE] = broker.short_lived(HOUSEKEEPING_WORTH_S, BEAT_MESSAGES_MAX)
         return {
-            "broker_url": broker_url(self.store_url),
-            "result_backend": "workers.result_backend:RedisBackend+" + backend_url(self.store_url),
+            **broker.settings,
+            "result_backend": result_backend(self.store_url),
             "broker_connection_retry_on_startup": True,
             "broker_connection_max_retries": None,
-            "broker_transport_options": {
-                "max_connections": 1000,
-                "socket_timeout": 10,
-                "socket_connect_timeout": 5,
-                "socket_keepalive": True,
-            },
-            "redis_max_connections": 1000,
-            "redis_socket_timeout": 10.0,
-            "redis_socket_connect_timeout": 5.0,
+            "redis_max_connections": MAX_CONNECTIONS,
+            "redis_socket_timeout": ANSWER_TIMEOUT_S,
+            "redis_socket_connect_timeout": CONNECT_TIMEOUT_S,
             "result_backend_always_retry": True,
             "result_expires": 7 * 86_400,
             "worker_pool": "workers.execution_pool:TaskPool",
@@ -217,7 +223,10 @@ class Dicast(Celery):  # type: ignore[misc]
             "task_serializer": "json",
             "result_serializer": "json",
             "accept_content": ["json"],
-            "task_queues": [Queue(name, exchange, routing_key=name) for name in names],
+            "task_queues": [
+                Queue(name, exchange, routing_key=name, queue_arguments=dict(given))
+                for name, given in arguments.items()
+            ],
             "task_default_queue": CONTROL_QUEUE,
             "task_default_exchange": exchange.name,
             "task_default_routing_key": CONTROL_QUEUE,
@@ -226,7 +235,7 @@ class Dicast(Celery):  # type: ignore[misc]
                 "housekeeping": {
                     "task": HOUSEKEEPING,
                     "schedule": BEAT_EVERY_S,
-                    "options": {"queue": BEAT_QUEUE, "expires": 10 * BEAT_EVERY_S},
+                    "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
                 },
                 "governor": {
                     "task": GOVERNOR,
@@ -280,11 +289,15 @@ def _close_the_metrics(**_: Any) -> None:
 
 
 def _refuse_an_unsafe_store() -> None:
-    """End the process if the store would lose jobs silently, or lets anybody in. One that is away is waited for."""
-    from app.doctor.finding import Severity  # noqa: PLC0415  (its parts need the application)
+    """End the process if the store would lose jobs silently, or lets anybody in, or RabbitMQ's queues are of another
+    kind than was asked for. What is away is waited for."""
+    from app.doctor.broker import QUEUE_TYPE, broker  # noqa: PLC0415  (its parts need the application)
+    from app.doctor.finding import Severity  # noqa: PLC0415
     from app.doctor.store import SAFETY, store  # noqa: PLC0415
 
     unsafe = [f for f in store(app) if f.area in SAFETY and f.severity is Severity.ERROR]
+    for finding in (f for f in broker(app) if f.area == QUEUE_TYPE):
+        sys.exit(f"{finding.message}; {finding.advice}")
     for finding in unsafe:
         print(f"the store is not safe: {finding.area}: {finding.message}; {finding.advice}", file=sys.stderr)  # noqa: T201
     if unsafe and not app.settings.allow_unsafe_store:
@@ -296,4 +309,5 @@ def _become_a_node(sender: str, conf: Any, **_: Any) -> None:
     """Before the worker connects: it looks at the store, and gets an identity and unacknowledged messages."""
     _refuse_an_unsafe_store()
     app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=app.settings.slots)
-    conf.broker_transport_options = {**conf.broker_transport_options, **own_unacked(app.keys, app.node.id)}
+    if app.broker.is_store:
+        conf.broker_transport_options = {**conf.broker_transport_options, **own_unacked(app.keys, app.node.id)}

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec, TypeVar
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from app.gathering import Gatherer
@@ -36,7 +37,7 @@ class Housekeeper:
     """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper); `govern` decides on
     every pool's limits; `store` names the store's epoch and server as far as is known; `works_on` tells what this
     process has in hand (see `Judge.works_on`); `lost` tells of a job that the store forgot; `adopt` stores what dead
-    processes of this machine have left on disk."""
+    processes of this machine have left on disk, `recall` what another server may not have got."""
 
     def __init__(
         self,
@@ -52,11 +53,14 @@ class Housekeeper:
         works_on: Callable[[PageRef, int], bool],
         lost: Callable[[str, Mapping[str, str]], Awaitable[None]],
         adopt: Callable[[], Awaitable[None]],
+        recall: Callable[[], Awaitable[None]],
     ) -> None:
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
         self._store, self._works_on, self._lost, self._adopt = store, works_on, lost, adopt
+        self._recall = recall
         self._seen = (0, "")
+        self._burying: asyncio.Future[None] | None = None
         self._unfinished: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
@@ -78,6 +82,7 @@ class Housekeeper:
         if (store := self._store()) != self._seen:
             await self._messages.declare()
             if self._seen[1]:
+                await self._recall()
                 await self._disown()
                 await self._ledger.look_soon()
             self._seen = store
@@ -114,8 +119,7 @@ class Housekeeper:
         """The beat's work."""
         await self._ledger.led(BEAT_SILENT_MS)
         await self._adopt()  # before their units are handed to others, who would call again
-        if await asyncio.to_thread(self._reap):
-            await self._ledger.look_soon()
+        await self.bury()
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
             await self._look_after_page(ref)
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
@@ -123,6 +127,16 @@ class Housekeeper:
             await self._look_after_job(job_id)
         for job_id in await self._ledger.unannounced():
             await self._gatherer.announce(job_id)
+
+    async def bury(self) -> None:
+        """Take over from nodes that are dead or silent; many who ask at once are answered by one pass."""
+        if self._burying is None or self._burying.done():
+            self._burying = asyncio.ensure_future(self._bury())
+        await asyncio.shield(self._burying)
+
+    async def _bury(self) -> None:
+        if await asyncio.to_thread(self._reap):
+            await self._ledger.look_soon()
 
     async def _look_after_page(self, ref: PageRef) -> None:
         """A page that did not move: gather it if it is whole, or send again what nobody living works on."""
@@ -158,11 +172,11 @@ class Housekeeper:
 
 
 async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """A store that is away stops no housekeeper: it tries again with the next round."""
+    """A store or broker that is away stops no housekeeper: it tries again with the next round."""
     try:
         return await step(*args, **kwargs)
-    except (RedisError, OSError) as error:
-        logger.warning("housekeeping waits for the store: %s", error)
+    except (RedisError, OperationalError, OSError) as error:
+        logger.warning("housekeeping waits for the store or the broker: %s", error)
     except Exception:
         # A fault of this program: whatever else has to be done still is.
         logger.exception("housekeeping could not %s", step.__name__)

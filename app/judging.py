@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -38,12 +38,15 @@ from workers.admitted import Lease
 from workers.policy.admission import Outcome as CallOutcome
 
 T = TypeVar("T")
+Bury = Callable[[], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
 JOBS_KEPT = 64
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
+SILENT_MS = 16_000
+"""By then an owner that has died is silent, and its work may be claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,11 @@ class Judge:
         self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
         self._working: set[tuple[PageRef, int]] = set()
 
-    async def judge(self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0) -> Outcome:
+    async def judge(
+        self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0, bury: Bury | None = None
+    ) -> Outcome:
         """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
-        of workers."""
+        of workers. Of a message that has come back, `bury` has those looked for who may have died of it."""
         try:
             job = await self.job(ref.job)
             if job is None:
@@ -94,7 +99,7 @@ class Judge:
             mine = {(ref, position) for position in free}
             self._working |= mine
             try:
-                return await self._judge(job, ref, token, free, lease, deployment)
+                return await self._judge(job, ref, token, free, lease, deployment, bury)
             finally:
                 self._working -= mine
         finally:
@@ -106,11 +111,19 @@ class Judge:
         return (ref, position) in self._working
 
     async def _judge(
-        self, job: JobRecord, ref: PageRef, token: Token, positions: Sequence[int], lease: Lease | None, deployment: int
-    ) -> Outcome:
+        self, job: JobRecord, ref: PageRef, token: Token, positions: Sequence[int], lease: Lease | None,
+        deployment: int, bury: Bury | None,
+    ) -> Outcome:  # fmt: skip
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
         state, item, claims = await patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
+        if bury is not None and claims and all(c.verdict is Claimed.OWNED for c in claims):
+            # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
+            await patiently(bury)
+            state, item, claims = await patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
+            if any(c.verdict is Claimed.OWNED for c in claims):
+                later = [Due(token, SILENT_MS, wait=False)]
+                await patiently(lambda: self._ledger.defer(ref, {}, [], later))
         if state is None or item is None:
             return Outcome(counts=True)
         run = [c for c in claims if c.verdict is Claimed.RUN]

@@ -1,11 +1,16 @@
-"""Results on their way into the ledger: a store that is away is waited for, with the answers safe on disk meanwhile."""
+"""Results on their way into the ledger: a store that is away is waited for, with the answers safe on disk meanwhile.
+
+What the store took may be gone with its server, if the one in its place is a copy that had not got it yet. So results
+are remembered for a while, and told to the next server too.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 from redis.exceptions import RedisError
@@ -13,7 +18,7 @@ from redis.exceptions import RedisError
 from app import logs
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
-from app.ledger.records import Recorded, Result
+from app.ledger.records import Recorded, Result, Written
 from app.spool import Spool
 
 T = TypeVar("T")
@@ -21,6 +26,16 @@ T = TypeVar("T")
 SPOOL_AFTER_S = 3.0
 """A result that the store has not taken by then is kept on disk too: later than a busy loop alone may need."""
 STORE_PAUSE_MAX_S = 2.0
+REMEMBERED_S = 30.0
+"""A copy that is further behind is not one that a sane installation makes its master of."""
+REMEMBERED_MAX = 10_000
+
+
+class _Entry(NamedTuple):
+    at: float
+    ref: PageRef
+    counters: dict[str, int]
+    results: Sequence[Result]
 
 
 class Recorder:
@@ -28,6 +43,7 @@ class Recorder:
 
     def __init__(self, ledger: Ledger, spool: Spool) -> None:
         self._ledger, self._spool = ledger, spool
+        self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
 
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
         """Write results into the ledger, however long that takes; on disk too, when it is not at once."""
@@ -45,7 +61,26 @@ class Recorder:
                 self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
             raise
         self._spool.drop(kept)
+        self._remember(ref, counters, results)
         return recorded
+
+    def _remember(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._stored and self._stored[0].at < now - REMEMBERED_S:
+            self._stored.popleft()
+        self._stored.append(_Entry(now, ref, counters, results))
+
+    async def recall(self) -> AsyncIterator[tuple[PageRef, Recorded]]:
+        """Tell the store again what it took in the last `REMEMBERED_S`; yields what it did not know. Raises redis
+        errors; then all is told again with the next call. What counts is the ledger's decision, by the fences."""
+        open_pages = set(await self._ledger.open_pages()) if self._stored else set()
+        for _, ref, counters, results in list(self._stored):
+            if ref not in open_pages:
+                continue
+            recorded = await self._ledger.record(ref, {}, results)
+            if Written.NEW in recorded.written:
+                await self._ledger.record(ref, counters, [])  # the same script had counted them
+                yield ref, recorded
 
     async def store_spooled(self, entry: bytes) -> tuple[PageRef, Recorded]:
         """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""

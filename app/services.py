@@ -18,8 +18,9 @@ from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
 from app.ledger.client import JobLost, JobState
+from app.ledger.keys import PageRef
 from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
-from app.ledger.records import JobRecord
+from app.ledger.records import JobRecord, Recorded
 from app.messages import Messages
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
@@ -91,7 +92,7 @@ class Services:
             self.ledger, self.messages, self.gatherer,
             job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
             store=lambda: (app.epoch.number, app.epoch.server), works_on=self.judge.works_on,
-            lost=self._lost, adopt=self._adopt,
+            lost=self._lost, adopt=self._adopt, recall=self._recall,
         )  # fmt: skip
 
         self._housekeeping = asyncio.ensure_future(self.housekeeper.run())
@@ -155,7 +156,7 @@ class Services:
         await self._app.gate.governor().tick_all(list(self._app.pools.pools))
 
     def _reap(self) -> int:
-        return reap(self._app, self._app.registry, self._app.keys)
+        return reap(self._app, self._app.registry, self._app.keys, broker_is_store=self._app.broker.is_store)
 
     def _provider(self, pool: str) -> Provider:
         """The pool's provider, made when a unit first needs it."""
@@ -194,10 +195,23 @@ class Services:
                 "an answer of %s was on disk, and is stored", ref, extra={"event": "adopted", "job": ref.job}
             )
             self.spool.drop(path)
-            if recorded.plan:
-                await self.messages.plan(ref.job, ref.lane)
-            if recorded.gather:
-                await self.messages.gather(ref)
+            await self._follow(ref, recorded)
+
+    async def _recall(self) -> None:
+        """Store answers again that the store took and has lost."""
+        count = 0
+        async for ref, recorded in self.judge.recorder.recall():
+            count += len(recorded.written)
+            await self._follow(ref, recorded)
+        if count:
+            logger.warning("the store had lost %d results, and has them again", count,
+                           extra={"event": "recalled", "results": count})  # fmt: skip
+
+    async def _follow(self, ref: PageRef, recorded: Recorded) -> None:
+        if recorded.plan:
+            await self.messages.plan(ref.job, ref.lane)
+        if recorded.gather:
+            await self.messages.gather(ref)
 
     async def close(self) -> None:
         self._housekeeping.cancel()

@@ -24,6 +24,7 @@ from celery import Celery
 
 from app.providers.local import ensure_local_model, running_local_model, stop_local_model
 from config.settings import Settings
+from workers.broker import Broker
 from workers.resident import tail
 from workers.store import embedded
 from workers.store.connection import connect
@@ -97,7 +98,8 @@ class LocalStack:
     def _wait_for(self, worker: _Process, beat: _Process, node: str) -> None:
         """Until the worker answers through the broker, and the beat has not given up meanwhile."""
         end = time.monotonic() + READY_DEADLINE_S
-        with Celery(broker=embedded.broker_url(self.store_url), set_as_current=False) as client:
+        with Celery(set_as_current=False) as client:
+            client.conf.update(Broker.of(self.store_url, self._settings.broker_url).settings)
             inspect = client.control.inspect(destination=[node], timeout=PING_TIMEOUT_S, limit=1)
             while not inspect.ping():
                 worker.check()

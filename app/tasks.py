@@ -58,7 +58,9 @@ async def evaluate(self: Any, job_id: str) -> None:
 async def _judge(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int) -> str:
     ref = PageRef(job_id, lane, page)
     service = services()
-    outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"), deployment)
+    came_back = (self.request.get("delivery_info") or {}).get("redelivered")
+    bury = service.housekeeper.bury if came_back else None
+    outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"), deployment, bury)
     if outcome.follow_ups:
         job = await service.judge.job(job_id)
         assert job is not None

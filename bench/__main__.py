@@ -1,6 +1,6 @@
 """Measures Dicast, alone and beside the peers that are installed, and writes what came of it.
 
-    python -m bench [--only steady-900,cut] [--with dicast,inspect] [--runs 3] [--add] [--docs]
+    python -m bench [--only steady-900,cut] [--with dicast,inspect] [--runs 3] [--add] [--docs] [--broker amqp://...]
 
 Contenders take turns, so that a machine that grows busy meanwhile is unfair to nobody. Raw results are kept in
 .bench/runs.json; a case that is measured again replaces what was there for the same contender, unless --add.
@@ -21,6 +21,7 @@ from typing import Any
 from bench.cases import CASES, Measured
 from bench.contenders import ALL, ROOT
 from bench.pages import FOOT, HEAD, machine, sections
+from bench.pipeline import Machine
 from bench.report import markdown
 from bench.single import SINGLE
 
@@ -32,6 +33,7 @@ PUBLISHED = DOCS / "benchmarks.json"
 def main() -> None:
     given = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, and so stops what was started
+    Machine.broker = given.broker
     names = given.only.split(",") if given.only else [*SINGLE, *CASES]
     who = given.who.split(",") if given.who else list(ALL)
     where, kept = _read()
@@ -66,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parse.add_argument("--runs", type=int, default=3, help="of each; 0: only write what was measured before")
     parse.add_argument("--add", action="store_true", help="keep earlier runs of the same case and contender")
     parse.add_argument("--docs", action="store_true", help="write docs/benchmarks.md, its pictures and its raw figures")
+    parse.add_argument("--broker", default="", help="a RabbitMQ that runs already, for Dicast's own cases: amqp://...")
     given = parse.parse_args()
     unknown = set((given.only or "").split(",")) - {"", *SINGLE, *CASES}
     unknown |= set((given.who or "").split(",")) - {"", *ALL}

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import redis
@@ -41,7 +42,9 @@ Figures = dict[str, float]
 
 
 class Machine:
-    """A store of its own for each run, and whatever is started on it."""
+    """A store of its own for each run, and whatever is started on it; `broker` is a RabbitMQ that runs already."""
+
+    broker: ClassVar[str] = ""
 
     def __init__(self, *provider: str, **settings: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dicast-bench-")
@@ -52,6 +55,7 @@ class Machine:
         url = f"unix://{socket}?db=0"
         self.redis = redis.Redis.from_url(url, decode_responses=True)
         self.provider = Simulated(*provider)
+        settings["DICAST_BROKER_URL"] = self.broker
         self.cluster = Cluster(folder, url, POOLS.replace("{url}", self.provider.base_url), **settings)
 
     def __enter__(self) -> Machine:

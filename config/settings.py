@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -90,6 +91,9 @@ class Settings:
         None,
         "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey",
         secret=True,
+    )
+    broker_url: str | None = _setting(
+        "DICAST_BROKER_URL", None, "RabbitMQ, if messages shall wait there instead of in REDIS_URL", secret=True
     )
     openai_api_key: str | None = _setting("OPENAI_API_KEY", None, "key of pools with provider 'openai'", secret=True)
     anthropic_api_key: str | None = _setting(
@@ -194,6 +198,8 @@ class Settings:
                 f"DICAST_NODE_ERRORS_LOW must be <= DICAST_NODE_ERRORS_HIGH ({settings.node_errors_high}), "
                 f"got {settings.node_errors_low}"
             )
+        if settings.broker_url is not None and not settings.broker_url.startswith(("amqp://", "amqps://")):
+            raise SettingsError("DICAST_BROKER_URL must begin with amqp:// or amqps://, got a hidden value")
         if settings.message_key is not None and len(settings.message_key) < MESSAGE_KEY_CHARS:
             raise SettingsError(f"DICAST_MESSAGE_KEY must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
         if settings.retry_max_delay < settings.retry_initial_delay:
@@ -215,13 +221,15 @@ class Settings:
     def secrets(self) -> list[str]:
         """Values that must never be shown: keys, and the password of a URL."""
         values = [getattr(self, spec.name) for spec in fields(self) if spec.metadata["secret"]]
-        return [secret for value in values if value for secret in (_password(value) if "://" in value else [value])]
+        return [secret for value in values if value for secret in (_passwords(value) if "://" in value else [value])]
 
 
-def _password(url: str) -> list[str]:
-    """The password of a URL as it stands there, and as it is meant."""
-    password = urlsplit(url).password
-    return [password, unquote(password)] if password else []
+def _passwords(urls: str) -> list[str]:
+    """The passwords of URLs, separated by ';', as they stand there, and as they are meant."""
+    parts = [urlsplit(url) for url in re.split(r";(?=[a-z]+://)", urls)]
+    queries = [pair.partition("=") for part in parts for pair in part.query.split("&")]
+    found = [part.password for part in parts] + [value for name, _, value in queries if name.endswith("password")]
+    return [form for password in dict.fromkeys(found) if password for form in (password, unquote(password))]
 
 
 def environment(dotenv: str | Path = ".env") -> dict[str, str]:

@@ -12,9 +12,14 @@ from celery.worker import state
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request, create_request_cls
 from celery.worker.strategy import default as default_strategy
+from kombu import messaging
 from kombu.asynchronous import Hub
+from kombu.connection import Connection
 from kombu.messaging import Producer
+from kombu.transport import pyamqp
 from kombu.transport import redis as transport
+
+from workers.consumer import AdmissionConsumer
 
 
 def parameters(function):
@@ -51,6 +56,14 @@ def test_the_versions_are_those_that_were_read(package):
         (Consumer.on_unknown_task, ["self", "body", "message", "exc"]),
         (Consumer.on_invalid_task, ["self", "body", "message", "exc"]),
         (Consumer.on_decode_error, ["self", "message", "exc"]),
+        (Consumer.ensure_connected, ["self", "conn"]),
+        (Consumer.connection_for_write, ["self", "url", "heartbeat"]),
+        (
+            Connection._ensure_connection,
+            ["self", "errback", "max_retries", "interval_start", "interval_step", "interval_max"],
+        ),
+        (pyamqp.Transport.on_readable, ["self", "connection", "loop"]),
+        (messaging.Consumer.qos, ["self", "prefetch_size", "prefetch_count", "apply_global"]),
         (Hub.call_soon, ["self", "callback"]),
         (Producer.batch, ["self", "max_size"]),
     ],
@@ -93,3 +106,10 @@ def test_unacknowledged_messages_have_keys_of_the_channels_own():
     for option in ("unacked_key", "unacked_index_key", "unacked_mutex_key", "visibility_timeout"):
         assert option in transport.Channel.from_transport_options
     assert "can_consume" in inspect.getsource(transport.MultiChannelPoller.on_poll_start)
+
+
+def test_a_hub_looks_each_turn_and_nobody_makes_queues_for_delays():
+    """RabbitMQ's consumers are given leave once a turn; delays wait in the ledger."""
+    assert "in copy(self.on_tick)" in inspect.getsource(Hub.create_loop)
+    assert [step for step in Consumer.Blueprint.default_steps if step.endswith(":DelayedDelivery")]
+    assert not [step for step in AdmissionConsumer.Blueprint.default_steps if "delayed" in step]

@@ -94,6 +94,17 @@ def test_no_password_has_a_default_and_all_are_named_in_env_example():
     assert all(rest.startswith(":?") for _, rest in used), "an empty one must refuse to start"
 
 
+def test_the_broker_that_may_be_added_is_used_by_all_and_open_to_nobody():
+    text = (ROOT / "docs" / "compose" / "rabbitmq.yml").read_text()
+    added = yaml.safe_load(re.sub(r"\$\{RABBITMQ_PASSWORD:\?[^}]*\}", "pw", text))["services"]
+    assert "$" not in text.replace("${RABBITMQ_PASSWORD:?", "")
+    for service in OURS:
+        settings = Settings.from_env(added[service]["environment"])
+        assert settings.broker_url == "amqp://dicast:pw@rabbitmq:5672//"
+    assert added["rabbitmq"]["environment"] == {"RABBITMQ_DEFAULT_USER": "dicast", "RABBITMQ_DEFAULT_PASS": "pw"}
+    assert not [service for service in added.values() if "ports" in service]
+
+
 def test_only_loopback_ports_are_published():
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert published == ["127.0.0.1:5555:5555"]

@@ -3,7 +3,8 @@
     app.conf.worker_consumer = "workers.consumer:AdmissionConsumer"
 
 Every provider queue has a broker channel of its own, which is read only while its gate has room, so that the backlog
-stays in the broker and a throttled pool never stands in front of another.
+stays in the broker and a throttled pool never stands in front of another. Where messages wait in the store, they are
+taken and acknowledged in batches; from RabbitMQ they come as its consumers are given leave (workers/prefetch.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.acknowledgement import BatchedQoS, batch_acks, pending_acks
 from workers.admitted import QUEUE_PREFIX, AdmittedRequest
+from workers.depths import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.gate import FALLBACK_S, Gate, GateConfig
+from workers.prefetch import Prefetch
 from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
 from workers.refusals import reconnect_when_refused
@@ -66,12 +69,19 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     pool: TaskPool
     store: LeaseStore
 
+    class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
+        """Without the exchanges and queues in which Celery has messages wait for their time in RabbitMQ: here that is
+        the ledger's part."""
+
+        default_steps = tuple(s for s in Consumer.Blueprint.default_steps if not s.endswith(":DelayedDelivery"))
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         reconnect_when_refused()
         self.gates: dict[str, Gate] = {}
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
         self._channels: list[Any] = []
+        self._prefetches: list[Prefetch] = []
         self._serving = False
         self._events_due = False
         self._watchdog = Watchdog(self._room, self._reconnect)
@@ -83,6 +93,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
+    def connection_for_write(self, url: str | None = None, heartbeat: float | None = None) -> Any:
+        """For events: the hub does not wait until RabbitMQ has confirmed each of them."""
+        options = None if self.config.broker_is_store else {"confirm_publish": False}
+        return self.ensure_connected(
+            self.app.connection_for_write(url=url, heartbeat=heartbeat, transport_options=options)
+        )
+
     def bucket_for_task(self, type: Any) -> Any:
         return _GatedBucket(self) if getattr(type, "gated", False) else super().bucket_for_task(type)
 
@@ -140,9 +157,9 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Once per connection: every provider queue moves from the common channel to one that its gate opens."""
         super().register_with_event_loop(hub)
         self._events_due = False
-        if self.restart_count:
+        if self.restart_count and self.config.broker_is_store:
             self._put_back_stranded()
-        handler, self._channels = self.create_task_handler(), []
+        handler, self._channels, self._prefetches = self.create_task_handler(), [], []
         if isinstance(self.task_consumer.channel, RedisChannel):
             look_before_reading(self.task_consumer.channel, self._quarantine.add)
         for name in [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]:
@@ -151,17 +168,24 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             if gate is None:
                 gate = self.gates[name] = Gate(self, name.removeprefix(QUEUE_PREFIX))
             channel = self.connection.channel()
-            if isinstance(channel, RedisChannel):
+            in_store = isinstance(channel, RedisChannel)
+            if in_store:
                 batch_acks(channel)
                 take_in_batches(channel, gate.room, self._quarantine.add)
-            else:
-                channel.qos.can_consume = partial(_has_room, gate)
             consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
-            consumer.consume()
+            if in_store:
+                consumer.consume()
+            else:
+                self._prefetches.append(Prefetch(consumer, gate.room_for_bunch, self._read_on))
+                hub.on_tick.add(self._prefetches[-1].look)
             self._channels.append(consumer)
         if not self._serving:
             self._serving = True
             self.pool.submit(self._serve())
+
+    def _read_on(self) -> None:
+        """Handle all that has come over the connection."""
+        self.connection.transport.on_readable(self.connection.connection, self.hub)
 
     def on_send_event_buffered(self) -> None:
         """Events leave a few times a second, many in a message, instead of one by one."""
@@ -187,7 +211,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
         kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
-        for channel in self.connection.transport.channels or ():
+        for channel in (self.connection.transport.channels or ()) if self.config.broker_is_store else ():
             channel.do_restore = False
         super().on_connection_error_after_connected(exc)
 
@@ -200,11 +224,18 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def on_close(self) -> None:
         super().on_close()
+        for prefetch in self._prefetches:
+            prefetch.abandon()
+            if self.hub is not None:
+                self.hub.on_tick.discard(prefetch.look)
         for gate in self.gates.values():
             gate.drop_held()
 
     def stop(self) -> None:
         """Warm stop: what waits at the gates goes back to its queue at once, open calls finish."""
+        with contextlib.suppress(*self.connection_errors):
+            for prefetch in self._prefetches:
+                prefetch.stop()
         for gate in self.gates.values():
             for request in gate.drop_held():
                 request.reject(requeue=True)
@@ -216,16 +247,22 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         client = connect_async(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
-        services += [asyncio.ensure_future(self._listen(client)), asyncio.ensure_future(self._watch_queues(client))]
         services.append(asyncio.ensure_future(self._see_off(client)))
-        if self.config.broker_is_store:
-            services.append(asyncio.ensure_future(self._watchdog.run(client)))
+        declared = None if self.config.broker_is_store else DeclaredDepths(self.app)
+        depths = declared or StoreDepths(client)
+        services += [
+            asyncio.ensure_future(self._listen(client)),
+            asyncio.ensure_future(self._watch_queues(depths)),
+            asyncio.ensure_future(self._watchdog.run(depths)),
+        ]
 
         async def close() -> None:
             for service in services:
                 service.cancel()
             await asyncio.gather(*services, return_exceptions=True)
             await client.aclose()
+            if declared is not None:
+                await asyncio.to_thread(declared.close)
 
         on_loop_close(close)
 
@@ -265,14 +302,14 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             if gate.held and pool in (gate.pool, "*"):
                 gate.kick()
 
-    async def _watch_queues(self, client: AsyncStoreClient) -> None:
-        """Keep `backlog`, the units that wait in the broker, about a second old where the broker is the store."""
-        while self.config.broker_is_store:
+    async def _watch_queues(self, depths: Depths) -> None:
+        """Keep `backlog`, the units that wait in the broker, about a second old."""
+        while True:
             await asyncio.sleep(FALLBACK_S)
             for name, gate in list(self.gates.items()):
                 if gate.held:
-                    with contextlib.suppress(RedisError, OSError):
-                        gate.backlog = await client.llen(name)
+                    with contextlib.suppress(*BROKER_ERRORS):
+                        gate.backlog = await depths.waiting(name)
 
     @property
     def stuck(self) -> str:
@@ -312,10 +349,6 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 def _is_stopping() -> bool:
     """Celery keeps an exit code here, and 0 is one."""
     return worker_state.should_stop is not None and worker_state.should_stop is not False
-
-
-def _has_room(gate: Gate) -> bool:
-    return gate.room() > 0
 
 
 def _lose_connection() -> None:

@@ -35,6 +35,7 @@ HELD_MAX = 32
 CROWD_MAX = 256
 """Messages it takes besides these, where several projects use the pool: as many as belong to projects that fill more
 than their part of `HELD_MAX`, since others may stand behind them in the queue."""
+BUNCH_MIN = 8
 ASKED_MIN = 4
 """Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
@@ -104,6 +105,11 @@ class Gate:
         free = self.host.free_slots()
         most, held = max(1, min(HELD_MAX, free)), len(self.held) - (self._crowd() if free else 0)
         return max(0, most - held) if self._projects > 1 or held <= most // 2 else 0
+
+    def room_for_bunch(self) -> int:
+        """The same where asking the broker costs more than taking: not worth it for few while enough wait here."""
+        room = self.room()
+        return room if room >= BUNCH_MIN or len(self.held) < BUNCH_MIN else 0
 
     def _crowd(self) -> int:
         """Waiting messages beyond their projects' equal parts."""

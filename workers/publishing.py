@@ -6,6 +6,8 @@ Celery publishes through blocking sockets and sleeps between its attempts; on th
 would stop every task of the process. A task greenlet therefore holds no producer: a helper thread takes one for each
 message, so that greenlets that wait cannot hold what others wait for. Elsewhere this is Celery's own class.
 
+Nobody waits for ever for a broker that confirms nothing (RabbitMQ whose disk or memory is full): an OSError tells.
+
 With `app.message_key`, every task message is signed (workers/signing.py).
 
 A retry without a countdown may run before the run that asked for it has stored that it retries, as it may among
@@ -23,6 +25,8 @@ from kombu.serialization import dumps
 from workers.loop_bridge import in_task_greenlet, off_loop
 from workers.signing import SIGNATURE, signature
 
+CONFIRM_TIMEOUT_S = 30.0
+
 
 class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
     """Celery's `app.amqp`."""
@@ -37,6 +41,7 @@ class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
         key: str | None = getattr(self.app, "message_key", None)
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            options["confirm_timeout"] = options.get("confirm_timeout") or CONFIRM_TIMEOUT_S
             if key:
                 headers = {**message.headers, **(options.pop("headers", None) or {})}
                 serializer = options.get("serializer") or self.app.conf.task_serializer

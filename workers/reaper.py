@@ -44,17 +44,18 @@ def restore_messages(app: Any, keys: Keys, node_id: str, *, keep: frozenset[str]
             return put_back(channel, client, [tag for tag in tags if tag not in keep])
 
 
-def reap(app: Any, registry: Registry, keys: Keys) -> int:
-    """One pass over all nodes: take over from those that are dead or silent. Returns how many those were."""
-    lost = 0
+def reap(app: Any, registry: Registry, keys: Keys, *, broker_is_store: bool = True) -> int:
+    """One pass over all nodes: take over from those that are dead or silent; returns how many these were. Messages
+    are put back where the broker is the store; RabbitMQ does so itself, as soon as it loses a node's connection."""
+    gone = 0
     for node, heard in registry.known():
         dead = node.proven_dead()
         if heard and not dead:
             continue
+        gone += 1
         if dead:  # a message that came back before would find its unit in living hands, and end
             registry.silence(node)
-        count = restore_messages(app, keys, node.id)
-        lost += 1
+        count = restore_messages(app, keys, node.id) if broker_is_store else 0
         if dead:
             freed = registry.bury(node)
             logger.warning(
@@ -64,4 +65,4 @@ def reap(app: Any, registry: Registry, keys: Keys) -> int:
         else:
             registry.forget(node)
             logger.warning("node %s is silent: %d messages put back, its leases run out", node.id, count)
-    return lost
+    return gone

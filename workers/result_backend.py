@@ -2,6 +2,7 @@
 
     app.conf.result_backend = "workers.result_backend:RedisBackend+redis://host:6379/0"
     app.conf.result_backend = "workers.result_backend:RedisBackend+socket:///run/redis.sock?virtual_host=0"
+    app.conf.result_backend = "workers.result_backend:SentinelBackend+sentinel://host:26379/0?master=mymaster"
 
 Keys, values, scripts and chord joins are Celery's own code, so that any client with any Celery backend reads the
 results. Only the way to the server differs: called in a task greenlet, commands travel through `redis.asyncio` and the
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from dataclasses import replace
 from typing import Any
 
 import redis.asyncio
@@ -28,10 +30,18 @@ from redis.backoff import ExponentialBackoff
 from workers.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
 from workers.store.batches import Batches
 from workers.store.connection import tell_of_closed
+from workers.store.sentinel import SentinelAddress, async_master_pool, master_pool
 
 RETRIES = 8
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 1.0
 
+_SENTINEL_PARAMS = (
+    "max_connections",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "retry_on_timeout",
+)
 _ASYNC_CONNECTIONS: dict[type[Any], type[Any]] = {
     redis.Connection: redis.asyncio.Connection,
     redis.SSLConnection: redis.asyncio.SSLConnection,
@@ -58,15 +68,16 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
 
     def _make_loop_client(self) -> _LoopClient:
         params = {name: value for name, value in self.connparams.items() if name != "max_connections"}
-        connection_class = _ASYNC_CONNECTIONS[params.pop("connection_class", redis.Connection)]
-        pool = redis.asyncio.ConnectionPool(
-            connection_class,
+        pool = self._loop_pool(
             retry=Retry(ExponentialBackoff(cap=RETRY_MAX_S, base=RETRY_FIRST_S), RETRIES),
             retry_on_error=[redis.BusyLoadingError],
             **params,
         )
         tell_of_closed(pool)
         return _LoopClient(Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
+
+    def _loop_pool(self, connection_class: type[Any] = redis.Connection, **params: Any) -> redis.asyncio.ConnectionPool:
+        return redis.asyncio.ConnectionPool(_ASYNC_CONNECTIONS[connection_class], **params)
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:
         """A chord whose header holds groups is joined by Celery's result consumer, which subscribes and sleeps."""
@@ -93,6 +104,26 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
             return wait_s
         await_(asyncio.sleep(wait_s))
         return 0.0
+
+
+class SentinelBackend(RedisBackend):
+    """The same for a store whose address is Sentinel's (workers/store/sentinel.py)."""
+
+    def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:
+        """What the address itself does not say."""
+        return {name: defaults[name] for name in _SENTINEL_PARAMS if name in defaults}
+
+    def _get_pool(self, **params: Any) -> redis.ConnectionPool:
+        return master_pool(self.url, **params)
+
+    def _loop_pool(self, **params: Any) -> redis.asyncio.ConnectionPool:  # type: ignore[override]
+        return async_master_pool(self.url, **params)
+
+    def as_uri(self, include_password: bool = False) -> str:
+        if include_password:
+            return str(self.url)
+        address = SentinelAddress.parse(self.url)
+        return replace(address, username=None, password=None).url()
 
 
 class _LoopClient(redis.Redis):

@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping
 
 from celery.platforms import EX_FAILURE
 from celery.worker import state as worker_state
-from redis.exceptions import RedisError
 
+from workers.depths import BROKER_ERRORS, Depths
 from workers.policy.progress import LOOK_EVERY_S, Progress, Remedy, look
-from workers.store.connection import AsyncStoreClient
 
 logger = logging.getLogger(__name__)
 
 
 class Watchdog:
     """`room` tells of every queue that is consumed now whether there is room for a message of it; `taken` counts those
-    that came; `reconnect` has Celery connect anew. For a broker that is the store."""
+    that came; `reconnect` has Celery connect anew."""
 
     def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
         self.taken: Counter[str] = Counter()
@@ -32,17 +31,17 @@ class Watchdog:
         """Queues with work that this worker should take and does not, '' if all is well."""
         return ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))
 
-    async def run(self, client: AsyncStoreClient) -> None:
+    async def run(self, depths: Depths) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            with contextlib.suppress(RedisError, OSError):  # nobody takes anything while the store is away
-                await self.look(client)
+            with contextlib.suppress(*BROKER_ERRORS):  # nobody takes anything while the broker is away
+                await self.look(depths)
 
-    async def look(self, client: AsyncStoreClient) -> None:
+    async def look(self, depths: Depths) -> None:
         """One look at all queues."""
         for name, room in self._room().items():
-            waiting = await client.llen(name) > 0
+            waiting = await depths.waiting(name) > 0
             before = self._progress.get(name, Progress())
             self._progress[name], remedy = look(before, taken=self.taken[name], waiting=waiting, room=room)
             if remedy is Remedy.NONE:

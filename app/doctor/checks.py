@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.celery import Dicast
+from app.doctor.broker import broker
 from app.doctor.finding import Finding, Severity
 from app.doctor.governor import governor
 from app.doctor.providers import call_pool, provider
@@ -49,7 +50,12 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
     yield from workers(dicast)
     yield from governor(dicast)
     if pools is not None:
-        yield from queues(dicast)
+        answered = True
+        for finding in broker(dicast):
+            answered = answered and not (finding.area == "broker" and finding.severity is Severity.ERROR)
+            yield finding
+        if answered:
+            yield from queues(dicast)
         if call:
             for spec in usable:
                 yield asyncio.run(call_pool(dicast, spec))

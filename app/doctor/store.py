@@ -9,21 +9,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import redis
 from redis.exceptions import RedisError, ResponseError
 
 from app.celery import Dicast
 from app.doctor.finding import Finding, Severity
+from workers.broker import Broker
 from workers.resident import ResidentError
-from workers.store.embedded import broker_url
+from workers.store.connection import connect
+from workers.store.sentinel import SentinelAddress, is_sentinel
 
 PINGS = 5
 SAFETY = frozenset({"persistence", "eviction", "access"})
 """Areas in which an error means that jobs may be lost silently, or that anybody may reach them."""
 SLOW_STORE_MS = 20.0
-STORE_TIMEOUT_S = 3.0
 MEMORY_SHARE = 0.8
-URL_SHAPES = "redis://[user:password@]host:port/db, rediss://... or unix:///path, special characters %-encoded"
+SENTINELS_MIN = 3
+URL_SHAPES = (
+    "redis://[user:password@]host:port/db, rediss://..., unix:///path or "
+    "sentinel://host:port;sentinel://host:port/db?master=name, special characters %-encoded"
+)
 
 
 def understood(url: str) -> bool:
@@ -32,8 +36,8 @@ def understood(url: str) -> bool:
     To be asked first: their own complaints may quote a piece of what should have been the password.
     """
     try:
-        broker_url(url)
-        redis.ConnectionPool.from_url(url)
+        Broker.of(url)
+        connect(url)
     except ValueError:
         return False
     return True
@@ -49,9 +53,7 @@ def store(dicast: Dicast) -> Iterator[Finding]:
     except ResidentError as error:
         yield Finding(Severity.ERROR, "store", f"the embedded Valkey does not start: {error}", "set REDIS_URL instead")
         return
-    client: Any = redis.Redis.from_url(
-        url, decode_responses=True, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S, retry=None
-    )
+    client: Any = connect(url, retries=0)
     place = _place(url) if given else f"the embedded Valkey of {dicast.settings.state_dir}"
     with client:
         try:
@@ -70,7 +72,14 @@ def store(dicast: Dicast) -> Iterator[Finding]:
             "workers ask it several times a unit: bring them nearer to it" if slow else "",
         )  # fmt: skip
         yield from _keeping(client, info)
-        yield from _access(client, url)
+        if is_sentinel(url):
+            address = SentinelAddress.parse(url)
+            yield from _watched(client, info, address)
+            host, _ = client.connection_pool.get_master_address()
+            yield from _access(client, host, bool(address.password), address.ssl is not None)
+        elif (parts := urlsplit(url)).scheme != "unix":
+            password = bool(parts.password or "password=" in parts.query)
+            yield from _access(client, parts.hostname or "localhost", password, parts.scheme == "rediss")
 
 
 def _ping_ms(client: Any) -> float:
@@ -117,20 +126,36 @@ def _config(client: Any, name: str) -> str | None:
         return ""
 
 
-def _access(client: Any, url: str) -> Iterator[Finding]:
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return
-    private = _loopback(parts.hostname or "localhost")
-    password = parts.password or "password=" in parts.query
+def _watched(client: Any, info: Mapping[str, Any], address: SentinelAddress) -> Iterator[Finding]:
+    """Is there somebody to take over, and does a master that is cut off stop?"""
+    replicas, sentinels = int(info.get("connected_slaves", 0)), len(address.sentinels)
+    if not replicas:
+        yield Finding(Severity.WARNING, "fail-over", "the master has no replica", "add two")
+    if sentinels < SENTINELS_MIN:
+        yield Finding(
+            Severity.WARNING, "fail-over", f"REDIS_URL names {sentinels} of the sentinels: if they are away, all is",
+            f"run {SENTINELS_MIN} on machines of their own, and name them all",
+        )  # fmt: skip
+    if _config(client, "min-replicas-to-write") == "0":
+        yield Finding(
+            Severity.WARNING, "fail-over",
+            "a master that is cut off from its replicas goes on granting calls beside its successor",
+            "set min-replicas-to-write 1, and min-replicas-max-lag no longer than down-after-milliseconds",
+        )  # fmt: skip
+    elif replicas and sentinels >= SENTINELS_MIN:
+        yield Finding(Severity.OK, "fail-over", f"{replicas} replicas, {sentinels} sentinels")
+
+
+def _access(client: Any, host: str, password: bool, encrypted: bool) -> Iterator[Finding]:
+    private = loopback(host)
     everywhere = _config(client, "protected-mode") == "no" and not all(
-        _loopback(address.lstrip("-")) for address in (_config(client, "bind") or "*").split()
+        loopback(address.lstrip("-")) for address in (_config(client, "bind") or "*").split()
     )
     if not password and (not private or everywhere):
         yield Finding(
             Severity.ERROR, "access", "no password, and other hosts can reach it", "set requirepass, or bind 127.0.0.1"
         )
-    elif not private and parts.scheme == "redis":
+    elif not private and not encrypted:
         yield Finding(
             Severity.WARNING, "access", "not encrypted: texts and the password cross the network in clear",
             "use rediss://, or a private network",
@@ -140,11 +165,14 @@ def _access(client: Any, url: str) -> Iterator[Finding]:
 
 
 def _place(url: str) -> str:
+    if is_sentinel(url):
+        address = SentinelAddress.parse(url)
+        return f"{address.master} behind {len(address.sentinels)} sentinels"
     parts = urlsplit(url)
     return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
 
 
-def _loopback(host: str) -> bool:
+def loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

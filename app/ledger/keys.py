@@ -43,7 +43,7 @@ class LedgerKeys:
         return self.base.at("job", job, "pages")
 
     def page(self, ref: PageRef) -> str:
-        """hash: left, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result"""
+        """hash: left, epoch it was opened in, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result"""
         return self.base.at("job", ref.job, "page", str(ref.lane), str(ref.page))
 
     def assignments(self, ref: PageRef) -> str:

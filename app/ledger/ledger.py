@@ -176,7 +176,7 @@ class Ledger:
         fields += [part for position, payload in results.items() for part in (f"r:{position}", payload.decode())]
         return int(
             await self._scripts["open_page"](
-                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock],
+                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock, k.base.epoch],
                 args=[
                     "",
                     ref.lane,

@@ -1,6 +1,6 @@
 #!lua
 -- open_page.lua: the next page of a lane exists before its messages do; of two planners one wins.
--- KEYS  1 job  2 page  3 pages  4 watch  5 clock
+-- KEYS  1 job  2 page  3 pages  4 watch  5 clock  6 epoch
 -- ARGV  1 now_ms  2 lane  3 page  4 units  5 next cursor ('' at the lane's end)  6 member of watch  7 watch ms
 --       8 low water: units open at which the lane is planned again
 --       9 units whose results are among the fields  10 a name of this attempt, or ''  11... further fields: first,
@@ -21,6 +21,8 @@ redis.call('HINCRBY', KEYS[1], 'done', ARGV[9])
 redis.call('HINCRBY', KEYS[1], 'scored', ARGV[9])
 redis.call('HINCRBY', KEYS[1], 'published', ARGV[4])
 redis.call('HSET', KEYS[2], 'left', left, 'units', ARGV[4], 'opened_ms', now, 'attempt', ARGV[10])
+local epoch = redis.call('HGET', KEYS[6], 'number')
+if epoch then redis.call('HSET', KEYS[2], 'epoch', epoch) end
 for i = 11, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 redis.call('SADD', KEYS[3], lane .. '|' .. ARGV[3])
 redis.call('ZADD', KEYS[4], now + tonumber(ARGV[7]), ARGV[6])

@@ -5,8 +5,8 @@
 --       5 prefix of the members of due
 -- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, verdict, ...}; verdict:
 --       new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
--- A fence that is newer than the stored one, or of this epoch where none is stored, is of a claim that an older copy of the
--- store does not have: it counts. An older one that nobody has replaced becomes due, for its message is gone.
+-- A fence that is newer than the stored one, or where none is stored than the epoch that the page was opened in, is of a claim
+-- that an older copy of the store does not have: it counts. An older one that nobody has replaced becomes due, for its message is gone.
 -- Holds: left = units of the page without a result; a unit's first result stays.
 --@include clock.lua
 --@include unit.lua
@@ -18,7 +18,8 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
   return reply
 end
 local new, scored, stale = 0, 0, 0
-local epoch = tonumber(redis.call('HGET', KEYS[3], 'number') or math.huge)
+local opened_in = tonumber(redis.call('HGET', KEYS[2], 'epoch'))
+local epoch = opened_in and opened_in + 1 or tonumber(redis.call('HGET', KEYS[3], 'number') or math.huge)
 for _, entry in ipairs(entries) do
   local position, verdict = entry[1], 'new'
   local u = read_unit(KEYS[2], position)

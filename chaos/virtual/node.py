@@ -205,7 +205,7 @@ class Node:
         self.housekeeper = Housekeeper(
             self.ledger, self, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
             govern=self._nothing, store=lambda: (0, ""), works_on=self.judge.works_on,
-            lost=self._mourn, adopt=self._nothing,
+            lost=self._mourn, adopt=self._nothing, recall=self._nothing,
         )  # fmt: skip
         # What the gate wants of its host.
         self.config = self

@@ -81,6 +81,7 @@ def test_mistakes_name_variable_bound_and_value(environ, complaint):
         ({"REDIS_URL": ""}, "redis_url", None),
         ({"OPENAI_API_KEY": ""}, "openai_api_key", None),
         ({"OPENAI_API_KEY": "sk-1"}, "openai_api_key", "sk-1"),
+        ({"DICAST_BROKER_URL": "amqps://u:p@a//;amqps://u:p@b//"}, "broker_url", "amqps://u:p@a//;amqps://u:p@b//"),
         ({"UNRELATED": "x"}, "requeue_budget", 5),
     ],
 )
@@ -98,7 +99,24 @@ def test_any_text_is_a_setting_or_a_settings_error(environ):
     assert settings.retry_initial_delay <= settings.retry_max_delay
 
 
+@pytest.mark.parametrize(
+    "url, secrets",
+    [
+        ("redis://:a;b@h", ["a;b", "a;b"]),
+        ("redis://h?password=p%2Fw", ["p%2Fw", "p/w"]),
+        ("sentinel://a:1;sentinel://:one@b/0?master=m&sentinel_password=two", ["one", "one", "two", "two"]),
+    ],
+)
+def test_every_password_of_an_address_is_secret(url, secrets):
+    assert Settings.from_env({"REDIS_URL": url}).secrets() == secrets
+
+
 def test_secrets_are_listed_and_never_in_messages():
+    assert Settings.from_env({"DICAST_BROKER_URL": "amqp://u:x@h;amqp://u:y@i"}).secrets() == ["x", "x", "y", "y"]
+    with pytest.raises(
+        SettingsError, match="DICAST_BROKER_URL must begin with amqp:// or amqps://, got a hidden value"
+    ):
+        Settings.from_env({"DICAST_BROKER_URL": "redis://h"})
     assert Settings.from_env({"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2"}).secrets() == ["sk-1", "sk-2"]
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({"OPENAI_API_KEY": "sk-canary", "DICAST_PAGE_UNITS": "0"})

@@ -91,8 +91,11 @@ class Worker:
             self.process.terminate()
             try:
                 self.process.wait(timeout=deadline_s)
-            except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired as late:
+                self.process.send_signal(signal.SIGUSR1)  # Celery writes all stacks into its log
+                time.sleep(1)
                 self.kill()
+                late.add_note(self.log.read_text()[-5000:])
                 raise
         return self.process.returncode
 

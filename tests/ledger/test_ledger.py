@@ -13,6 +13,8 @@ from app.ledger.client import JobConflict, JobState, LedgerClient, UnknownJob
 from app.ledger.keys import PageRef
 from app.ledger.ledger import LOOK_SOON_MS, QUARANTINE_DEATHS, Ledger, Unheard
 from app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
+from app.recording import Recorder
+from app.spool import Spool
 from workers.nodes import Node, Registry
 from workers.store.connection import connect, connect_async
 from workers.store.keys import Keys
@@ -451,8 +453,26 @@ async def test_a_claim_that_an_older_copy_does_not_have_counts_unless_there_is_a
     copy = bench.redis.dump(page)
     bench.kill(0)
     mine = await claim(bench.two, ref, 0)
+    untouched = await claim(bench.two, ref, 1)  # the copy does not know of any claim of this one
     bench.redis.restore(page, 0, copy, replace=True)
-    assert (await record(bench.two, ref, mine)).written == [Written.NEW]
+    assert (await record(bench.two, ref, mine, untouched)).written == [Written.NEW, Written.NEW]
+
+
+async def test_what_the_store_took_and_lost_is_told_again_and_counted_once(bench, tmp_path):
+    recorder = Recorder(bench.two, Spool(tmp_path, "ns", "n"))
+    ref = await bench.started()
+    kept, lost = await claim(bench.two, ref, 0), await claim(bench.two, ref, 1)
+    counters = {"calls": 1}
+    await recorder.store(ref, counters, [Result(0, kept.fence, b"{}", True)])
+    copies = {key: bench.redis.dump(key) for key in (bench.one.keys.page(ref), bench.one.keys.job("j"))}
+    await recorder.store(ref, counters, [Result(1, lost.fence, b"{}", True)])
+    for key, copy in copies.items():
+        bench.redis.restore(key, 0, copy, replace=True)
+    told = [(found.written, found.left) async for _, found in recorder.recall()]
+    assert told == [([Written.NEW], 2)]
+    assert [found async for found in recorder.recall()] == []
+    status = bench.client.status("j")
+    assert (status.counters["calls"], status.counters["scored"], status.counters["stale"]) == (2, 2, 0)
 
 
 async def test_a_claim_that_an_older_copy_has_nothing_of_counts_in_its_epoch(bench):

@@ -222,6 +222,11 @@ def test_a_short_folder_that_others_can_reach_is_refused(tmp_path, monkeypatch):
         ("unix:///a/s?db=3", "redis+socket:///a/s?virtual_host=3", "socket:///a/s?virtual_host=3"),
         ("unix:///a%20b/s", "redis+socket:///a%20b/s?virtual_host=0", "socket:///a%20b/s?virtual_host=0"),
         ("unix://:p%2Fw@/s", "redis+socket://:p%2Fw@/s?virtual_host=0", "socket://:p%2Fw@/s?virtual_host=0"),
+        (
+            "sentinel://:pw@a:1;sentinel://b/2?master=m",
+            "sentinel://:pw@a:1/2;sentinel://:pw@b:26379/2",
+            "sentinel://:pw@a:1;sentinel://b/2?master=m",
+        ),
         ("unix:///s?password=p/w&db=1", "redis+socket://:p%2Fw@/s?virtual_host=1", "socket://:p%2Fw@/s?virtual_host=1"),
     ],
 )
@@ -230,7 +235,7 @@ def test_urls(url, broker, backend):
 
 
 def test_a_foreign_url_is_refused():
-    with pytest.raises(ValueError, match="must begin with redis://, rediss:// or unix://, got amqp://"):
+    with pytest.raises(ValueError, match="must begin with redis://, rediss://, unix:// or sentinel://, got amqp://"):
         broker_url("amqp://h")
 
 

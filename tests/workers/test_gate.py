@@ -109,3 +109,13 @@ async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
     assert (status.window_size, status.error_rate) == (2, 0.5)
     await asyncio.wait_for(door.flush(), 5)
     assert [given.outcome.status for given in host.given_back] == [200, 500, 429]
+
+
+def test_a_broker_is_asked_for_several_or_when_few_wait():
+    door = Gate(Host(slots=40), "p")
+    door._projects = 2
+    asked = []
+    for number in range(33):
+        asked.append(door.room_for_bunch())
+        door.hold(Request(project=str(number % 2)))
+    assert asked == [32 - held for held in range(25)] + [0] * 8

@@ -14,6 +14,7 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
 
 from workers.store.batches import BatchingClient
+from workers.store.sentinel import async_master_pool, is_sentinel, master_pool
 
 # redis-py types every answer as bytes or str or more. These clients decode: their answers are text and numbers.
 StoreClient = Any
@@ -34,13 +35,16 @@ def _options() -> dict[str, Any]:
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_timeout": ANSWER_TIMEOUT_S,
         "health_check_interval": 15,
+        "retry_on_error": _RETRIED,
     }
 
 
-def connect(url: str) -> StoreClient:
-    """A client for synchronous callers (submission, CLI, tests)."""
-    retry = Retry(ExponentialBackoff(cap=0.5, base=0.02), 3)
-    return redis.Redis.from_url(url, retry=retry, retry_on_error=_RETRIED, **_options())
+def connect(url: str, retries: int = 3) -> StoreClient:
+    """A client for synchronous callers (submission, CLI, tests). Raises `ValueError` for a URL of another shape."""
+    options = {**_options(), "retry": Retry(ExponentialBackoff(cap=0.5, base=0.02), retries)}
+    if is_sentinel(url):
+        return redis.Redis.from_pool(master_pool(url, **options))
+    return redis.Redis.from_url(url, **options)
 
 
 def connect_async(url: str) -> AsyncStoreClient:
@@ -54,14 +58,16 @@ def connect_batching(url: str) -> AsyncStoreClient:
 
 
 def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url,
-        max_connections=ASYNC_CONNECTIONS,
-        timeout=ANSWER_TIMEOUT_S,
-        retry=AsyncRetry(ExponentialBackoff(cap=0.5, base=0.02), 3),
-        retry_on_error=_RETRIED,
+    options = {
         **_options(),
-    )
+        "max_connections": ASYNC_CONNECTIONS,
+        "timeout": ANSWER_TIMEOUT_S,
+        "retry": AsyncRetry(ExponentialBackoff(cap=0.5, base=0.02), 3),
+    }
+    if is_sentinel(url):
+        pool = async_master_pool(url, **options)
+    else:
+        pool = redis.asyncio.BlockingConnectionPool.from_url(url, **options)
     tell_of_closed(pool)
     return pool
 

