@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -196,6 +197,52 @@ async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):
     assert [(c["from"], c["to"], c["reason"]) for c in changes[:2]] == [
         (3, 8, "set by the operator"), (8, 3, "set by the operator"),
     ]  # fmt: skip
+
+
+async def test_wishes_set_at_once_are_all_kept(client):
+    """Operators who change different wishes at the same instant; each reads before any other has written."""
+    read = asyncio.Barrier(5)
+    names = ["limit", "ceiling", "floor", "rpm", "tpm"]
+
+    async def operator(name, value):
+        decider, first = governor(client), True
+        hget = decider.store._redis.hget
+
+        async def hget_together(*args):
+            nonlocal first
+            found = await hget(*args)
+            if first:
+                first = False
+                await read.wait()
+            return found
+
+        decider.store._redis = SimpleNamespace(hget=hget_together)
+        await decider.store.revise_wish("p", lambda live: {**live, name: value})
+
+    await asyncio.gather(*(operator(name, n + 1) for n, name in enumerate(names)))
+    assert (await governor(client).store.read("p", now_ms=START_MS)).wish == dict(zip(names, range(1, 6), strict=True))
+
+
+async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
+    """`limit` 9 was fine when it was read; meanwhile the ceiling became 5."""
+    decider, asked = governor(client), 0
+
+    def change(live):
+        nonlocal asked
+        asked += 1
+        return {**live, "limit": 9}
+
+    class Rival:
+        async def hget(self, *args):
+            found = await client.hget(*args)
+            if not asked:
+                await client.hset(KEYS.wishes, "p", '{"ceiling": 5}')
+            return found
+
+    decider.store._redis = Rival()
+    with pytest.raises(WishError, match=r"limit must be <= ceiling \(5\), got 9"):
+        await decider.revise("p", change)
+    assert (asked, await client.hgetall(KEYS.wishes)) == (2, {"p": '{"ceiling": 5}'})
 
 
 @pytest.mark.parametrize(
