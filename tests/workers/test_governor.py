@@ -163,7 +163,7 @@ async def test_without_decisions_the_limit_falls_to_the_floor(client):
 @pytest.mark.parametrize(
     "configured, live, cap, want",
     [
-        ({}, {}, 60, (10, 60)),
+        ({}, {}, 60, (12, 60)),
         ({}, {}, 4, (4, 4)),
         ({"limit": 8}, {}, 60, (8, 16)),
         ({"limit": 8}, {}, 12, (8, 12)),
@@ -184,6 +184,21 @@ async def test_limits_follow_configuration_wishes_and_the_running_jobs(client, c
         await decider.set("p", **live)
     (state,) = await PoolStates(client, KEYS).all()
     assert (state.limit, state.ceiling) == want
+
+
+async def test_a_pool_starts_by_the_ceiling_of_its_first_job_though_decided_on_before(client):
+    await client.delete(KEYS.job_limits)
+    decider = governor(client)
+    await decider.tick("p", START_MS)
+    await client.hset(KEYS.job_limits, "j", 100)
+    await decider.tick("p", START_MS + 1000)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert (state.limit, state.ceiling) == (20, 100)
+    await Traffic(client).step(by_ms=2000, decide=lambda now: decider.tick("p", now))
+    await client.hset(KEYS.job_limits, "j", 200)
+    await decider.tick("p", START_MS + 4000)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert (state.limit, state.ceiling) == (20, 200)
 
 
 async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):

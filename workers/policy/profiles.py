@@ -84,7 +84,7 @@ class PoolConfig:
         wanted = self.limit
         if wanted is None:
             if isinstance(self.engine, AdaptiveConfig):
-                wanted = int(self.engine.start)
+                wanted = int(max(self.engine.start, self.engine.start_part * self.ceiling))
             else:
                 wanted = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
         return max(self.floor, min(self.ceiling, wanted))
