@@ -19,8 +19,8 @@ from workers.policy.calls import NEVER
 FILLS = 3
 LARGE_STEP = 4.0
 SLOW_START_PART = 0.9
-"""Slow start ends when so much is confirmed, as a part of the ceiling: what is beyond the truth is all refused before it
-is heard of."""
+"""Slow start ends when so much of the ceiling is confirmed: what is beyond the truth is all refused before it is heard
+of."""
 
 
 @dataclass(slots=True)

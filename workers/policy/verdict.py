@@ -68,8 +68,9 @@ class _Episode:
 def judge(
     config: VerdictConfig, log: CallLog, start: float, *, starting: bool, may_be_rate: bool, below: int | None
 ) -> Verdict:
-    """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed); `starting` tells that
-    slow start goes on, or was a moment ago.
+    """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
+
+    `starting` tells that slow start goes on, or was a moment ago.
 
     Rules, first match wins: accepted where a cap would refuse, or the level fell again since `below` -> a rate
     (noise, if such refusals are rare and this is not the start); most refused, below what was held -> collapse;
