@@ -163,3 +163,19 @@ def test_an_episode_holds_all_calls_from_the_first_refused_on_in_whatever_order_
         governor.decide([done(f"c{number}", at, now + 0.01 * number, 429, open_before=opens[number])], at)
     judged(governor)
     assert engine_of(governor).episode == now
+
+
+def test_the_last_step_of_slow_start_is_judged_like_the_others() -> None:
+    """Not undone: the refusals tell how much of it was too much."""
+    governor, now = Governor(PoolConfig(ceiling=100, limit=60)), 0.0
+    opened = 0
+    while governor.state.limit < 90:
+        now += 0.05
+        governor.decide([sent(f"c{opened}", now, min(opened, governor.state.limit - 1), governor.state.limit)], now)
+        opened += 1
+    calls = [sent(f"n{n}", now + 0.01 * (n + 1), 60 + n, 90) for n in range(20)]
+    governor.decide(calls, now + 0.2)
+    refusals = [done(f"n{n}", now + 0.3, now + 0.01 * (n + 1), 429, open_before=60 + n) for n in range(15, 20)]
+    governor.decide(refusals, now + 0.3)
+    judged(governor)
+    assert governor.state.limit == 75
