@@ -13,7 +13,8 @@ class AdaptiveConfig:
     """`*_rtts` are in smoothed round trips (answers' latency), `*_s` in seconds.
 
     start, start_part      first limit, and as a part of the ceiling if that is more: few ceilings are guessed five
-                           times too high, and each step up from less costs a feedback delay
+                           times too high, and each step up from less costs a feedback delay ...
+    start_most             ... but all of it is sent before the first refusal comes back
     start_s                the first calls are spread over so long
     slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
     starting_rtts          so long after slow start its bursts still blur the evidence
@@ -43,6 +44,7 @@ class AdaptiveConfig:
 
     start: float = 10.0
     start_part: float = 0.2
+    start_most: float = 50.0
     start_s: float = 0.3
     slow_start_factor: float = 1.5
     starting_rtts: float = 4.0
