@@ -44,7 +44,7 @@ class AdaptiveConfig:
 
     start: float = 10.0
     start_part: float = 0.2
-    start_most: float = 50.0
+    start_most: float = 20.0
     start_s: float = 0.3
     slow_start_factor: float = 1.5
     starting_rtts: float = 4.0

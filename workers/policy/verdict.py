@@ -151,21 +151,19 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
     are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
-    number. Needs refusals in five round trips of the log at nearly one number, or in four that lie well apart, all at
-    one number: a rate is tried at its busiest instants, and whoever looks long enough finds three of them alike.
+    number. Needs refusals in three round trips or more: the fewer, the closer together their numbers and the further
+    apart their times, for a rate is tried at its busiest instants, and whoever looks long enough finds some alike.
     """
     refused: list[Trial] = []
     for trial in log.trials:
         if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
             refused.append(trial)
-    if len(refused) < 4:
+    if len(refused) < 3 or (len(refused) < 5 and refused[-1].sent_at - refused[0].sent_at < 4.0 * rtt_s):
         return None
     levels = sorted(log.open_at_provider(trial) for trial in refused)
     level = levels[len(levels) // 2]
     slack = wander(level)
-    far_apart = refused[-1].sent_at - refused[0].sent_at >= 4.0 * rtt_s
-    spread = levels[-1] - levels[0]
-    if spread > 2 * slack or (len(refused) == 4 and (spread > slack or not far_apart)):
+    if levels[-1] - levels[0] > slack * min(2, len(refused) - 3):
         return None
     accepted = [
         log.open_at_provider(trial)

@@ -128,8 +128,8 @@ def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
 
 @pytest.mark.parametrize(
     ("ceiling", "limit", "floor", "first"),
-    [(5, None, 1, 5), (30, None, 1, 10), (50, None, 1, 10), (100, None, 1, 20), (250, None, 1, 50),
-     (5000, None, 1, 50), (100, 7, 1, 7),
+    [(5, None, 1, 5), (30, None, 1, 10), (50, None, 1, 10), (100, None, 1, 20), (250, None, 1, 20),
+     (5000, None, 1, 20), (100, 7, 1, 7),
      (100, None, 30, 30)],
 )  # fmt: skip
 def test_the_first_limit_is_a_fifth_of_the_ceiling_within_bounds(

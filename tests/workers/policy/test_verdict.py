@@ -69,7 +69,10 @@ def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, k
     ("calls", "want"),
     [
         ([(38, False), (40, True)] * 4, 40),
-        ([(38, False), (40, True)] * 3, None),  # chance: a rate is tried at its busiest instants
+        ([(38, False), (40, True)] * 3, 40),
+        ([(38, False), (40, True)] * 2, None),  # too few
+        ([(38, False), (40, True), (38, False), (41, True), (38, False), (40, True)], None),  # nearly alike, but few
+        ([(38, False), (40, True), (39, False), (38, True)] * 2, 40),
         ([(38, False), (40, True), (39, False), (36, True)] * 2, None),  # not at one number
         ([(38, False), (40, True), (39, False), (37, True)] * 3, 40),  # nearly, and more often
         ([(38, False), (40, True), (39, False), (34, True)] * 3, None),
