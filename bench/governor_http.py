@@ -114,7 +114,7 @@ def step(workers: int, seed: int) -> dict[str, Any]:
 
 
 def fair(workers: int, seed: int) -> dict[str, Any]:
-    """Four projects, one of which submits six times the work: Jain's index over what each got while all had work."""
+    """Four projects, one of which submits twelve times the work: Jain's index over what each got while all had work."""
     with running("--cap", "20", "--latency", "0.3", workers=workers, seed=seed) as cluster:
         jobs = {}
         for project in ("a", "b", "c", "greedy"):
