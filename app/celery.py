@@ -7,7 +7,6 @@ or runs. The store is connected to, or the embedded one started, when it is firs
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from functools import cached_property
@@ -33,7 +32,7 @@ from workers.broker import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS,
 from workers.gate import GateConfig
 from workers.governor import Governor
 from workers.loop_bridge import loop_resource
-from workers.node_width import NodeWidth
+from workers.node_width import NodeWidth, of_one_core
 from workers.nodes import Node, Registry
 from workers.policy.rules import RulesConfig
 from workers.reaper import own_unacked
@@ -176,7 +175,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """How many calls this worker may have open; the pools' limits bind besides."""
         settings = self.settings
         rules = RulesConfig(
-            cpu_high_percent=settings.node_cpu_high * (os.cpu_count() or 1),
+            cpu_high_percent=of_one_core(settings.node_cpu_high),
             error_high=settings.node_errors_high,
             error_low=settings.node_errors_low,
         )

@@ -125,10 +125,21 @@ class Governor:
 
     async def set(self, pool: str, **wish: Any) -> Wishes:
         """Change a pool's live wishes (see `Wishes`); None takes one back. Raises `WishError` before anything moves."""
-        live = {**await self.store.wish(pool), **wish}
-        live = {name: value for name, value in live.items() if value is not None}
-        wishes = self._first(pool).with_live(live)
-        await self.store.set_wish(pool, live)
+        return await self.revise(pool, lambda live: {**live, **wish})
+
+    async def revise(self, pool: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Wishes:
+        """`set`, where the new wishes follow from those in force. `change` is asked again if somebody else was quicker,
+        so that of two changes at once neither is lost."""
+        first = self._first(pool)
+        wishes = first
+
+        def revised(live: dict[str, Any]) -> dict[str, Any]:
+            nonlocal wishes
+            changed = {name: value for name, value in change(live).items() if value is not None}
+            wishes = first.with_live(changed)
+            return changed
+
+        await self.store.revise_wish(pool, revised)
         await self.tick(pool)
         return wishes
 
@@ -136,7 +147,7 @@ class Governor:
         """Cap every pool's limit, whatever else is wished; None lifts the cap. Raises ValueError below 1."""
         if most is not None and most < 1:
             raise ValueError(f"SLO constraint must be >= 1, got {most}")
-        await self.store.set_wish(FOR_ALL, {} if most is None else {SLO: most})
+        await self.store.revise_wish(FOR_ALL, lambda _: {} if most is None else {SLO: most})
         await self.tick_all([])
 
 

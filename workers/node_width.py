@@ -22,9 +22,14 @@ logger = logging.getLogger(__name__)
 REFUSALS = (429, 529)
 
 
+def of_one_core(percent: float) -> float:
+    """Percent of all cores of this machine in percent of one, which is what the rules count: 75 of four are 300."""
+    return percent * (psutil.cpu_count() or 1)
+
+
 def cpu_percent() -> float:
     """CPU used on this machine since the last call, percent of one core: four busy cores are 400."""
-    return float(psutil.cpu_percent(interval=None)) * (psutil.cpu_count() or 1)
+    return of_one_core(float(psutil.cpu_percent(interval=None)))
 
 
 class NodeWidth:

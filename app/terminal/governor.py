@@ -115,10 +115,11 @@ def set_wishes(terminal: Terminal, pool: str, wishes: Mapping[str, Any], weights
     dicast = application(terminal)
 
     async def change(governor: Governor) -> Wishes:
-        name = await _known(dicast, governor, pool)
-        if given:
-            wish["weights"] = {**(await governor.store.wish(name)).get("weights", {}), **given}
-        return await governor.set(name, **wish)
+        def changed(live: dict[str, Any]) -> dict[str, Any]:
+            weights = {"weights": {**live.get("weights", {}), **given}} if given else {}
+            return {**live, **wish, **weights}
+
+        return await governor.revise(await _known(dicast, governor, pool), changed)
 
     _tell(terminal, dicast, pool, _governing(dicast, change))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -162,7 +163,7 @@ async def test_without_decisions_the_limit_falls_to_the_floor(client):
 @pytest.mark.parametrize(
     "configured, live, cap, want",
     [
-        ({}, {}, 60, (10, 60)),
+        ({}, {}, 60, (12, 60)),
         ({}, {}, 4, (4, 4)),
         ({"limit": 8}, {}, 60, (8, 16)),
         ({"limit": 8}, {}, 12, (8, 12)),
@@ -185,6 +186,21 @@ async def test_limits_follow_configuration_wishes_and_the_running_jobs(client, c
     assert (state.limit, state.ceiling) == want
 
 
+async def test_a_pool_starts_by_the_ceiling_of_its_first_job_though_decided_on_before(client):
+    await client.delete(KEYS.job_limits)
+    decider = governor(client)
+    await decider.tick("p", START_MS)
+    await client.hset(KEYS.job_limits, "j", 100)
+    await decider.tick("p", START_MS + 1000)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert (state.limit, state.ceiling) == (20, 100)
+    await Traffic(client).step(by_ms=2000, decide=lambda now: decider.tick("p", now))
+    await client.hset(KEYS.job_limits, "j", 200)
+    await decider.tick("p", START_MS + 4000)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert (state.limit, state.ceiling) == (20, 200)
+
+
 async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):
     decider = governor(client, limit=8)
     await decider.tick_all(["p", "q"])
@@ -196,6 +212,52 @@ async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):
     assert [(c["from"], c["to"], c["reason"]) for c in changes[:2]] == [
         (3, 8, "set by the operator"), (8, 3, "set by the operator"),
     ]  # fmt: skip
+
+
+async def test_wishes_set_at_once_are_all_kept(client):
+    """Operators who change different wishes at the same instant; each reads before any other has written."""
+    read = asyncio.Barrier(5)
+    names = ["limit", "ceiling", "floor", "rpm", "tpm"]
+
+    async def operator(name, value):
+        decider, first = governor(client), True
+        hget = decider.store._redis.hget
+
+        async def hget_together(*args):
+            nonlocal first
+            found = await hget(*args)
+            if first:
+                first = False
+                await read.wait()
+            return found
+
+        decider.store._redis = SimpleNamespace(hget=hget_together)
+        await decider.store.revise_wish("p", lambda live: {**live, name: value})
+
+    await asyncio.gather(*(operator(name, n + 1) for n, name in enumerate(names)))
+    assert (await governor(client).store.read("p", now_ms=START_MS)).wish == dict(zip(names, range(1, 6), strict=True))
+
+
+async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
+    """`limit` 9 was fine when it was read; meanwhile the ceiling became 5."""
+    decider, asked = governor(client), 0
+
+    def change(live):
+        nonlocal asked
+        asked += 1
+        return {**live, "limit": 9}
+
+    class Rival:
+        async def hget(self, *args):
+            found = await client.hget(*args)
+            if not asked:
+                await client.hset(KEYS.wishes, "p", '{"ceiling": 5}')
+            return found
+
+    decider.store._redis = Rival()
+    with pytest.raises(WishError, match=r"limit must be <= ceiling \(5\), got 9"):
+        await decider.revise("p", change)
+    assert (asked, await client.hgetall(KEYS.wishes)) == (2, {"p": '{"ceiling": 5}'})
 
 
 @pytest.mark.parametrize(

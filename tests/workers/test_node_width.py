@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
+import psutil
 import pytest
 
-from workers.node_width import NodeWidth, cpu_percent
+from workers.node_width import NodeWidth, cpu_percent, of_one_core
 from workers.policy.admission import Outcome
 from workers.policy.rules import RulesConfig
 
@@ -76,6 +77,22 @@ def test_what_is_older_than_the_window_is_forgotten() -> None:
         machine.calls(200)
         machine.passes(1)
     assert len(machine.width._engine.state.seconds) <= 602
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 64, None])
+@pytest.mark.parametrize(("busy", "halved"), [(74.0, False), (76.0, True)])
+def test_a_threshold_of_all_cores_means_the_same_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, busy: float, halved: bool
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda: cores)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: busy)
+    now = 0.0
+    width = NodeWidth(16, RulesConfig(cpu_high_percent=of_one_core(75.0)), clock=lambda: now)
+    for second in range(140):
+        now = float(second)
+        width.look()
+    assert (width.width < 16) is halved
+    assert cpu_percent() == busy * (cores or 1)
 
 
 def test_this_machines_cpu_is_a_sane_number() -> None:

@@ -84,7 +84,7 @@ class Adaptive:
         state, per_s = self.state, self.state.budgets.room_per_s
         busy = state.log.sent_between(trial.sent_at - 1.0, trial.sent_at) >= per_s
         if busy and state.rate is None and state.growth.slow_start:
-            state.rate = LearnedRate.starting(self.config.quantum_gain * per_s, trial.sent_at, now)
+            state.rate = LearnedRate.counted(self.config.quantum_gain * per_s, now)
             state.growth.cut(now, state.growth.limit)
             self._say("per-second quanta")
 
@@ -124,7 +124,7 @@ class Adaptive:
         needed = 2 if growth.slow_start else 5 if now < state.suspicion.noisy_until else 3
         if is_enough(state.log, after, now, state.pulse.feedback_s, needed):
             state.judging_since = now
-            state.episode = episode_start(state.log, max(after, now - 2.0 * state.pulse.feedback_s - 1.0))
+            state.episode = max(after, now - 2.0 * state.pulse.feedback_s - 1.0)
 
     def _step_refused(self, trial: Trial, now: float) -> None:
         """Undo the pending step, exactly; unless haste was refused shortly before: then a rate is bounded."""
@@ -219,7 +219,7 @@ class Adaptive:
         at = growth.confirmed_at(state.pulse.feedback_s)
         if at is None or now < at - EPSILON_S:
             return False
-        growth.confirm(self.config.hold_min_rtts, at_ceiling=growth.limit >= self.ceiling)
+        growth.confirm(self.config.hold_min_rtts, self.ceiling)
         state.suspicion.step_confirmed(growth.limit, now, rtt_s, now + self.config.trust_rtts * rtt_s)
         gently = growth.gentle and now > state.suspicion.noisy_until
         memory_rtts = self.config.memory_rtts
@@ -230,13 +230,15 @@ class Adaptive:
     def _judge(self, now: float) -> None:
         """Every call of the episode is resolved: say what it means, and act."""
         state, growth, config, rtt_s = self.state, self.state.growth, self.config, self.state.pulse.rtt_s
+        state.episode = episode_start(state.log, state.episode)
+        starting = growth.slow_start or now < growth.slow_start_until + config.starting_rtts * rtt_s
         verdict = judge(
             config.verdict,
             state.log,
             state.episode,
-            slow_start=growth.slow_start,
+            starting=starting,
             may_be_rate=now > state.not_a_rate_until,
-            below=state.reversals.below(now, rtt_s),
+            below=None if starting else state.reversals.below(now, rtt_s),
         )
         if verdict.kind is Kind.NOISE:
             return
@@ -252,7 +254,6 @@ class Adaptive:
             return
         state.reversals.refused(verdict.level, now)
         if verdict.kind is Kind.COLLAPSE:
-            starting = growth.slow_start or now < growth.slow_start_until + 4.0 * rtt_s
             state.solo = Solo(verdict.level, starting)
             self._cut(now, min(growth.limit, verdict.level))
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts

@@ -12,9 +12,12 @@ from workers.policy.verdict import VerdictConfig
 class AdaptiveConfig:
     """`*_rtts` are in smoothed round trips (answers' latency), `*_s` in seconds.
 
-    start                  first limit
+    start, start_part      first limit, and as a part of the ceiling if that is more: few ceilings are guessed five
+                           times too high, and each step up from less costs a feedback delay ...
+    start_most             ... but all of it is sent before the first refusal comes back
     start_s                the first calls are spread over so long
     slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
+    starting_rtts          so long after slow start its bursts still blur the evidence
     hold_min_rtts          wait between probes beyond the known good level, after success ...
     hold_max_rtts          ... and after many failures
     calls_per_probe        a probe costs a refusal; small limits wait until so many calls outweigh it
@@ -40,8 +43,11 @@ class AdaptiveConfig:
     """
 
     start: float = 10.0
+    start_part: float = 0.2
+    start_most: float = 20.0
     start_s: float = 0.3
     slow_start_factor: float = 1.5
+    starting_rtts: float = 4.0
     hold_min_rtts: float = 1.0
     hold_max_rtts: float = 7.0
     calls_per_probe: float = 110.0

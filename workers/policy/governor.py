@@ -187,6 +187,8 @@ def _engine(config: PoolConfig, state: GovernorState | None) -> Engine:
     if isinstance(constants, AdaptiveConfig | ClassicConfig):
         constants = replace(constants, breaker=replace(constants.breaker, probe_s=config.probe_s))
     if isinstance(constants, AdaptiveConfig):
+        if isinstance(was, AdaptiveState) and not was.log.sent_total:
+            was, limit = None, config.first_limit  # a pool's ceiling is known when its first job is there
         adaptive = was if isinstance(was, AdaptiveState) else AdaptiveState.starting_at(constants, limit)
         return Adaptive(constants, adaptive, config.floor, config.ceiling)
     if isinstance(constants, ClassicConfig):

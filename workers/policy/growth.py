@@ -19,7 +19,8 @@ from workers.policy.calls import NEVER
 FILLS = 3
 LARGE_STEP = 4.0
 SLOW_START_PART = 0.9
-"""Slow start ends here, as a part of the ceiling: what is beyond the truth is all refused before it is heard of."""
+"""Slow start ends when so much of the ceiling is confirmed: what is beyond the truth is all refused before it is heard
+of."""
 
 
 @dataclass(slots=True)
@@ -70,13 +71,13 @@ class Growth:
             return max(self.filled_at[-1], self.grew_at + feedback_s)
         return self.filled_at[-1] + feedback_s
 
-    def confirm(self, hold_min_rtts: float, *, at_ceiling: bool) -> None:
-        """The pending step was accepted; slow start ends at the ceiling."""
+    def confirm(self, hold_min_rtts: float, ceiling: float) -> None:
+        """The pending step was accepted; slow start ends near the ceiling."""
         self.pending = False
         if not self.slow_start and self.limit > self.good:
             self.hold_rtts, self.good = max(hold_min_rtts, self.hold_rtts / 2.0), self.limit
-        if at_ceiling:
-            self.slow_start = False
+        if self.slow_start and self.limit >= SLOW_START_PART * ceiling:
+            self.slow_start, self.slow_start_until = False, self.filled_at[-1]
 
     def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
         """When the next step is due; None while the limit was not filled since it last moved."""
@@ -94,7 +95,6 @@ class Growth:
         if self.slow_start:
             most = max(self.limit, SLOW_START_PART * ceiling)
             new = min(most, self.limit * slow_start_factor)
-            self.slow_start = new < most
             if self.good and new >= self.good:
                 new, self.slow_start, self.hold_rtts = self.good, False, hold_min_rtts
         elif self.limit < self.good:

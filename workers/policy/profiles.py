@@ -84,7 +84,8 @@ class PoolConfig:
         wanted = self.limit
         if wanted is None:
             if isinstance(self.engine, AdaptiveConfig):
-                wanted = int(self.engine.start)
+                part = min(self.engine.start_most, self.engine.start_part * self.ceiling)
+                wanted = int(max(self.engine.start, part))
             else:
                 wanted = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
         return max(self.floor, min(self.ceiling, wanted))

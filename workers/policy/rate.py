@@ -75,6 +75,12 @@ class LearnedRate:
     def starting(cls, per_s: float, anchor: float, now: float) -> LearnedRate:
         return cls(per_s=max(LEAST_PER_S, per_s), since=now, anchor=anchor, bound_at=now, started=now)
 
+    @classmethod
+    def counted(cls, per_s: float, now: float) -> LearnedRate:
+        """A rate that the provider tells, and counts per second: it keeps nothing, and the present second is full."""
+        over = now + 1.0
+        return cls(max(LEAST_PER_S, per_s), over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE)
+
     def bucket(self) -> Bucket:
         """The rate as the enforcer keeps it: next to no depth, or a second could become over-full."""
         return Bucket(NAME, Unit.REQUESTS, "", 1.0 + 0.05 * self.per_s, self.per_s, credit=self.credit)
@@ -84,15 +90,17 @@ class LearnedRate:
     def refused(self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
         """A call was refused although the rate was kept.
 
-        Rules, first match wins: sent before the rate last moved -> says nothing; a raise is being tried -> undo it
-        and try half of it next time; far too many lately -> the rate has fallen; else sit out the reserve and, if
+        Rules, first match wins: sent before the rate last moved, or before the first of several raises -> says nothing;
+        a raise is being tried -> undo it (all of them, if the call was sent before the last one) and try half of it
+        next time; far too many lately -> the rate has fallen; else sit out the reserve and, if
         there were enough calls since the anchor, measure.
         """
         last, self.refused_at = self.refused_at, now
         if trial.sent_at <= self.since:
             return
         if self.raised_from is not None:
-            self._undo_raise(self.raised_from, trial, log, now, rtt_s, interval_max_rtts)
+            before = self.raised_from if trial.sent_at > self.tried_at else self.sustained
+            self._undo_raise(before, trial, log, now, rtt_s, interval_max_rtts)
             return
         if self._fell(trial, log, now, rtt_s):
             return
@@ -115,9 +123,10 @@ class LearnedRate:
         smallest = self.raise_by <= 2.0 * RAISE_LEAST
         self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if smallest else 1.0
         self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
-        per_s, span = before, trial.sent_at - self.anchor
+        accepted, span = self._since_anchor(trial, log)
+        per_s = before
         if self.keeps and span >= rtt_s:
-            average = log.accepted_between(self.anchor, trial.sent_at) / span
+            average = accepted / span
             self.sustained = max(self.sustained, min(before, average))
             per_s = math.sqrt(before * min(before, max(average, 0.5 * before)))
         self._move(per_s, trial.sent_at, now)
@@ -155,8 +164,7 @@ class LearnedRate:
         self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float, provoked: bool
     ) -> None:
         """Take the average since the anchor, in full if it is surely lower, else by the length of the span."""
-        span = trial.sent_at - self.anchor
-        accepted = log.accepted_between(self.anchor, trial.sent_at)
+        accepted, span = self._since_anchor(trial, log)
         if span < rtt_s or accepted < MEASURE_CALLS:
             return
         apart = accepted / span - self.per_s
@@ -174,6 +182,11 @@ class LearnedRate:
             self.margin = min(MARGIN_MOST, self.margin + MARGIN_UP)
         margin = self.margin if self.keeps else MARGIN_UNKEPT
         self._move(max(0.5 * self.per_s, measured * (1.0 - margin)), trial.sent_at, now)
+
+    def _since_anchor(self, trial: Trial, log: CallLog) -> tuple[int, float]:
+        """Calls accepted since the anchor, or since the log's first call if that is later, and in how many seconds."""
+        start = max(self.anchor, log.trials[0].sent_at) if log.trials else self.anchor
+        return log.accepted_between(start, trial.sent_at), trial.sent_at - start
 
     # Time
 
@@ -204,10 +217,10 @@ class LearnedRate:
     def _raise(self, going: float, now: float, rtt_s: float, *, first: bool) -> None:
         """One step up, not far beyond what is `going` through; the steps grow."""
         if first:
-            self.sustained = self.per_s
+            self.sustained, self.since = self.per_s, now
         going_on = self.raised_from is not None or self.trying > 0
         next_by = min(RAISE_MOST, 1.5 * self.raise_by) if going_on else self.raise_by
-        self.raised_from, self.since, self.trying = self.per_s, now, 0.0
+        self.raised_from, self.trying = self.per_s, 0.0
         room = 1.3 * going + 4.0 / rtt_s
         self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))
         self.raise_by = next_by

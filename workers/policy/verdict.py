@@ -66,13 +66,15 @@ class _Episode:
 
 
 def judge(
-    config: VerdictConfig, log: CallLog, start: float, *, slow_start: bool, may_be_rate: bool, below: int | None
+    config: VerdictConfig, log: CallLog, start: float, *, starting: bool, may_be_rate: bool, below: int | None
 ) -> Verdict:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
+    `starting` tells that slow start goes on, or was a moment ago.
+
     Rules, first match wins: accepted where a cap would refuse, or the level fell again since `below` -> a rate
-    (noise, if such refusals are rare and this is not slow start); most refused, below what was held -> collapse;
-    else a cap, at the least refused number (in slow start at the lower quartile, for one of them may be noise).
+    (noise, if such refusals are rare and this is not the start); most refused, below what was held -> collapse;
+    else a cap, at the least refused number (at the start at the lower quartile, for one of them may be noise).
     """
     calls = [(log.open_at_provider(trial), trial.refused) for trial in log.trials if trial.sent_at >= start]
     episode = _Episode(calls, sorted(number for number, refused in calls if refused))
@@ -81,14 +83,14 @@ def judge(
         return Verdict(Kind.NOISE, 0)
     fell = _fell_again(episode, below)
     if fell or (may_be_rate and _is_rate(config, episode, blur=0.0, slack=0)):
-        if not slow_start and _is_rare(config, log):
+        if not starting and _is_rare(config, log):
             return Verdict(Kind.NOISE, levels[0])
-        if fell or _is_rate(config, episode, blur=BLUR if slow_start else 0.0, slack=wander(levels[0])):
+        if fell or _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(levels[0])):
             return Verdict(Kind.RATE, levels[0])
-    level = levels[len(levels) // 4] if slow_start else levels[0]
+    level = levels[len(levels) // 4] if starting else levels[0]
     before = [trial for trial in log.trials if not trial.refused and trial.sent_at < start]
     held = max((log.open_at_provider(trial) for trial in before), default=0)
-    below_held = config.collapse_below_starting if slow_start else config.collapse_below
+    below_held = config.collapse_below_starting if starting else config.collapse_below
     most = len(levels) >= config.collapse_share * len(calls) and len(calls) >= config.least_calls
     if most and level + wander(level) < below_held * held:
         return Verdict(Kind.COLLAPSE, max(1, levels[0]))
@@ -149,19 +151,19 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
     are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
-    number. Needs refusals in five round trips of the log, or in three that lie well apart, all at one number.
+    number. Needs refusals in three round trips or more: the fewer, the closer together their numbers and the further
+    apart their times, for a rate is tried at its busiest instants, and whoever looks long enough finds some alike.
     """
     refused: list[Trial] = []
     for trial in log.trials:
         if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
             refused.append(trial)
-    if len(refused) < 3:
+    if len(refused) < 3 or (len(refused) < 5 and refused[-1].sent_at - refused[0].sent_at < 4.0 * rtt_s):
         return None
     levels = sorted(log.open_at_provider(trial) for trial in refused)
     level = levels[len(levels) // 2]
     slack = wander(level)
-    far_apart = refused[-1].sent_at - refused[0].sent_at >= 4.0 * rtt_s
-    if len(refused) < 5 and not (far_apart and levels[-1] - levels[0] <= slack):
+    if levels[-1] - levels[0] > slack * min(2, len(refused) - 3):
         return None
     accepted = [
         log.open_at_provider(trial)

@@ -111,7 +111,7 @@ def _line(row: Row, *, goals: bool) -> str:
         f"  refused {result.refused:6.2%}  unresolved {result.unresolved}"
     )
     if isinstance(result, LiveResult):
-        return f"{start}  took {result.seconds:.1f} s  {short}"
+        return f"{start}  possible {result.possible:.1%}  took {result.seconds:.1f} s  {short}"
     rtts = "/".join("never" if value is None else f"{value:.1f}" for value in result.convergence)
     return f"{start}  round trips {rtts:<16} Jain {result.fairness:.3f}  {short}"
 

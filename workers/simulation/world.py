@@ -32,7 +32,8 @@ SHARES = (0, 0, 0, 0, 0, 0, 0, 1, 2, 3)
 class Record:
     """What happened in one run, counted at the provider and at the units. Lists are per second.
 
-    From the first call that arrived, at `started_at`, the provider offered and used slots for so many seconds.
+    From the first call that arrived, at `started_at`, the provider offered and used slots for so many seconds;
+    `served_s` is how long each served call took, in the order in which they were accepted.
     """
 
     scenario: Scenario
@@ -49,6 +50,7 @@ class Record:
     ended_at: float = 0.0
     offered_slot_s: float = 0.0
     used_slot_s: float = 0.0
+    served_s: list[float] = field(default_factory=list)
 
     @property
     def goodput(self) -> float:
@@ -218,6 +220,8 @@ class World:
             self.record.started_at = self.now
         if answer.status in (200, 500):
             self.record.accepted[int(self.now)] += 1
+            if answer.after_s is not None:
+                self.record.served_s.append(answer.after_s)
         elif answer.status in REFUSALS:
             self.record.refused[int(self.now)] += 1
         finish = functools.partial(self._finish, index, unit, sent_at, answer.status, answer.headers)

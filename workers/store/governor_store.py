@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class GovernorStore:
         self._read = client.register_script(script_text(_HERE / "governor_read.lua"))
         self._look = client.register_script(script_text(_HERE / "governor_look.lua"))
         self._commit = client.register_script(script_text(_HERE / "governor_commit.lua"))
+        self._wish = client.register_script(script_text(_HERE / "governor_wish.lua"))
 
     async def read(self, pool: str, known: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
         """Everything a decision needs, in one step. Whoever has decided version `known`, and read up to `cursor`,
@@ -127,16 +128,16 @@ class GovernorStore:
         """What is in force; None before the first decision."""
         return read_parameters(await self._redis.hget(self._keys.governor(pool), "parameters"))
 
-    async def set_wish(self, pool: str, wish: dict[str, Any]) -> None:
-        """Replace a pool's live wishes ('' for those of all pools); an empty one takes them back."""
-        if wish:
-            await self._redis.hset(self._keys.wishes, pool, orjson.dumps(wish))
-        else:
-            await self._redis.hdel(self._keys.wishes, pool)
+    async def revise_wish(self, pool: str, revise: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace a pool's live wishes ('' for those of all pools) by what `revise` makes of them; {} takes them back.
 
-    async def wish(self, pool: str) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(await self._redis.hget(self._keys.wishes, pool) or "{}")
-        return found
+        Whatever others change at the same time is kept: `revise` is asked again then. What it raises changes nothing.
+        """
+        while True:
+            before = await self._redis.hget(self._keys.wishes, pool) or ""
+            wish = revise(orjson.loads(before or "{}"))
+            if await self._wish(keys=[self._keys.wishes], args=[pool, before, orjson.dumps(wish) if wish else ""]):
+                return
 
     async def enforcement(self, pool: str) -> dict[str, Any]:
         """What the scripts remember of a pool: fills, counters, standings of the projects; {} if nothing yet."""

@@ -124,3 +124,59 @@ def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
             reached.append(governor.state.limit)
     assert max(reached) <= max(10, 0.9 * ceiling)
     assert governor.state.limit == ceiling
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "limit", "floor", "first"),
+    [(5, None, 1, 5), (30, None, 1, 10), (50, None, 1, 10), (100, None, 1, 20), (250, None, 1, 20),
+     (5000, None, 1, 20), (100, 7, 1, 7),
+     (100, None, 30, 30)],
+)  # fmt: skip
+def test_the_first_limit_is_a_fifth_of_the_ceiling_within_bounds(
+    ceiling: int, limit: int | None, floor: int, first: int
+) -> None:
+    assert Governor(PoolConfig(ceiling=ceiling, limit=limit, floor=floor)).state.limit == first
+
+
+def test_a_little_less_than_was_held_for_a_moment_in_slow_start_is_no_collapse() -> None:
+    """In a step's burst the order of arrival is blurred: 54 seemed to be held where the cap is 48."""
+    governor, now = Governor(PoolConfig(ceiling=200, limit=40)), 0.0
+    for number in range(54):
+        now = number * 0.01
+        governor.decide([sent(f"s{number}", now, number, governor.state.limit)], now)
+    refused_at_once(governor, now + 0.01, 54, 4)
+    now = judged(governor)
+    assert governor.state.limit == 54
+    refused_at_once(governor, now + 0.2, 48, 8)
+    judged(governor)
+    assert engine_of(governor).solo is None
+    assert governor.state.limit == 48
+
+
+def test_an_episode_holds_all_calls_from_the_first_refused_on_in_whatever_order_they_are_heard_of() -> None:
+    governor = Governor(PoolConfig(ceiling=80, limit=40))
+    now = served(governor, 30)
+    limit = governor.state.limit
+    opens = [30, 34, 35, 36]
+    governor.decide([sent(f"c{n}", now + 0.01 * n, opens[n], limit) for n in range(4)], now + 0.04)
+    for number in (1, 2, 3, 0):  # the first one sent is the last one heard of
+        at = now + 0.1 + 0.01 * (number or 4)
+        governor.decide([done(f"c{number}", at, now + 0.01 * number, 429, open_before=opens[number])], at)
+    judged(governor)
+    assert engine_of(governor).episode == now
+
+
+def test_the_last_step_of_slow_start_is_judged_like_the_others() -> None:
+    """Not undone: the refusals tell how much of it was too much."""
+    governor, now = Governor(PoolConfig(ceiling=100, limit=60)), 0.0
+    opened = 0
+    while governor.state.limit < 90:
+        now += 0.05
+        governor.decide([sent(f"c{opened}", now, min(opened, governor.state.limit - 1), governor.state.limit)], now)
+        opened += 1
+    calls = [sent(f"n{n}", now + 0.01 * (n + 1), 60 + n, 90) for n in range(20)]
+    governor.decide(calls, now + 0.2)
+    refusals = [done(f"n{n}", now + 0.3, now + 0.01 * (n + 1), 429, open_before=60 + n) for n in range(15, 20)]
+    governor.decide(refusals, now + 0.3)
+    judged(governor)
+    assert governor.state.limit == 75

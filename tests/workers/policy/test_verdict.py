@@ -41,7 +41,7 @@ COLLAPSE = [(20, True), (19, True), (18, True), (18, True), (17, False), (16, Tr
 
 
 @pytest.mark.parametrize(
-    ("calls", "slow_start", "kind", "level"),
+    ("calls", "starting", "kind", "level"),
     [
         (CAP, False, Kind.CAP, 40),
         (BLURRED_CAP, False, Kind.CAP, 40),  # the order of arrival is not that of sending
@@ -51,25 +51,31 @@ COLLAPSE = [(20, True), (19, True), (18, True), (18, True), (17, False), (16, Tr
         ([(40, False)] * 5, False, Kind.NOISE, 0),
     ],
 )
-def test_kinds(calls: list[tuple[int, bool]], slow_start: bool, kind: Kind, level: int) -> None:
-    verdict = judge(CONFIG, log_of(calls), 100.0, slow_start=slow_start, may_be_rate=True, below=None)
+def test_kinds(calls: list[tuple[int, bool]], starting: bool, kind: Kind, level: int) -> None:
+    verdict = judge(CONFIG, log_of(calls), 100.0, starting=starting, may_be_rate=True, below=None)
     assert (verdict.kind, verdict.level) == (kind, level)
 
 
 def test_what_cannot_be_a_rate_is_none() -> None:
-    assert judge(CONFIG, log_of(RATE), 100.0, slow_start=False, may_be_rate=False, below=None).kind is not Kind.RATE
+    assert judge(CONFIG, log_of(RATE), 100.0, starting=False, may_be_rate=False, below=None).kind is not Kind.RATE
 
 
 @pytest.mark.parametrize(("below", "kind"), [(41, Kind.CAP), (60, Kind.RATE)])
 def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, kind: Kind) -> None:
-    assert judge(CONFIG, log_of(CAP), 100.0, slow_start=False, may_be_rate=True, below=below).kind is kind
+    assert judge(CONFIG, log_of(CAP), 100.0, starting=False, may_be_rate=True, below=below).kind is kind
 
 
 @pytest.mark.parametrize(
     ("calls", "want"),
     [
+        ([(38, False), (40, True)] * 4, 40),
         ([(38, False), (40, True)] * 3, 40),
         ([(38, False), (40, True)] * 2, None),  # too few
+        ([(38, False), (40, True), (38, False), (41, True), (38, False), (40, True)], None),  # nearly alike, but few
+        ([(38, False), (40, True), (39, False), (38, True)] * 2, 40),
+        ([(38, False), (40, True), (39, False), (36, True)] * 2, None),  # not at one number
+        ([(38, False), (40, True), (39, False), (37, True)] * 3, 40),  # nearly, and more often
+        ([(38, False), (40, True), (39, False), (34, True)] * 3, None),
         ([(48, False), (40, True)] * 5, None),  # accepted far above
     ],
 )
