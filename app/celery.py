@@ -209,7 +209,7 @@ class Dicast(Celery):  # type: ignore[misc]
             "result_expires": 7 * 86_400,
             "worker_pool": "workers.execution_pool:TaskPool",
             "worker_consumer": "workers.consumer:AdmissionConsumer",
-            "worker_concurrency": self.settings.slots,
+            "worker_concurrency": self.settings.tasks,
             "worker_prefetch_multiplier": 1,
             "worker_cancel_long_running_tasks_on_connection_loss": False,
             "worker_enable_prefetch_count_reduction": False,

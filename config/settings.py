@@ -215,8 +215,14 @@ class Settings:
 
     @property
     def slots(self) -> int:
-        """Units one worker process may work on at once: a few above the limit, so that no lease waits for a slot."""
-        return self.worker_slots or self.max_concurrent_llm_calls + 4
+        """Calls one worker process may hold open."""
+        return self.worker_slots or self.max_concurrent_llm_calls
+
+    @property
+    def tasks(self) -> int:
+        """Tasks one worker process may have in hand: a unit's lease is another's as soon as its call has ended, and its
+        task goes on until the result is stored; and there is control work."""
+        return self.slots + max(4, self.slots)
 
     def secrets(self) -> list[str]:
         """Values that must never be shown: keys, and the password of a URL."""

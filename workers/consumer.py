@@ -246,6 +246,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
         client = connect_async(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
+        self.pool.slot_freed = self.room_freed
         services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
         services.append(asyncio.ensure_future(self._see_off(client)))
         declared = None if self.config.broker_is_store else DeclaredDepths(self.app)
@@ -331,6 +332,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def free_slots(self) -> int:
         """Slots that a granted call would find free, and that the node's width leaves."""
         return max(0, min(self.pool.free_slots() - CONTROL_SLOTS, self.config.width.width - self.leased))
+
+    def room_freed(self) -> None:
+        for gate in self.gates.values():
+            if gate.starved:
+                gate.kick()
 
     def new_lease_id(self) -> str:
         return f"{self.config.node}/{next(self._lease_ids)}"

@@ -64,6 +64,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
     loop: asyncio.AbstractEventLoop
     body_can_be_buffer = True
     signal_safe = False
+    slot_freed: Callable[[], None] = staticmethod(lambda: None)
+    """Called on the loop whenever a task has ended."""
 
     # ------------------------------------------------------------------ Celery's interface, on the hub
     def on_start(self) -> None:
@@ -261,6 +263,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         if self._runs.pop(run.id, None) is not None:
             self._started.discard(run)
             self._fill()
+            self.slot_freed()
 
     def _enqueue(self, run: TaskRun) -> None:
         if self._closing.is_set():

@@ -81,6 +81,8 @@ class Host(Protocol):
     def new_lease_id(self) -> str: ...
     def on_loop(self, callback: Callable[[], None]) -> None: ...
     def start_request(self, request: AdmittedRequest) -> None: ...
+    def room_freed(self) -> None:
+        """Another may ask for what this gate asked for in vain: wake those that are `starved`."""
 
 
 class Gate:
@@ -90,6 +92,8 @@ class Gate:
         self.host, self.pool = host, pool
         self.held: deque[AdmittedRequest] = deque()
         self.backlog = 0
+        self.starved = False
+        """Units wait here, and there was no slot to ask for."""
         self._projects = 0
         self._batch = ASKED_MIN
         self._give_back: list[str | Returned] = []
@@ -171,6 +175,7 @@ class Gate:
         """Give back and ask once; returns the longest sensible wait until the next time, s."""
         room = max(0, self.host.free_slots() - self.host.asking)
         asked = in_turns(list(self.held), min(room, self._batch))
+        self.starved = bool(self.held) and not asked
         if not asked and not self._give_back:
             return FALLBACK_S
         wants = [self._want(r.unit) for r in asked]
@@ -179,6 +184,7 @@ class Gate:
             verdicts, wait_ms = await self._admit(wants, asked)
         finally:
             self.host.asking -= len(asked)
+            self.host.room_freed()
         if wait_ms >= 0:
             return min(FALLBACK_S, wait_ms / 1000)
         # More may wait than one batch asks for, or than there were slots for.

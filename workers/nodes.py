@@ -97,13 +97,13 @@ class Registry:
         self._bury = client.register_script(script_text(_BURY))
 
     def announce(self, node: Node, status: RulesStatus | None = None) -> None:
-        """Renew a node's beacon, which tells its width, keep the lease clock going while nobody calls, and compare
-        epochs."""
+        """Renew a node's beacon, which tells its width, keep the lease clock going and end leases that are over while
+        nobody calls, and compare epochs."""
         k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
         width = orjson.dumps(status) if status is not None else b"{}"
         _, number, told, server = self._tick(
-            keys=[k.clock, k.epoch, k.nodes, k.node(node.id)],
-            args=["", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000)],
+            keys=[k.clock, k.epoch, k.nodes, k.node(node.id), k.leases, k.holders, k.open],
+            args=["", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000), k.freed],
         )
         self._epoch.learn(node.id, number, told)
         self._epoch.server = server

@@ -299,6 +299,11 @@ class Node:
     def free_slots(self) -> int:
         return max(0, SLOTS - len(self.judging))
 
+    def room_freed(self) -> None:
+        for gate in self.gates.values():
+            if gate.starved:
+                gate.kick()
+
     def new_lease_id(self) -> str:
         self._leases += 1
         return f"{self.name}/{self._leases}"

@@ -30,7 +30,7 @@ class Host:
         self.verdicts, self.reasons = [], []
         self.started, self.told = [], []
         self.asking = self.leased = 0
-        self.slots = slots
+        self.slots, self.doors = slots, []
         self.store = self
         self.config = SimpleNamespace(
             lease_s=lambda pool: 60.0, node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots)
@@ -47,6 +47,11 @@ class Host:
 
     def start_request(self, request):
         self.started.append(request)
+
+    def room_freed(self):
+        for door in self.doors:
+            if door.starved:
+                door.kick()
 
     async def admit(self, *, wanted, give_back, **_):
         self.given_back = give_back
@@ -119,3 +124,20 @@ def test_a_broker_is_asked_for_several_or_when_few_wait():
         asked.append(door.room_for_bunch())
         door.hold(Request(project=str(number % 2)))
     assert asked == [32 - held for held in range(25)] + [0] * 8
+
+
+async def test_a_gate_without_a_slot_asks_as_soon_as_there_is_one():
+    """One gate has asked for all slots, in vain; meanwhile a lease of the other's came back."""
+    host = Host(slots=1)
+    host.doors = [greedy, poor] = [Gate(host, "a"), Gate(host, "b")]
+    for door in host.doors:
+        door.hold(Request())
+        door._wake.clear()
+    host.asking = 1
+    await poor._step()
+    assert poor.starved and not poor._wake.is_set()
+    host.asking = 0
+    await greedy._step()
+    assert poor._wake.is_set()
+    await poor._step()
+    assert not poor.starved

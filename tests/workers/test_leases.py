@@ -142,6 +142,14 @@ async def test_leases_end_at_their_deadline_and_not_before(client, store):
     await check_books(client)
 
 
+async def test_a_lease_that_is_over_ends_though_nobody_asks(client, store, redis_url):
+    await limit(client, j=1)
+    await store.admit(pool="p", node="n", ttl_ms=0, give_back=[], wanted=[Want("a", "j", "p")])
+    Registry(connect(redis_url), KEYS).announce(Node.here("w@h", limit=1, slots=1))
+    assert await client.zcard(KEYS.leases) == 0
+    await check_books(client)
+
+
 @pytest.mark.parametrize("jump_s", [3600, -3600])
 async def test_a_jump_of_the_servers_clock_ends_no_lease(client, store, jump_s):
     """The clock's stored reading is moved the other way, which is what the scripts see of a jump."""
