@@ -86,7 +86,7 @@ def test_equal_deployments_share_the_units(cluster, other):
     assert float(series["dicast_assignment_score_count"]) >= 60
     assert series['dicast_pool_load{pool="right"}'] == "0.0"
     (width,) = [value for name, value in series.items() if name.startswith("dicast_parallelism_level{")]
-    assert width == "12.0"
+    assert width == "8.0"
     (agent,) = c.app.ledger.status(job_id).report["agents"]
     assert (agent["pool"], agent["model"]) == ("left, right", "left-model, right-model")
 
