@@ -64,7 +64,8 @@ of its own; `make bench` measures; `make bench BENCH=--docs` also writes this pa
 unit each (DeepEval writes its own prompt, of about the same length). The provider is the simulated one, over HTTP on
 loopback, in a process of its own; calls, refusals and capacity are its own count. *Capacity used* is the share of what
 its cap allowed between the first call and the end of the last. *Lost* are units without a score at the end. CPU time is
-counted from the moment when a contender is ready, its imports done; memory is the most that its processes ever held.
+counted from the moment when a contender is ready, its imports done (a Dicast worker is ready before its SDKs are
+loaded, which thus counts when it is cold); memory is the most that its processes ever held.
 *Load* is the machine's load average at a run's end: the higher, the more others had a share of its cores.
 
 **Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, nothing

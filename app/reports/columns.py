@@ -1,6 +1,6 @@
 """A job's opinions as typed columns of a Parquet file.
 
-Apart from the rest of the results, because pyarrow takes half a second and 45 MB: what only judges never loads it.
+Apart from the rest of the results, because pyarrow takes long to load and much memory: what only judges never loads it.
 """
 
 from __future__ import annotations

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import orjson
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
+from rich.console import Console
 from rich.prompt import Prompt
+from rich.text import TextType
 
 from app import jobfile
 from app.celery import Dicast, create_app
@@ -24,7 +28,7 @@ from app.reports.table import print_report
 from app.submission import checked
 from app.terminal.console import Exit, Refused, Terminal
 from app.terminal.display import Display, display
-from app.terminal.following import Action, Interrupts, Lookout, follow
+from app.terminal.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
 from app.terminal.refusals import validated
 from config.settings import environment
 
@@ -165,11 +169,23 @@ def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interru
         terminal.say("Interrupted. Detach (the job goes on), cancel it, or keep watching?")
     with interrupts.raised():
         try:
-            answer = Prompt.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
+            answer = _Question.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
         except (KeyboardInterrupt, EOFError):
             terminal.err.print()
             return leave
     return answers[answer]
+
+
+class _Question(Prompt):
+    """A prompt that an interrupt ends at any time."""
+
+    @classmethod
+    def get_input(cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None) -> str:
+        console.print(prompt, end="")
+        # A signal that comes just before `input` begins to read would be heeded with the next key only.
+        while not select.select([sys.stdin], [], [], LOOK_EVERY_S)[0]:
+            continue
+        return super().get_input(console, "", password, stream)
 
 
 def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:

@@ -330,6 +330,8 @@ def test_soft_shutdown_waits_a_while_then_puts_messages_back(client, broker):
         client.send(worker, "meet", long)
         broker.hear(f"{short}:started")
         broker.hear(f"{long}:started")
+        # Celery's state learns of a run after its body began, and a worker without runs has nothing to wait for.
+        until(lambda: len(client.inspect(worker).active()[worker.node]) == 2, "accepted")
         worker.signal(signal.SIGQUIT)
         until(lambda: "Initiating Soft Shutdown" in worker.log.read_text(), "soft shutdown")
         broker.tell(f"{short}:go")
