@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 
+@lru_cache(maxsize=8192)
 def encode(part: str) -> str:
     """One path element: two different texts never give the same element, and it never holds ':' '{' '}' or '%' raw."""
     return quote(part, safe="-._~")
