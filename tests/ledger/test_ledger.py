@@ -7,86 +7,15 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from app.domain.job import EvaluationJob
-from app.domain.plan import lanes
-from app.ledger.client import JobConflict, JobState, LedgerClient, UnknownJob
+from app.ledger.client import JobConflict, JobState, UnknownJob
 from app.ledger.keys import PageRef
-from app.ledger.ledger import LOOK_SOON_MS, QUARANTINE_DEATHS, Ledger, Unheard
-from app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
-from app.recording import Recorder
-from app.spool import Spool
-from workers.nodes import Node, Registry
-from workers.store.connection import connect, connect_async
-from workers.store.keys import Keys
-
-KEYS = Keys("test")
+from app.ledger.ledger import LOOK_SOON_MS, Ledger
+from app.ledger.records import Deferral, Due, Token, Verdict, Written
+from tests.ledger.bench import KEYS, a_job, claim, record
+from workers.nodes import Node
 
 
-def a_job(job_id="j", items=2, agents=1, dimensions=2, **more):
-    return EvaluationJob.model_validate(
-        {
-            "id": job_id,
-            "items": [{"id": f"i{n}", "text": f"text {n}"} for n in range(items)],
-            "agents": [{"name": f"a{n}"} for n in range(agents)],
-            "dimensions": [{"id": f"d{n}", "instructions": "how good?"} for n in range(dimensions)],
-            **more,
-        }
-    )
-
-
-class Bench:
-    """A ledger with two living nodes, and a job whose first page is open."""
-
-    def __init__(self, redis_url):
-        self.redis = connect(redis_url)
-        self.client = LedgerClient(self.redis, KEYS)
-        self.registry = Registry(self.redis, KEYS)
-        self.asyncs = connect_async(redis_url)
-        self.nodes = [Node.here(f"w{n}@h", limit=5, slots=5) for n in range(2)]
-        for node in self.nodes:
-            self.registry.announce(node)
-            self.redis.persist(KEYS.node(node.id))  # nobody renews it, however slow the machine is
-        self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9) for node in self.nodes)
-
-    def submit(self, job, batched=False):
-        plan = lanes([("p",)] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
-        units = len(job.items) * len(job.agents) * len(job.dimensions) * job.replicates
-        return self.client.submit(job, plan, units, {})
-
-    async def started(self, job=None, batched=False, units=4, cursor="", sent=True):
-        job = job or a_job()
-        self.submit(job, batched)
-        await self.one.start(job.id, 5)
-        ref = PageRef(job.id, 0, 0)
-        items = dict(enumerate(await self.one.items(job.id, range(len(job.items)))))
-        assert await self.one.open_page(ref, 0, units, cursor, 1, items) == units
-        if sent:
-            await self.one.published(ref)
-        return ref
-
-    def kill(self, n):
-        self.registry.bury(self.nodes[n])
-
-
-@pytest.fixture
-async def bench(redis_url):
-    bench = Bench(redis_url)
-    yield bench
-    await bench.asyncs.aclose()
-
-
-async def claim(ledger, ref, position, token=None, item=0):
-    _, _, claims = await ledger.claim(ref, token or Token(position), [position], item)
-    return claims[0]
-
-
-async def record(ledger, ref, *claims, scored=True):
-    return await ledger.record(
-        ref, {"calls": 1}, [Result(c.position, c.fence, b'{"opinion":{}}', scored) for c in claims]
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- submission
+# ----------------------------------------------------------------------------------------------------------- submission
 async def test_a_job_comes_back_as_it_was_submitted(bench):
     job = a_job(replicates=2, metadata={"k": [1, None]})
     assert bench.submit(job)
@@ -141,97 +70,7 @@ async def test_an_attempt_to_open_a_page_may_be_repeated(bench):
     assert bench.client.status("j").counters["published"] == 6
 
 
-# ---------------------------------------------------------------------------------------------------- claims
-async def test_a_unit_has_one_owner_while_that_lives(bench):
-    ref = await bench.started()
-    mine = await claim(bench.one, ref, 0)
-    assert (mine.verdict, mine.calls) == (Verdict.RUN, 1)
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.OWNED
-    bench.kill(0)
-    heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls) == (Verdict.RUN, 2)
-    assert heir.fence > mine.fence
-    assert bench.client.status("j").counters["possible_double_charges"] == 1
-
-
-async def test_a_node_that_is_not_heard_claims_nothing(bench):
-    """After a cut its beacon is gone for a moment, and others would take at once what it claims."""
-    ref = await bench.started()
-    bench.registry.silence(bench.nodes[0])
-    with pytest.raises(Unheard):
-        await claim(bench.one, ref, 0)
-    bench.registry.announce(bench.nodes[0])
-    assert (await claim(bench.one, ref, 0)).calls == 1
-
-
-async def test_a_late_result_of_a_lost_claim_is_refused_and_counted(bench):
-    ref = await bench.started()
-    old = await claim(bench.one, ref, 0)
-    bench.kill(0)
-    new = await claim(bench.two, ref, 0)
-    assert (await record(bench.one, ref, old)).written == [Written.STALE]
-    assert (await record(bench.two, ref, new)).written == [Written.NEW]
-    assert (await record(bench.one, ref, old)).written == [Written.AGAIN]
-    counters = bench.client.status("j").counters
-    assert (counters["done"], counters["stale"]) == (1, 1)
-
-
-async def test_a_unit_that_kills_its_workers_is_quarantined(bench):
-    ref = await bench.started()
-    for _ in range(QUARANTINE_DEATHS):
-        doomed = Node.here("x@h", limit=1, slots=1)
-        bench.registry.announce(doomed)
-        assert (
-            await claim(Ledger(bench.asyncs, KEYS, doomed.id, claim_ms=60_000, calls_max=9), ref, 0)
-        ).verdict is Verdict.RUN
-        bench.registry.bury(doomed)
-    last = await claim(bench.one, ref, 0)
-    assert (last.verdict, last.calls) == (Verdict.POISON, QUARANTINE_DEATHS)
-    assert (await record(bench.one, ref, last, scored=False)).written == [Written.NEW]
-
-
-async def test_done_units_are_not_called_again(bench):
-    ref = await bench.started()
-    await record(bench.one, ref, await claim(bench.one, ref, 0))
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.DONE
-
-
-# ---------------------------------------------------------------------------------------------------- waiting
-async def test_a_deferred_unit_waits_and_then_comes_once(bench):
-    ref = await bench.started()
-    first = await claim(bench.one, ref, 0)
-    deferral = Deferral(0, first.fence, attempts=1, requeues=2)
-    assert await bench.one.defer(ref, {"retries": 1}, [deferral], [Due(Token(0), 60_000)]) == [Written.DEFERRED]
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.WAITING  # an early copy of its message
-    assert await bench.one.take_due() == []
-    bench.redis.zadd(bench.one.keys.due, {f"{ref}|0": 0})
-    assert await bench.one.take_due() == [(ref, Token(0))]
-    assert await bench.one.take_due() == []
-    again = await claim(bench.two, ref, 0)
-    assert (again.verdict, again.attempts, again.requeues) == (Verdict.RUN, 1, 2)
-    assert bench.redis.zcard(bench.one.keys.due) == 0
-
-
-async def test_a_due_unit_whose_publisher_died_comes_again(bench):
-    ref = await bench.started()
-    first = await claim(bench.one, ref, 0)
-    await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(Token(0), 0)])
-    assert len(await bench.one.take_due()) == 1
-    bench.redis.zadd(bench.one.keys.due, {f"{ref}|0": 0})  # the minute is over and nobody claimed it
-    assert len(await bench.two.take_due()) == 1
-
-
-async def test_a_stale_claim_cannot_defer(bench):
-    ref = await bench.started()
-    old = await claim(bench.one, ref, 0)
-    bench.kill(0)
-    await claim(bench.two, ref, 0)
-    written = await bench.one.defer(ref, {}, [Deferral(0, old.fence, 1, 0)], [Due(Token(0), 0)])
-    assert written == [Written.STALE]
-    assert await bench.one.take_due() == []
-
-
-# ---------------------------------------------------------------------------------------------------- the end
+# -------------------------------------------------------------------------------------------------------------- the end
 async def test_the_last_result_ends_the_page_and_closing_it_ends_the_job(bench):
     ref = await bench.started()
     left = [(await record(bench.one, ref, await claim(bench.one, ref, p, item=p // 2))).left for p in range(4)]
@@ -291,7 +130,7 @@ async def test_a_job_cancelled_before_it_starts_only_needs_its_report(bench):
     assert bench.client.status("j").state is JobState.CANCELLED
 
 
-# ---------------------------------------------------------------------------------------------------- the sweeper
+# ---------------------------------------------------------------------------------------------------------- the sweeper
 async def test_lost_units_are_found_only_when_nothing_moves(bench):
     ref = await bench.started()
     await record(bench.one, ref, await claim(bench.one, ref, 0))
@@ -386,193 +225,7 @@ async def test_only_one_living_node_leads(bench):
     assert replace(bench.nodes[0]).id in await bench.asyncs.get(KEYS.beat)
 
 
-# ---------------------------------------------------------------------------------------------------- assignments
-async def assigned(bench):
-    return {pool: int(n) for pool, n in (await bench.asyncs.hgetall(KEYS.assigned)).items()}
-
-
-async def test_a_message_counts_for_its_pool_until_it_is_claimed(bench):
-    ref = await bench.started()
-    await bench.one.assign(ref, {Token(0): "p", Token(1): "p", Token(2): "q", Token(3): "q"})
-    assert await assigned(bench) == {"p": 2, "q": 2}
-    await bench.one.assign(ref, {Token(1): "q"})  # chosen anew
-    await bench.one.assign(ref, {Token(1): "q"})
-    assert await assigned(bench) == {"p": 1, "q": 3}
-    await claim(bench.one, ref, 0)
-    await claim(bench.two, ref, 0)  # a copy
-    assert await assigned(bench) == {"q": 3}
-
-
-async def test_a_message_that_comes_too_early_is_still_assigned(bench):
-    ref = await bench.started()
-    first = await claim(bench.one, ref, 0)
-    await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(Token(0), 60_000)])
-    await bench.one.assign(ref, {Token(0): "p"})
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.WAITING
-    assert await assigned(bench) == {"p": 1}
-
-
-async def test_what_was_never_claimed_leaves_with_its_page(bench):
-    ref = await bench.started()
-    await bench.one.assign(ref, {Token(0, batch=True): "p", Token(2, batch=True): "q"})
-    for position in range(4):  # by messages of their own
-        await record(bench.one, ref, await claim(bench.one, ref, position, item=position // 2))
-    assert await assigned(bench) == {"p": 1, "q": 1}
-    await bench.one.close_page(ref, 1)
-    await bench.one.close_page(ref, 1)
-    assert await assigned(bench) == {}
-    await bench.one.assign(ref, {Token(0): "p"})  # there is no such page any more
-    assert await assigned(bench) == {}
-    assert not [key async for key in bench.asyncs.scan_iter(match="*assignments*")]
-
-
-# ---------------------------------------------------------------------------------------------- a store that forgets
-async def test_a_claim_of_before_a_flush_writes_nothing_after_it(bench):
-    """The same job again, after a flush: what an old claim brings is refused, though its number was the newest then."""
-    ref = await bench.started()
-    old = [await claim(bench.one, ref, p, item=p // 2) for p in (0, 1, 2)]
-    bench.redis.flushdb()
-    for node in bench.nodes:
-        bench.registry.announce(node)
-    again = await bench.started()
-    new = await claim(bench.two, again, 0)
-    assert new.fence > old[0].fence
-    written = (await record(bench.one, again, *old)).written
-    assert written == [Written.STALE] * 3
-    assert bench.client.status("j").counters["stale"] == 3
-    assert {t.position for _, t in await bench.two.take_due()} == {1, 2}  # nobody has claimed them anew
-    late = await bench.one.defer(again, {}, [Deferral(0, old[0].fence, 1, 0)], [])
-    assert late == [Written.STALE]
-    assert (await record(bench.two, again, new)).written == [Written.NEW]
-
-
-async def test_a_claim_that_an_older_copy_does_not_have_counts_unless_there_is_a_newer_one(bench):
-    ref = await bench.started()
-    page = bench.one.keys.page(ref)
-    await claim(bench.one, ref, 0)
-    copy = bench.redis.dump(page)
-    bench.kill(0)
-    mine = await claim(bench.two, ref, 0)
-    untouched = await claim(bench.two, ref, 1)  # the copy does not know of any claim of this one
-    bench.redis.restore(page, 0, copy, replace=True)
-    assert (await record(bench.two, ref, mine, untouched)).written == [Written.NEW, Written.NEW]
-
-
-async def test_what_the_store_took_and_lost_is_told_again_and_counted_once(bench, tmp_path):
-    recorder = Recorder(bench.two, Spool(tmp_path, "ns", "n"))
-    ref = await bench.started()
-    kept, lost = await claim(bench.two, ref, 0), await claim(bench.two, ref, 1)
-    counters = {"calls": 1}
-    await recorder.store(ref, counters, [Result(0, kept.fence, b"{}", True)])
-    copies = {key: bench.redis.dump(key) for key in (bench.one.keys.page(ref), bench.one.keys.job("j"))}
-    await recorder.store(ref, counters, [Result(1, lost.fence, b"{}", True)])
-    for key, copy in copies.items():
-        bench.redis.restore(key, 0, copy, replace=True)
-    told = [(found.written, found.left) async for _, found in recorder.recall()]
-    assert told == [([Written.NEW], 2)]
-    assert [found async for found in recorder.recall()] == []
-    status = bench.client.status("j")
-    assert (status.counters["calls"], status.counters["scored"], status.counters["stale"]) == (2, 2, 0)
-
-
-async def test_a_claim_that_an_older_copy_has_nothing_of_counts_in_its_epoch(bench):
-    ref = await bench.started()
-    page = bench.one.keys.page(ref)
-    copy = bench.redis.dump(page)
-    mine = await claim(bench.one, ref, 0)
-    bench.redis.restore(page, 0, copy, replace=True)
-    assert (await record(bench.one, ref, mine)).written == [Written.NEW]
-
-
-async def test_a_claim_whose_end_an_older_copy_has_lost_is_given_up(bench):
-    """Its result was answered, and its message is gone: nothing but its owner can tell that nobody works on it."""
-    ref = await bench.started()
-    lost, kept, again = [await claim(bench.one, ref, p, item=p // 2) for p in range(3)]
-    theirs = await claim(bench.two, ref, 3, item=1)
-    page = bench.one.keys.page(ref)
-    copy = bench.redis.dump(page)
-    await record(bench.one, ref, lost)
-    bench.redis.restore(page, 0, copy, replace=True)
-    held = await bench.one.held(ref)
-    assert held == {0: lost.fence, 1: kept.fence, 2: again.fence}
-    await record(bench.one, ref, kept)  # while the owner looks, one ends and another is claimed anew
-    newer = await claim(bench.one, ref, 2, item=1)
-    assert await bench.one.disown(ref, held) == 1
-    assert [t.position for _, t in await bench.one.take_due()] == [0]
-    heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls) == (Verdict.RUN, 2)
-    assert bench.client.status("j").counters["possible_double_charges"] == 2  # of unit 0 and of unit 2
-    for ledger, one in ((bench.two, heir), (bench.one, newer), (bench.two, theirs)):
-        assert (await record(ledger, ref, one)).written == [Written.NEW]
-
-
-async def test_a_job_that_pays_at_most_once_does_not_call_again_what_the_store_has_lost(bench):
-    ref = await bench.started(a_job(spend="at_most_once"))
-    mine = await claim(bench.one, ref, 0)
-    assert await bench.one.disown(ref, {0: mine.fence}) == 1
-    assert (await claim(bench.one, ref, 0)).verdict is Verdict.UNKNOWN
-
-
-async def test_a_forgotten_job_is_on_record_as_lost_until_it_is_submitted_again(bench):
-    bench.submit(a_job())
-    (facts,) = await bench.one.facts(["j"])
-    assert not await bench.one.mourn("j", facts, 60)  # it is there
-    bench.redis.flushdb()
-    assert await bench.one.facts(["j"]) == [None]
-    assert [await ledger.mourn("j", facts, 60) for ledger in (bench.one, bench.two)] == [True, False]
-    status = bench.client.status("j")
-    assert (status.state, status.project, status.units) == (JobState.LOST, "default", 4)
-    assert status.state.ended
-    assert await bench.one.job("j") is None
-    assert bench.submit(a_job())
-    assert bench.client.status("j").state is JobState.SUBMITTED
-    assert bench.redis.ttl(bench.one.keys.job("j")) == -1
-
-
-# ---------------------------------------------------------------------------------------------------- paid calls
-async def test_a_unit_is_paid_for_so_often_and_not_once_more(bench):
-    ref = await bench.started()
-    for n in range(9):
-        mine = await claim(bench.one, ref, 0)
-        assert (mine.verdict, mine.calls) == (Verdict.RUN, n + 1)
-        await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0)], [])
-    spent = await claim(bench.one, ref, 0)
-    assert spent.verdict is Verdict.SPENT
-    assert (await record(bench.one, ref, spent, scored=False)).written == [Written.NEW]
-
-
-async def test_a_claim_without_a_call_costs_nothing(bench):
-    ref = await bench.started()
-    for _ in range(20):
-        mine = await claim(bench.one, ref, 0)
-        assert mine.calls == 1
-        await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [])
-    assert bench.client.status("j").counters["possible_double_charges"] == 0
-
-
-@pytest.mark.parametrize(("spend", "want"), [("at_least_once", Verdict.RUN), ("at_most_once", Verdict.UNKNOWN)])
-async def test_after_a_death_during_a_call_the_job_decides(bench, spend, want):
-    ref = await bench.started(a_job(spend=spend))
-    doomed, given_up = await claim(bench.one, ref, 0), await claim(bench.one, ref, 1)
-    await bench.one.defer(ref, {}, [Deferral(1, given_up.fence, 1, 0)], [])  # its outcome is known: a refusal
-    bench.kill(0)
-    again = await claim(bench.two, ref, 0)
-    assert again.verdict is want
-    assert (await claim(bench.two, ref, 1)).verdict is Verdict.RUN
-    assert bench.client.status("j").counters["possible_double_charges"] == (want is Verdict.RUN)
-    assert (await record(bench.one, ref, doomed)).written == [Written.STALE]
-
-
-async def test_a_batch_is_one_call_that_may_be_charged_twice(bench):
-    ref = await bench.started(batched=True)
-    await bench.one.claim(ref, Token(0, batch=True), [0, 1], 0)
-    bench.kill(0)
-    _, _, claims = await bench.two.claim(ref, Token(0, batch=True), [0, 1], 0)
-    assert {c.verdict for c in claims} == {Verdict.RUN}
-    assert bench.client.status("j").counters["possible_double_charges"] == 1
-
-
-# ---------------------------------------------------------------------------------------------------- room
+# ----------------------------------------------------------------------------------------------------------------- room
 async def test_a_thousand_finished_jobs_leave_nothing_behind(bench):
     """Past their retention, not even their names: the last one's completion has them forgotten."""
 
@@ -596,13 +249,13 @@ async def test_a_thousand_finished_jobs_leave_nothing_behind(bench):
 
     baseline = keys()
     for n in range(0, 1000, 50):
-        await asyncio.gather(*(finish(f"j{m}", 60) for m in range(n, n + 50)))
+        await asyncio.gather(*(finish(f"j{m}", 86_400) for m in range(n, n + 50)))
     assert len(keys()) == len(baseline) + 1000  # a record each
     assert all(bench.redis.ttl(bench.one.keys.job(f"j{n}")) > 0 for n in range(1000))
     for n in range(1000):
         bench.redis.delete(bench.one.keys.job(f"j{n}"))  # as their retention would
     for n in range(130):
-        await finish(f"late{n}", 60)
+        await finish(f"late{n}", 86_400)
         bench.redis.delete(bench.one.keys.job(f"late{n}"))
     assert keys() == baseline
     assert bench.redis.zcard(names) <= 10
@@ -639,7 +292,7 @@ async def test_a_store_that_has_forgotten_its_scripts_is_told_them_again(bench):
         assert (await record(bench.one, ref, mine)).written == [Written.NEW]
 
 
-# ---------------------------------------------------------------------------------------------------- safeguards
+# ----------------------------------------------------------------------------------------------------------- safeguards
 async def test_a_message_that_is_due_stays_due_until_its_claim(bench):
     """Whoever takes it may die before it is sent."""
     ref = await bench.started()
