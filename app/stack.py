@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import subprocess
@@ -29,10 +30,15 @@ from workers.resident import tail
 from workers.store import embedded
 from workers.store.connection import connect
 
+logger = logging.getLogger(__name__)
+
 READY_DEADLINE_S = 60.0
 STOP_GRACE_S = 20.0
 """A worker that is told to stop ends its open calls first, but not for ever."""
 PING_TIMEOUT_S = 0.3
+LOOK_EVERY_S = 0.5
+LIVES = 3
+"""A part that dies is started again so often; then it has a reason that starting does not mend."""
 
 
 class StackError(RuntimeError):
@@ -42,9 +48,10 @@ class StackError(RuntimeError):
 class LocalStack:
     """A context in which `celery -A <app>` runs here, worker and beat, ready for jobs.
 
-    `model` also starts the local model at once; without it, the worker does so when a unit needs it. On leaving, by
-    whatever way, what was started here is stopped in the order beat, worker, model, store, and is gone afterwards; a
-    second interrupt kills what still hesitates. SIGTERM, if nobody else handles it, leaves the context like Ctrl-C.
+    `model` also starts the local model at once; without it, the worker does so when a unit needs it. A worker or beat
+    that dies meanwhile is started again, `LIVES` times at most. On leaving, by whatever way, what was started here is
+    stopped in the order beat, worker, model, store, and is gone afterwards; a second interrupt kills what still
+    hesitates. SIGTERM, if nobody else handles it, leaves the context like Ctrl-C.
 
     Raises `StackError`, `ResidentError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
     """
@@ -71,6 +78,7 @@ class LocalStack:
             if self._model:
                 ensure_local_model(self._state_dir)
             self._wait_for(worker, beat, node)
+            undo.enter_context(_looked_after(worker, beat))
             self._exit = undo.pop_all()
         return self
 
@@ -115,10 +123,24 @@ class _Process:
     def __init__(self, name: str, command: list[str], environ: Mapping[str, str], logs: Path) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.name, self._log = name, logs / f"{name}.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603  (our own command)
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        self._command, self._environ, self._lives = command, environ, LIVES
+        self._log.write_bytes(b"")
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603  (our own command)
+                self._command, env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def revive(self) -> None:
+        """Start it again if it has died, and has lives left."""
+        code = self._process.poll()
+        if code is not None and self._lives:
+            self._lives -= 1
+            logger.warning("the %s ended with exit code %d, and is started again", self.name, code)
+            self._process = self._started()
 
     def check(self) -> None:
         code = self._process.poll()
@@ -144,6 +166,24 @@ def environ_of(settings: Settings) -> dict[str, str]:
     """The environment from which `Settings.from_env` reads these very settings, whatever `.env` says."""
     values = {spec.metadata["variable"]: getattr(settings, spec.name) for spec in fields(settings)}
     return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+@contextlib.contextmanager
+def _looked_after(*processes: _Process) -> Iterator[None]:
+    leaving = threading.Event()
+
+    def look() -> None:
+        while not leaving.wait(LOOK_EVERY_S):
+            for process in processes:
+                process.revive()
+
+    thread = threading.Thread(target=look, name="stack-keeper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        leaving.set()
+        thread.join()
 
 
 @contextlib.contextmanager

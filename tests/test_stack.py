@@ -78,6 +78,28 @@ def test_all_parts_run_within_and_none_afterwards(settings):
     assert not (ROOT / "celerybeat.pid").exists()
 
 
+def test_a_worker_that_dies_is_started_again_and_gone_afterwards(settings):
+    with LocalStack(settings, app="standin"):
+        before = running(settings)
+        os.kill(before["worker"], signal.SIGKILL)
+        end = time.monotonic() + 60
+        while (now := running(settings).get("worker", before["worker"])) == before["worker"]:
+            assert time.monotonic() < end, "not started again"
+            time.sleep(0.05)
+        assert now != before["worker"]
+        assert running(settings)["beat"] == before["beat"]
+    assert running(settings) == {}
+
+
+def test_a_part_that_dies_again_and_again_is_given_up(tmp_path):
+    mortal = stack._Process("mortal", [sys.executable, "-c", "print('born')"], dict(os.environ), tmp_path)
+    for _ in range(stack.LIVES + 2):
+        mortal._process.wait()
+        mortal.revive()
+    assert (tmp_path / "mortal.log").read_text() == "born\n" * (1 + stack.LIVES)
+    mortal.stop()
+
+
 def test_the_store_is_stopped_last_and_the_beat_first(settings, monkeypatch):
     order = []
     stop_store, stop_process = embedded.stop, stack._Process.stop
