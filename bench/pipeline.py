@@ -81,7 +81,8 @@ class Machine:
         return process
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def cpu_s(process: psutil.Process) -> float:
+    """User and system time of its threads."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -94,7 +95,7 @@ def open_calls(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> 
     ) as m:
         worker = m.worker()
         job = a_job(agents=10, dimensions=30, items=calls // 300, pool="wide")
-        before, started, peak = _cpu_s(worker), time.monotonic(), 0
+        before, started, peak = cpu_s(worker), time.monotonic(), 0
         job_id = m.cluster.submit(job)
         while not m.cluster.app.ledger.status(job_id).state.ended:
             peak = max(peak, worker.memory_info().rss)
@@ -102,7 +103,7 @@ def open_calls(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> 
         wall_s = time.monotonic() - started
         stats = m.provider.stats()
         assert stats["calls"] == calls
-        cpu_ms = 1000 * (_cpu_s(worker) - before) / calls
+        cpu_ms = 1000 * (cpu_s(worker) - before) / calls
         return {
             "calls/s": calls / wall_s,
             "of ideal %": 100 * (calls / limit * latency_s) / wall_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, governor_http, pipeline
+from bench import admission, governor_http, layers, pipeline
 
 Figures = Mapping[str, float]
 
@@ -30,6 +30,7 @@ def _governed(scenario: Callable[[int], Mapping[str, object]]) -> Callable[[], F
 
 SINGLE: Mapping[str, Callable[[], Figures]] = {
     **pipeline.SCENARIOS,
+    "layers": layers.layers,
     "admission": admission_costs,
     **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
 }

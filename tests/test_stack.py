@@ -174,13 +174,14 @@ def test_a_second_one_on_the_same_state_directory_is_refused(settings):
 
 
 HOLDER = """
-import sys
+import select, sys
 from app.stack import LocalStack
 from config.settings import Settings
 
 with LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
     print("up", flush=True)
-    sys.stdin.read()
+    while not select.select([sys.stdin], [], [], 0.1)[0]:  # a signal just before one long wait would be heeded after it
+        continue
 """
 
 

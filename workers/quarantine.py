@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from redis.exceptions import RedisError
 
+from workers.fast_json import loads
 from workers.store.connection import StoreClient
 from workers.store.keys import Keys
 
@@ -55,7 +56,7 @@ def look_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None])
 
     def parse_response(connection: Any, command_name: str, **options: Any) -> Any:
         found = read(connection, command_name, **options)
-        if command_name != "BRPOP" or not found or readable(found[1]):
+        if command_name != "BRPOP" or not found or read_message(found[1]) is not None:
             return found
         refuse(found[0].decode("utf-8", "backslashreplace"), "unreadable", found[1])
         return None
@@ -63,22 +64,23 @@ def look_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None])
     client.parse_response = parse_response
 
 
-def readable(raw: bytes) -> bool:
-    """Whether kombu can make a message of it."""
+def read_message(raw: bytes) -> dict[str, Any] | None:
+    """What kombu makes a message of; None if it cannot."""
     try:
-        payload = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return False
+        payload = loads(raw)
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(payload, dict) or not isinstance(payload.get("body"), str):
-        return False
+        return None
     properties = payload.get("properties")
     if not isinstance(payload.get("headers"), dict) or not isinstance(properties, dict):
-        return False
+        return None
     delivery = properties.get("delivery_info")
-    return (
+    whole = (
         isinstance(properties.get("delivery_tag"), str)
         and isinstance(delivery, dict)
         and isinstance(delivery.get("routing_key"), str)
         and isinstance(delivery.get("exchange"), str)
         and properties.get("body_encoding") in (None, "base64")
     )
+    return payload if whole else None

@@ -15,9 +15,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from kombu.utils.json import loads
-
-from workers.quarantine import readable
+from workers.quarantine import read_message
 from workers.store.scripts import script_text
 
 Refuse = Callable[[str, str, bytes], None]
@@ -44,10 +42,10 @@ def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse) -> b
     queue = key.decode().rsplit(channel.sep, 1)[0]
     keys = [key, channel.unacked_key, channel.unacked_index_key]
     for raw in take(keys=keys, args=[time.time(), first, max(0, room() - 1)]):
-        if not readable(raw):
+        payload = read_message(raw)
+        if payload is None:
             refuse(queue, "unreadable", raw)
             continue
-        payload = loads(raw)
         channel.qos.noted.add(payload["properties"]["delivery_tag"])
         channel.connection._deliver(payload, queue)
     return True
