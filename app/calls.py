@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+from pydantic_core import to_json
 
 from app.domain.failure import FailureKind
 from app.domain.job import Agent, Deployment, Dimension, Item
@@ -109,7 +109,5 @@ def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutco
 
 
 def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
-    entry = {"opinion": opinion.model_dump(mode="json")}
-    if error is not None:
-        entry["error"] = error.model_dump(mode="json")
-    return orjson.dumps(entry)
+    # Not by orjson, whose bytes keep the 4 KB that they were written into, and the recorder keeps them for a while.
+    return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error})

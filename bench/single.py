@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, governor_http, layers, pipeline
+from bench import admission, governor_http, layers, pipeline, scale
 
 Figures = Mapping[str, float]
 
@@ -31,6 +31,7 @@ def _governed(scenario: Callable[[int], Mapping[str, object]]) -> Callable[[], F
 SINGLE: Mapping[str, Callable[[], Figures]] = {
     **pipeline.SCENARIOS,
     "layers": layers.layers,
+    "million": scale.million,
     "admission": admission_costs,
     **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
 }

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet
 
-_ROW_GROUP_ROWS = 65_536
-_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_ROW_GROUP_BYTES = 2 * 1024 * 1024
+"""Of JSON, some thousands of rows. pyarrow holds each piece several times over: with 16 MiB, 60 MB more."""
 _LINES = pa.schema(
     [
         ("judge", pa.string()),
@@ -58,7 +58,7 @@ class Columns:
     def add(self, line: bytes) -> None:
         self._lines.append(line)
         self._bytes += len(line)
-        if len(self._lines) >= _ROW_GROUP_ROWS or self._bytes >= _ROW_GROUP_BYTES:
+        if self._bytes >= _ROW_GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:

@@ -85,12 +85,14 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
 
 
 def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(columns, "_ROW_GROUP_BYTES", 1_500)
     for page in range(5):
         write_page(tmp_path, JOB, "0", page, [opinion(page * 5 + i) for i in range(5)], [])
     finish(tmp_path, JOB, header(25))
     parquet = pa.parquet.ParquetFile(tmp_path / JOB / "opinions.parquet")
-    assert [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)] == [10, 10, 5]
+    rows = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
+    assert len(rows) > 2
+    assert max(rows) < 10
     assert parquet.read().column("item_id").to_pylist() == [f"item-{i}" for i in range(25)]
 
 
@@ -341,7 +343,7 @@ def test_two_processes_that_finish_at_once_agree(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_ROW_GROUP_ROWS", 500)
+    monkeypatch.setattr(columns, "_ROW_GROUP_BYTES", 100_000)
 
     def peak_of(pages: int) -> int:
         job = f"job-{pages}"
