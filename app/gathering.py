@@ -7,7 +7,8 @@ dies in between loses nothing: whoever comes next does the same again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import orjson
 
 from app import logs
-from app.domain.job import Agent, Deployment
+from app.domain.job import Agent, Deployment, Item
 from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from app.ledger.keys import PageRef
@@ -32,6 +33,10 @@ class Gathered:
 
     finish: bool = False
     plan: bool = False
+
+
+class _ItemsGone(LookupError):
+    """A job's items have left the store."""
 
 
 class Gatherer:
@@ -121,13 +126,19 @@ class Gatherer:
 
     async def _keep_items(self, job_id: str) -> None:
         """Items that came with the job leave the store with it; a job that can be resumed needs them again."""
-        count = await self._ledger.item_count(job_id)
-        pages = [
-            await self._ledger.items(job_id, range(n, min(n + ITEMS_TOGETHER, count)))
-            for n in range(0, count, ITEMS_TOGETHER)
-        ]
-        if pages and all(pages):  # or others have ended the job meanwhile, and kept them
-            await asyncio.to_thread(write_items, self._results_dir, job_id, pages)
+        count, loop = await self._ledger.item_count(job_id), asyncio.get_running_loop()
+
+        def pages() -> Iterator[list[Item]]:
+            for first in range(0, count, ITEMS_TOGETHER):
+                numbers = range(first, min(first + ITEMS_TOGETHER, count))
+                page = asyncio.run_coroutine_threadsafe(self._ledger.items(job_id, numbers), loop).result()
+                if not page:
+                    raise _ItemsGone
+                yield page
+
+        if count:
+            with contextlib.suppress(_ItemsGone):  # others have ended the job meanwhile, and kept them
+                await asyncio.to_thread(write_items, self._results_dir, job_id, pages())
 
     async def announce(self, job_id: str) -> None:
         """Tell whoever waits for the job; the outbox forgets it afterwards."""

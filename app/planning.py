@@ -83,7 +83,7 @@ class Planner:
         self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int
     ) -> bool:
         cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
-        total = job.units // (len(job.spec.agents) * lane.dimensions * job.spec.replicates) * lane.units_per_item
+        total = job.items * lane.units_per_item
         first: int = cursor["position"]
         units = min(units, total - first)
         wanted = lane.items_of(first, units)

@@ -122,10 +122,11 @@ class Services:
         if (await self.ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
             return
         await asyncio.to_thread(set_aside, self._settings.results_dir, job.id)
-        if isinstance(job.spec.items, list) and not await self.ledger.item_count(job.id):
-            items = await asyncio.to_thread(read_items, self._settings.results_dir, job.id)
-            for first in range(0, len(items), ITEMS_TOGETHER):
-                await self.ledger.put_items(job.id, first, items[first : first + ITEMS_TOGETHER])
+        if isinstance(job.spec.items, list) and await self.ledger.item_count(job.id) < job.items:
+            pages, first = read_items(self._settings.results_dir, job.id, ITEMS_TOGETHER), 0
+            while page := await asyncio.to_thread(next, pages, None):
+                await self.ledger.put_items(job.id, first, page)
+                first += len(page)
 
     async def plan(self, job_id: str, lane: int) -> None:
         """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job."""

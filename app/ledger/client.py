@@ -96,7 +96,11 @@ COUNTERS = (
 
 def digest_of(job: EvaluationJob) -> str:
     """Equal for equal jobs, whatever the order of keys they were written in; the id and drawn defaults count."""
-    return hashlib.sha256(orjson.dumps(job.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)).hexdigest()
+    items = job.items if isinstance(job.items, list) else []
+    digest = hashlib.sha256()
+    for part in (job.model_copy(update={"items": []}) if items else job, *items):  # never all of it written out at once
+        digest.update(orjson.dumps(part.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS))
+    return digest.hexdigest()
 
 
 class LedgerClient:

@@ -111,6 +111,11 @@ class JobRecord:
     fingerprint: str | None
     resumed: int = 0
 
+    @property
+    def items(self) -> int:
+        """How many the job has."""
+        return self.units // (len(self.spec.agents) * len(self.spec.dimensions) * self.spec.replicates)
+
 
 class LaneState(NamedTuple):
     """Where planning stands: the cursor is None before the first page and '' at the end."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -26,10 +27,11 @@ def write_items(results_dir: str | Path, job_id: str, pages: Iterable[Sequence[I
             file.writelines(item.model_dump_json(exclude_defaults=True).encode() + b"\n" for item in page)
 
 
-def read_items(results_dir: str | Path, job_id: str) -> list[Item]:
-    """The items that were kept; raises FileNotFoundError."""
-    lines = (job_folder(results_dir, job_id) / _ITEMS).read_bytes().splitlines()
-    return [Item.model_validate_json(line) for line in lines]
+def read_items(results_dir: str | Path, job_id: str, together: int) -> Iterator[list[Item]]:
+    """The items that were kept, so many at a time; raises FileNotFoundError."""
+    with (job_folder(results_dir, job_id) / _ITEMS).open("rb") as file:
+        while page := [Item.model_validate_json(line) for line in islice(file, together)]:
+            yield page
 
 
 def set_aside(results_dir: str | Path, job_id: str) -> None:
