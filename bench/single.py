@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, governor_http, layers, pipeline, scale
+from bench import admission, governor_http, layers, pipeline, scale, starting
 
 Figures = Mapping[str, float]
 
@@ -32,6 +32,7 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     **pipeline.SCENARIOS,
     "layers": layers.layers,
     "million": scale.million,
+    "start": starting.starting,
     "admission": admission_costs,
     **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
 }

