@@ -7,6 +7,7 @@ answers at once, so that nothing but Dicast and the cores bound the pace.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ DIMENSIONS = 10
 TEXT = "The answer explains why the sky is blue, in words that a child could follow, and leaves nothing out. " * 6
 MILLION, SECOND_AFTER, CANCEL_AFTER = 1_000_000, 20_000, 50_000
 SECOND_UNITS = 3_000
+INLINE_ITEMS = 100_000
 SIZES = (1_000, 10_000, 100_000)
 MEMORY = ("store over its base, MB", "worker's peak, MB", "client's peak, MB")
 POOL = "wide"
@@ -149,6 +151,37 @@ def sized(units: int) -> Figures:
             watched.stop()
 
 
+def of_size(units: int) -> Callable[[], Figures]:
+    """The case of one size."""
+
+    def measure() -> Figures:
+        return sized(units)
+
+    measure.__doc__ = f"A job of {units:,} units, from submission to report."
+    return measure
+
+
+def inline() -> Figures:
+    """100,000 items that come with the job, submitted from Python: they lie in the store until its end."""
+    with _machine() as m:
+        base = int(m.redis.info("memory")["used_memory"])
+        command = [sys.executable, "-m", "bench.scale", str(INLINE_ITEMS)]
+        figures: Figures = json.loads(subprocess.check_output(command, cwd=ROOT, env=m.cluster.environ))
+        grown = int(m.redis.info("memory")["used_memory"]) - base
+        return {**figures, "store for an item of 600 bytes, bytes": grown / INLINE_ITEMS}
+
+
+def _submit_inline(items: int) -> None:
+    from app.celery import app  # noqa: PLC0415  reads the environment
+
+    job = a_job(agents=1, dimensions=1, pool=POOL)
+    job["items"] = [{"id": f"item-{n}", "text": f"{n}. {TEXT}"} for n in range(items)]
+    before, started = peak_mb(os.getpid()), time.monotonic()
+    app.submit(job)
+    took_s = time.monotonic() - started
+    print(json.dumps({"submission s": took_s, "client before, MB": before, "client's peak, MB": peak_mb(os.getpid())}))
+
+
 def million() -> Figures:
     """A job of 1,000,000 units: a second job comes after 20,000, and it is cancelled after 50,000."""
     with _machine() as m:
@@ -197,3 +230,7 @@ def _million(m: Machine, watched: Watched) -> Figures:
         "second job: share while it ran, %": 100 * SECOND_UNITS / (SECOND_UNITS + meanwhile),
         "left in the store, MB": watched.left_behind(),
     }
+
+
+if __name__ == "__main__":
+    _submit_inline(int(sys.argv[1]))

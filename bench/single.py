@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, governor_http, layers, pipeline, scale, starting
+from bench import admission, governor_http, layers, pipeline, scale, several, starting
 
 Figures = Mapping[str, float]
 
@@ -32,7 +32,10 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     **pipeline.SCENARIOS,
     "layers": layers.layers,
     "million": scale.million,
+    **{f"size-{units}": scale.of_size(units) for units in scale.SIZES},
+    "inline": scale.inline,
     "start": starting.starting,
+    "workers": several.workers,
     "admission": admission_costs,
     **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
 }
