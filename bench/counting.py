@@ -232,7 +232,7 @@ def _calls() -> Iterator[Counter[str]]:
         yield counted
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def _job() -> dict[str, Any]:
