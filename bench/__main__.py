@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.cases import CASES, Measured
 from bench.contenders import ALL, ROOT
-from bench.pages import FOOT, HEAD, machine, sections
+from bench.pages import FOOT, GOALS, HEAD, commit, machine, sections
 from bench.pipeline import Machine
 from bench.report import markdown
 from bench.single import SINGLE
@@ -37,7 +37,7 @@ def main() -> None:
     names = given.only.split(",") if given.only else [*SINGLE, *CASES]
     who = given.who.split(",") if given.who else list(ALL)
     where, kept = _read()
-    if given.runs:
+    if given.runs and not kept:
         where = machine()
     if not given.add and given.runs:
         measured = {(name, contender) for name in names for contender in (who if name in CASES else ["dicast"])}
@@ -57,7 +57,7 @@ def main() -> None:
 
 def page(where: str, runs: Sequence[Mapping[str, Any]]) -> str:
     """The page of these runs on that machine."""
-    return markdown(runs, sections(), head=HEAD, machine=where, foot=FOOT, ours="dicast")
+    return markdown(runs, sections(), GOALS, head=HEAD, machine=where, foot=FOOT, ours="dicast")
 
 
 def _arguments() -> argparse.Namespace:
@@ -95,6 +95,7 @@ def _record(case: str, contender: str, measured: Measured) -> dict[str, Any]:
         "contender": contender,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "load": round(os.getloadavg()[0], 2),
+        "commit": commit(),
         "figures": {name: round(float(value), 4) for name, value in measured.figures.items()},
         "versions": dict(measured.versions),
         "curve": measured.curve,

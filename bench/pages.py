@@ -12,7 +12,7 @@ import psutil
 
 from bench.cases import CASES
 from bench.contenders import ALL
-from bench.report import Column, Section
+from bench.report import Column, Goal, Section
 from bench.single import SINGLE
 
 STEADY = (
@@ -54,6 +54,26 @@ PARTS = (
     Column("beat_mb", "beat"),
 )
 
+GOALS = (
+    Goal("steady-900", "dicast", "capacity_%", "capacity used, cold, 900 calls, %", 92, at_least=True),
+    Goal("steady-900", "dicast-warm", "capacity_%", "the same, warm, %", 92, at_least=True),
+    Goal("steady-3000", "dicast", "capacity_%", "capacity used, cold, 3,000 calls, %", 96, at_least=True),
+    Goal("ceiling", "dicast-told", "calls_per_s", "calls a second of one process", 250, at_least=True),
+    Goal("open", "dicast", "CPU ms/call", "worker's CPU, ms a call, 1,000 open", 3),
+    Goal("open", "dicast", "peak MB before the report", "worker with 1,000 open calls, MB", 180),
+    Goal("open-3000", "dicast", "peak MB before the report", "worker with 3,000 open calls, MB", 350),
+    Goal("million", "dicast", "store over its base, MB", "1,000,000 units: store over its base, MB", 100),
+    Goal("million", "dicast", "client's peak, MB", "client, MB", 150),
+    Goal("million", "dicast", "worker's peak with the report, MB", "worker, with the report, MB", 250),
+    Goal("million", "dicast", "slowest look at the progress, s", "slowest look at the progress, s", 2),
+    Goal("million", "dicast", "cancel: last new call after, s", "last new call after a cancel, s", 2),
+    Goal("million", "dicast", "second job: first result after, s", "first result of a second job, s", 5),
+    Goal("start", "dicast", "first result after submission, ms", "first result of a job, idle worker, ms", 150),
+    Goal("start", "dicast", "dicast --help, ms", "`dicast --help`, ms", 300),
+    Goal("start", "dicast", "celery -A app worker, ready after, s", "`celery -A app worker` ready, s", 2),
+    Goal("counts", "dicast", "commands to the store", "commands to the store for a unit", 12),
+)
+
 HEAD = """\
 # Benchmarks
 
@@ -83,14 +103,18 @@ the quota cut shows what happens then. The raw figures of every run are in [benc
 
 
 def machine() -> str:
-    """CPU, cores, memory, kernel, Python, commit."""
+    """CPU, cores, memory, kernel, Python."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     cores, memory = os.cpu_count(), psutil.virtual_memory().total / 2**30
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
     return (
         f"{model[1] if model else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()} "
-        f"{platform.release().split('-')[0]}, Python {platform.python_version()}, Dicast at {commit}"
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}"
     )
+
+
+def commit() -> str:
+    """Of Dicast, at which it is measured."""
+    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
 
 
 def sections() -> list[Section]:

@@ -33,6 +33,18 @@ class Section:
     plot: str = ""
 
 
+@dataclass(frozen=True)
+class Goal:
+    """What a figure of one contender is to be: `at_least` this, or at most."""
+
+    case: str
+    contender: str
+    figure: str
+    heading: str
+    bound: float
+    at_least: bool = False
+
+
 def summary(runs: Iterable[Run], case: str, contender: str) -> dict[str, Spread]:
     """Median and range of every number that all runs of one contender in one case have; empty without runs."""
     figures = [run["figures"] for run in runs if run["case"] == case and run["contender"] == contender]
@@ -54,39 +66,68 @@ def table(runs: Sequence[Run], section: Section) -> list[str]:
 
 
 def listing(runs: Sequence[Run], section: Section) -> list[str]:
-    """All figures of the one contender of a case."""
+    """All figures of the one contender of a case, and under what load and at which commit they were measured."""
     lines = [_row(["figure", "median (range)"]), _row(["---", "--:"])]
     for contender in section.labels:
-        lines += [_row([name, str(found)]) for name, found in summary(runs, section.case, contender).items()]
+        mine = [run for run in runs if run["case"] == section.case and run["contender"] == contender]
+        lines += [_row([name, str(found)]) for name, found in summary(mine, section.case, contender).items()]
+        lines.append(_row(["load", str(spread([run["load"] for run in mine]))]))
+        commits = dict.fromkeys(run["commit"] for run in mine if "commit" in run)
+        if commits:
+            lines.append(_row(["commit", ", ".join(commits)]))
     return lines
 
 
+def glance(runs: Sequence[Run], goals: Sequence[Goal]) -> list[str]:
+    """One row for each goal whose case was measured; by the median it is met or not."""
+    lines = [_row(["", "goal", "measured", "met", "case"]), _row(["---", "--:", "--:", "---", "---"])]
+    for goal in goals:
+        found = summary(runs, goal.case, goal.contender).get(goal.figure)
+        if found is not None:
+            met = found.mid >= goal.bound if goal.at_least else found.mid <= goal.bound
+            bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
+            lines.append(_row([goal.heading, bound, str(found), "yes" if met else "**no**", goal.case]))
+    return lines if len(lines) > 2 else []
+
+
 def losses(runs: Sequence[Run], section: Section, ours: str) -> list[str]:
-    """For each figure that can be better or worse, who beats the best of `ours` (a prefix of names) by the median."""
+    """Of each figure that can be better or worse, who beats the best of `ours` (a prefix of names) by the median; one
+    line, or none."""
     found = {name: summary(runs, section.case, name) for name in section.labels}
-    lines = []
+    parts = []
     for column in section.columns:
         mids = {name: column.better * of[column.figure].mid for name, of in found.items() if column.figure in of}
         mine = [mid for name, mid in mids.items() if name.startswith(ours)]
         better = [section.labels[name] for name, mid in mids.items() if mine and mid > max(mine)]
         if better:
-            lines.append(f"* {section.title}; {column.heading}: {'; '.join(better)}")
-    return lines
+            parts.append(f"**{column.heading}**: {'; '.join(better)}")
+    return [f"* {section.title}. {'. '.join(parts)}."] if parts else []
 
 
-def versions(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
-    """What each contender said it runs on; the last word counts."""
+def versions(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """Who ran on the same packages, by what they said these are; the last word counts."""
     found: dict[str, dict[str, str]] = {}
     for run in runs:
         found.setdefault(run["contender"], {}).update(run["versions"])
-    return found
+    shared: dict[str, list[str]] = {}
+    for contender, packages in found.items():
+        if packages:
+            names = ", ".join(f"{name} {number}" for name, number in packages.items())
+            shared.setdefault(names, []).append(contender)
+    return shared
 
 
-def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, machine: str, foot: str, ours: str) -> str:
+def markdown(
+    runs: Sequence[Run], sections: Sequence[Section], goals: Sequence[Goal] = (),
+    *, head: str, machine: str, foot: str, ours: str,
+) -> str:  # fmt: skip
     """The whole page. Sections without runs are left out; `ours` begins the names of those whom the page is about."""
     dates = sorted(run["at"][:10] for run in runs)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     lines = [head.strip(), "", f"Measured on {when}: {machine}.", ""]
+    seen = glance(runs, goals)
+    if seen:
+        lines += ["## At a glance", "", *seen, ""]
     for section in sections:
         present = [contender for contender in section.labels if summary(runs, section.case, contender)]
         if not present:
@@ -99,10 +140,8 @@ def markdown(runs: Sequence[Run], sections: Sequence[Section], *, head: str, mac
     lost = [line for section in sections for line in losses(runs, section, ours)]
     if lost:
         lines += ["## Where Dicast is beaten", "", "Who has the better median, whatever else they lose:", "", *lost, ""]
-    lines += ["## Versions", "", _row(["contender", "packages"]), _row(["---", "---"])]
-    for contender, packages in versions(runs).items():
-        if packages:
-            lines.append(_row([contender, ", ".join(f"{name} {number}" for name, number in packages.items())]))
+    lines += ["## Versions", "", _row(["packages", "contenders"]), _row(["---", "---"])]
+    lines += [_row([packages, ", ".join(contenders)]) for packages, contenders in versions(runs).items()]
     return "\n".join([*lines, "", foot.strip(), ""])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, governor_http, layers, pipeline, scale, several, starting
+from bench import admission, counts, governor_http, layers, pipeline, scale, several, starting
 
 Figures = Mapping[str, float]
 
@@ -18,6 +18,14 @@ def admission_costs() -> Figures:
             for measure in (admission.throughput, admission.handover)
             for name, value in asyncio.run(measure(url)).items()
         }
+
+
+def counts_of_a_unit() -> Figures:
+    """What one unit costs in things that can be counted, each unit a call of its own: `python -m bench.counts`."""
+    found = counts.counted()
+    rest = {name: n for name, n in found.items() if not name.startswith(counts.COMMANDS)}
+    within = found[counts.COMMANDS + counts.IN_SCRIPTS]
+    return {"commands to the store": counts.all_commands(found), "commands within its scripts": within, **rest}
 
 
 def _governed(scenario: Callable[[int], Mapping[str, object]]) -> Callable[[], Figures]:
@@ -36,6 +44,7 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     "inline": scale.inline,
     "start": starting.starting,
     "workers": several.workers,
+    "counts": counts_of_a_unit,
     "admission": admission_costs,
     **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report import Column, Section, listing, losses, markdown, summary, table, versions
+from bench.report import Column, Goal, Section, glance, listing, losses, markdown, summary, table, versions
 
 COLUMNS = (Column("wall_s", "wall, s", -1), Column("lost", "lost", 0))
 SECTION = Section("steady", "Steady", "About it.", "make it", {"a": "Anna", "b": "Bert", "c": "Carl"}, COLUMNS, "s.svg")
@@ -39,11 +39,28 @@ def test_a_row_for_whoever_has_runs_in_the_sections_order() -> None:
 
 
 def test_a_listing_has_every_figure() -> None:
-    assert listing(RUNS, SECTION)[2:] == [
-        "| wall_s | 1.50 (1.00–2.00) |",
-        "| lost | 1.50 (0.00–3.00) |",
-        "| wall_s | 4 |",
+    alone = Section("steady", "Steady", "", "", {"a": "Anna"}, ())
+    measured = [*RUNS, run("a", wall_s=3.0, lost=0) | {"commit": "abc"}]
+    assert listing(measured, alone)[2:] == [
+        "| wall_s | 2 (1–3) |",
+        "| lost | 0 (0–3) |",
+        "| load | 2 |",
+        "| commit | abc |",
     ]
+
+
+def test_goals_are_met_by_the_median_and_only_measured_ones_are_told() -> None:
+    goals = [
+        Goal("steady", "a", "wall_s", "wall, s", 1.5),
+        Goal("steady", "a", "lost", "lost", 2, at_least=True),
+        Goal("steady", "c", "lost", "lost", 0),
+        Goal("steady", "a", "cpu", "CPU", 0),
+    ]
+    assert glance(RUNS, goals)[2:] == [
+        "| wall, s | ≤ 1.5 | 1.50 (1.00–2.00) | yes | steady |",
+        "| lost | ≥ 2 | 1.50 (0.00–3.00) | **no** | steady |",
+    ]
+    assert glance(RUNS, goals[2:]) == []
 
 
 def test_the_page_says_when_where_and_by_which_command() -> None:
@@ -54,15 +71,18 @@ def test_the_page_says_when_where_and_by_which_command() -> None:
     assert page.startswith(f"# Head\n\n{when}\n\n## Steady\n\nAbout it.\n\n`make it`\n")
     assert "![Steady](s.svg)" in page
     assert "Never measured" not in page
-    assert page.endswith("| a | a-package 1.0 |\n\nFoot.\n")
+    assert page.endswith("| a-package 1.0 | a |\n\nFoot.\n")
 
 
 def test_who_is_better_than_the_best_of_ours() -> None:
-    assert losses(RUNS, SECTION, "b") == ["* Steady; wall, s: Anna"]
-    assert losses([*RUNS, run("b2", wall_s=0.5), run("c", wall_s=9.0)], SECTION, "b") == ["* Steady; wall, s: Anna"]
+    assert losses(RUNS, SECTION, "b") == ["* Steady. **wall, s**: Anna."]
+    assert losses([*RUNS, run("b2", wall_s=0.5), run("c", wall_s=9.0)], SECTION, "b") == [
+        "* Steady. **wall, s**: Anna."
+    ]
     assert losses([*RUNS, run("b", wall_s=0.5), run("b", wall_s=0.5)], SECTION, "b") == []
     assert losses(RUNS, SECTION, "nobody") == []
 
 
-def test_the_newest_versions_count() -> None:
-    assert versions([run("a"), run("a") | {"versions": {"a-package": "2.0"}}]) == {"a": {"a-package": "2.0"}}
+def test_the_newest_versions_count_and_who_shares_them_shares_a_row() -> None:
+    newer = run("a") | {"versions": {"a-package": "2.0"}}
+    assert versions([run("a"), newer, newer | {"contender": "b"}]) == {"a-package 2.0": ["a", "b"]}
