@@ -59,7 +59,7 @@ def table(runs: Sequence[Run], section: Section) -> list[str]:
     for contender, label in section.labels.items():
         found = summary(runs, section.case, contender)
         if found:
-            loads = [run["load"] for run in runs if run["case"] == section.case and run["contender"] == contender]
+            loads = _loads(runs, section.case, contender)
             cells = [str(found[column.figure]) if column.figure in found else "–" for column in section.columns]
             lines.append(_row([label, str(len(loads)), str(spread(loads)), *cells]))
     return lines
@@ -71,7 +71,7 @@ def listing(runs: Sequence[Run], section: Section) -> list[str]:
     for contender in section.labels:
         mine = [run for run in runs if run["case"] == section.case and run["contender"] == contender]
         lines += [_row([name, str(found)]) for name, found in summary(mine, section.case, contender).items()]
-        lines.append(_row(["load", str(spread([run["load"] for run in mine]))]))
+        lines.append(_row(["load", str(spread(_loads(mine, section.case, contender)))]))
         commits = dict.fromkeys(run["commit"] for run in mine if "commit" in run)
         if commits:
             lines.append(_row(["commit", ", ".join(commits)]))
@@ -80,13 +80,14 @@ def listing(runs: Sequence[Run], section: Section) -> list[str]:
 
 def glance(runs: Sequence[Run], goals: Sequence[Goal]) -> list[str]:
     """One row for each goal whose case was measured; by the median it is met or not."""
-    lines = [_row(["", "goal", "measured", "met", "case"]), _row(["---", "--:", "--:", "---", "---"])]
+    lines = [_row(["", "goal", "measured", "met", "case", "load"]), _row(["---", "--:", "--:", "---", "---", "--:"])]
     for goal in goals:
         found = summary(runs, goal.case, goal.contender).get(goal.figure)
         if found is not None:
             met = found.mid >= goal.bound if goal.at_least else found.mid <= goal.bound
             bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
-            lines.append(_row([goal.heading, bound, str(found), "yes" if met else "**no**", goal.case]))
+            load = spread(_loads(runs, goal.case, goal.contender))
+            lines.append(_row([goal.heading, bound, str(found), "yes" if met else "**no**", goal.case, str(load)]))
     return lines if len(lines) > 2 else []
 
 
@@ -143,6 +144,10 @@ def markdown(
     lines += ["## Versions", "", _row(["packages", "contenders"]), _row(["---", "---"])]
     lines += [_row([packages, ", ".join(contenders)]) for packages, contenders in versions(runs).items()]
     return "\n".join([*lines, "", foot.strip(), ""])
+
+
+def _loads(runs: Sequence[Run], case: str, contender: str) -> list[float]:
+    return [run["load"] for run in runs if run["case"] == case and run["contender"] == contender]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -57,8 +57,8 @@ def test_goals_are_met_by_the_median_and_only_measured_ones_are_told() -> None:
         Goal("steady", "a", "cpu", "CPU", 0),
     ]
     assert glance(RUNS, goals)[2:] == [
-        "| wall, s | ≤ 1.5 | 1.50 (1.00–2.00) | yes | steady |",
-        "| lost | ≥ 2 | 1.50 (0.00–3.00) | **no** | steady |",
+        "| wall, s | ≤ 1.5 | 1.50 (1.00–2.00) | yes | steady | 2 |",
+        "| lost | ≥ 2 | 1.50 (0.00–3.00) | **no** | steady | 2 |",
     ]
     assert glance(RUNS, goals[2:]) == []
 
