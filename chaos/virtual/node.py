@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import ResponseError
 
 import workers.nodes
-from app.domain.failure import FailureKind
-from app.domain.opinion import Usage
 from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
-from app.ledger.records import JobRecord, Token
-from app.planning import PageMessages, Planner
-from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from app.ledger.records import Token
+from app.planning import Planner
 from app.services import CLAIM_GRACE_S, Services
 from chaos.virtual.loop import NodeLoop
-from chaos.virtual.world import Chord, Message, World
+from chaos.virtual.messages import SimMessages
+from chaos.virtual.provider import CALL_TIMEOUT_S, SimProvider
+from chaos.virtual.wire import LOST, WIRE_S, Wire
+from chaos.virtual.world import Message, World
 from workers.admitted import Admitted
 from workers.gate import Gate
 from workers.nodes import BEACON_S
@@ -36,92 +34,12 @@ from workers.store.leases import LeaseStore
 from workers.store.scripts import script_text
 
 BURY = Path(workers.nodes.__file__).parent / "store" / "bury.lua"
-CALL_TIMEOUT_S = 20.0
 CALLS_MAX = 200
 LEASE_S = CALL_TIMEOUT_S + 10.0
 SLOTS = 8
 ANNOUNCE_EVERY_S = 1.0
 PULL_EVERY_S = 0.25
 IDLE_EVERY_S = 1.0
-WIRE_S = 0.004
-
-
-class Wire:
-    """A node's client of the store: every command travels, and so may be late, lost, or lost on the way back.
-
-    Keys with an expiry get it in virtual time. Scripts get the world's clock for an empty `now_ms`.
-    """
-
-    def __init__(self, world: World, node: Node) -> None:
-        self._world, self._node = world, node
-        self._scripts: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        command = getattr(self._world.client, name)
-        return lambda *args, **options: self.trip(lambda: command(*args, **options))
-
-    def set(self, key: str, value: str, *, px: int, nx: bool = False) -> Awaitable[Any]:
-        def act() -> Any:
-            done = self._world.client.set(key, value, nx=nx)
-            if done:
-                self._world.expiries[key] = self._world.now + px / 1000
-            return done
-
-        return self.trip(act)
-
-    def hget(self, key: str, field_: str) -> Awaitable[Any]:
-        if key == self._world.keys.clock:
-            return self.trip(lambda: self._world.now_ms)
-        return self.trip(lambda: self._world.client.hget(key, field_))
-
-    def time(self) -> Awaitable[Any]:
-        return self.trip(lambda: divmod(self._world.now_ms * 1000, 1_000_000))
-
-    def register_script(self, text: str) -> Callable[..., Awaitable[Any]]:
-        script = self._world.client.register_script(text)
-
-        def call(keys: list[str], args: list[Any] | None = None) -> Awaitable[Any]:
-            return self.trip(lambda: script(keys=keys, args=self._dated(list(args or ()))))
-
-        return call
-
-    def _dated(self, args: list[Any]) -> list[Any]:
-        return [self._world.now_ms, *args[1:]] if args and args[0] == "" else args
-
-    def pipeline(self, transaction: bool = False) -> Any:
-        pipe = self._world.client.pipeline(transaction=transaction)
-        execute = cache(pipe.execute)  # sent again, it says the same again
-        pipe.execute = lambda: self.trip(execute)
-        return pipe
-
-    async def trip(self, act: Callable[[], Any]) -> Any:
-        """There and back. The command is one step; a node that dies meanwhile never hears of it."""
-        world, node = self._world, self._node
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        trouble = world.now < node.cut_until
-        if (trouble and world.chance.random() < 0.7) or world.chance.random() < world.odds.store_error:
-            world.later(world.chance.uniform(0.01, 2.0 if trouble else 0.05), lambda: node.deliver(answer, _LOST))
-            return await answer
-
-        def arrive() -> None:
-            world.commands += 1
-            try:
-                result: Any = act()
-            except ResponseError as error:
-                world.fail(f"I15: a script failed: {error}")
-                result = _LOST
-            if world.now < node.cut_until or world.chance.random() < world.odds.answer_lost:
-                if world.chance.random() < 0.5:  # redis-py sends the command again by itself
-                    world.later(world.chance.uniform(0.01, 0.1), arrive)
-                    return
-                result = _LOST
-            world.later(world.chance.uniform(0, WIRE_S), lambda: node.deliver(answer, result))
-
-        world.later(world.chance.uniform(0, WIRE_S), arrive)
-        return await answer
-
-
-_LOST = object()
 
 
 @dataclass
@@ -183,8 +101,9 @@ class Node:
         self.ledger = Ledger(
             self.wire, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
         )
+        provider, self.messages = SimProvider(world, self, name), SimMessages(world)
         self.judge = Judge(
-            self.ledger, provider=lambda _: self, model=lambda _: "m",
+            self.ledger, provider=lambda _: provider, model=lambda _: "m",
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             epoch=lambda: 0,
@@ -195,7 +114,7 @@ class Node:
         )
         self.planner = Planner(
             self.ledger,
-            self._page,
+            self.messages.page,
             self._pool_limit,
             window_s=2.0,
             page_max=shape["page_max"],
@@ -203,7 +122,7 @@ class Node:
         )
         self.services = SimServices(self, world.limit)
         self.housekeeper = Housekeeper(
-            self.ledger, self, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
+            self.ledger, self.messages, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
             govern=self._nothing, store=lambda: (0, ""), works_on=self.judge.works_on,
             lost=self._mourn, adopt=self._nothing, recall=self._nothing,
         )  # fmt: skip
@@ -247,7 +166,7 @@ class Node:
         def settle() -> None:
             if answer.done():
                 return
-            if result is _LOST:
+            if result is LOST:
                 answer.set_exception(StoreConnectionError("simulated"))
             else:
                 answer.set_result(result)
@@ -344,11 +263,11 @@ class Node:
                 for follower in outcome.follow_ups:
                     if request.message.header:
                         self.world.chords[str(ref)].size += 1
-                    self._send(job, ref, follower, header=request.message.header)
+                    self.messages.send(job, ref, follower, header=request.message.header)
             if outcome.plan:
-                await self.plan(job_id, lane)
+                await self.messages.plan(job_id, lane)
             if outcome.gather:
-                await self.gather(ref)
+                await self.messages.gather(ref)
             if counts:
                 await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
                 self.world.ended(ref, Message("gather", tuple(ref)))
@@ -388,51 +307,12 @@ class Node:
                 if gathered.plan:
                     await self.services.plan(job_id, lane)
                 if gathered.finish:
-                    await self.finish(job_id)
+                    await self.messages.finish(job_id)
             case "finish", (job_id,):
                 if await self.gatherer.finish(job_id):
                     self.world.completions[job_id] += 1
 
-    # ------------------------------------------------------------------ what the product calls `Messages`
-    async def _wired(self) -> None:
-        await asyncio.sleep(self.world.chance.uniform(0, 2 * WIRE_S))
-
-    async def _page(self, job: JobRecord, page: PageMessages) -> None:
-        """The header first, the chord's size with it; a planner may die in the middle."""
-        self.world.chords[str(page.ref)] = Chord(len(page.tokens))
-        for n, token in enumerate(page.tokens):
-            if n % 4 == 0:
-                await self._wired()
-            self._send(job, page.ref, token, header=True)
-
-    def _send(self, job: JobRecord, ref: PageRef, token: Token, *, header: bool) -> None:
-        pool = self.world.chance.choice(job.lanes[ref.lane].pools)
-        self.world.publish(pool, Message("judge", (*ref, str(token)), header))
-
-    async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
-        await self._wired()
-        self._send(job, ref, token, header=True)
-
-    async def start(self, job_id: str) -> None:
-        await self._wired()
-        self.world.publish("control", Message("start", (job_id,)))
-
-    async def gather(self, ref: PageRef) -> None:
-        await self._wired()
-        self.world.publish("control", Message("gather", tuple(ref)))
-
-    async def plan(self, job_id: str, lane: int) -> None:
-        await self._wired()
-        self.world.publish("control", Message("plan", (job_id, lane)))
-
-    async def finish(self, job_id: str) -> None:
-        await self._wired()
-        self.world.publish("control", Message("finish", (job_id,)))
-
-    async def queues_empty(self, pools: Collection[str]) -> bool:
-        await self._wired()
-        return not any(self.world.queues[pool] for pool in pools)
-
+    # ------------------------------------------------------------------ what is told
     async def _pool_limit(self, _pool: str) -> int:
         return self.world.limit
 
@@ -440,51 +320,3 @@ class Node:
         told = orjson.dumps(report, option=orjson.OPT_SORT_KEYS)
         if self.world.announced.setdefault(job_id, told) != told:
             self.world.fail(f"I2: two reports of job {job_id}")
-
-    # ------------------------------------------------------------------ what the product calls `Provider`
-    structured_output = True
-
-    async def complete(self, request: ChatRequest) -> ChatReply:
-        world = self.world
-        number = world.call(self.name, f"{request.system} {request.user}")
-        call, odds = world.calls[number], world.odds
-        fate = world.chance.random()
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        result: Any = "good"
-        if fate < odds.refuse:
-            result = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=1.0)
-        elif fate < odds.refuse + odds.spoil:
-            result = "spoilt"
-        elif fate < odds.refuse + odds.spoil + odds.hang:
-            result = None
-        else:
-            call.good = True
-
-        def end() -> None:
-            if number in world.open:
-                world.hang_up(number)
-                if call.good:
-                    world.good.update(call.units)
-                if result is not None:
-                    self.deliver(answered, result)
-
-        # Even one that hangs is cut by the provider in the end: nobody can do it for a frozen caller.
-        world.later(world.chance.uniform(0.1, 3.0) if result is not None else CALL_TIMEOUT_S + 5, end)
-        try:
-            reply = await answered
-        finally:
-            world.hang_up(number)
-        if isinstance(reply, ProviderFailure):
-            raise reply
-        return ChatReply(_answer(call.units, reply == "good", request), "m", Usage(), structured=True)
-
-    async def close(self) -> None: ...
-
-
-def _answer(units: list[tuple[int, int, int]], good: bool, request: ChatRequest) -> str:
-    opinion = {"argument": "so", "cited_evidence": [], "score": 5}
-    if not good:
-        return "{"
-    if request.schema is not None and "opinions" in orjson.dumps(request.schema).decode():
-        return orjson.dumps({"opinions": [{"criterion_id": f"d{d}", **opinion} for _, _, d in units]}).decode()
-    return orjson.dumps(opinion).decode()

@@ -17,7 +17,8 @@ from app.domain.job import EvaluationJob
 from app.domain.plan import lanes
 from app.ledger.client import JobState, LedgerClient
 from app.ledger.keys import LedgerKeys
-from chaos.virtual.node import CALL_TIMEOUT_S, Node
+from chaos.virtual.node import Node
+from chaos.virtual.provider import CALL_TIMEOUT_S
 from chaos.virtual.world import Message, Odds, World
 from tests.workers.pools import parameters
 
