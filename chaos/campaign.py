@@ -1,4 +1,4 @@
-"""Runs drawn from the catalogue, two installations side by side, and the table of what came of them."""
+"""Runs drawn from the catalogue, on installations side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import multiprocessing
 import queue
 import random
 import shutil
-import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +65,7 @@ def work(todo: Any, done: Any, clocks: str, keep: str | None) -> None:
             verdict = perform(place, [CATALOGUE[name] for name in names], seed)
             place.heal()
         except Exception as error:
-            verdict = Verdict("+".join(names), seed, [f"harness: {type(error).__name__}: {error}"], "", -1, 0, 0, 0)
+            verdict = Verdict("+".join(names), seed, [f"harness: {type(error).__name__}: {error}"], -1, 0, 0, 0)
         done.put(verdict)
         if verdict.violations and place is not None:
             put_away(place, f"{verdict.fault}-{verdict.seed}" if keep else None, keep)
@@ -75,7 +73,7 @@ def work(todo: Any, done: Any, clocks: str, keep: str | None) -> None:
     if place is not None:
         busy = place.idle_cpu()
         if busy > IDLE_CPU:
-            done.put(Verdict("idle", 0, [f"I11: an idle worker takes {busy:.0%} of a core"], "", 0, 0, 0, 0))
+            done.put(Verdict("idle", 0, [f"I11: an idle worker takes {busy:.0%} of a core"], 0, 0, 0, 0))
         put_away(place, None, keep)
     done.put(None)
 
@@ -111,7 +109,7 @@ def campaign(
                 running -= 1
                 continue
             verdicts.append(verdict)
-            if verbose or (verdict.violations and not verdict.missing):
+            if verbose or verdict.violations:
                 told = "; ".join(verdict.violations) or "holds"
                 print(
                     f"[{len(verdicts)}/{len(plan)} {time.monotonic() - began:.0f} s] {verdict.fault} seed"
@@ -126,28 +124,6 @@ def campaign(
             if worker.is_alive():
                 worker.terminate()
     return verdicts
-
-
-def table(verdicts: Iterable[Verdict]) -> str:
-    """Markdown: fault, rows, runs, violations, repeated calls, recovery."""
-    by_fault: dict[str, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        by_fault["two faults" if "+" in verdict.fault else verdict.fault].append(verdict)
-    lines = [
-        "| fault | rows | runs | violations | calls repeated | to the end of the job, s: median / max |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, found in sorted(by_fault.items()):
-        times = [v.recovery_s for v in found if v.recovery_s >= 0]
-        bad = sum(bool(v.violations) for v in found)
-        missing = next((v.missing for v in found if v.missing), "")
-        lines.append(
-            f"| {name.replace('_', ' ')} | {CATALOGUE[name].rows if name in CATALOGUE else ''} | {len(found)} | {bad}"
-            + (f" (expected: no {missing} yet)" if missing and bad else "")
-            + f" | {sum(v.repeated for v in found)} | "
-            + (f"{statistics.median(times):.1f} / {max(times):.1f} |" if times else "- |")
-        )
-    return "\n".join(lines)
 
 
 def faults_named(names: str) -> Sequence[Fault]:

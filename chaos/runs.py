@@ -20,21 +20,19 @@ OPEN_BEFORE_S = 0.4
 
 @dataclass(frozen=True)
 class Fault:
-    """One row of the catalogue. `inject` spoils and heals again; it returns when nothing is spoilt any more.
+    """One entry of the catalogue. `inject` spoils and heals again; it returns when nothing is spoilt any more.
 
-    rows         of the list of faults that it stands for
+    what         happens, in a sentence
     deadline_s   from healing to the end of the job
     weight       how often it is drawn
     bad_answers  the provider misbehaves: units may fail for good
     cancels      the job may end cancelled
     forgets      the store loses the job: it is submitted again
     loose_log    leases may run out under a silent worker, so that logs alone do not prove the cap
-    short        whether calls are cut short enough that workers recover by call deadlines
-    missing      the mechanism that this waits for, as long as the product does not have it
     """
 
     name: str
-    rows: str
+    what: str
     inject: Callable[[Run], None]
     deadline_s: float = 30.0
     weight: int = 4
@@ -42,7 +40,6 @@ class Fault:
     cancels: bool = False
     forgets: bool = False
     loose_log: bool = False
-    missing: str = ""
 
 
 @dataclass
@@ -106,7 +103,6 @@ class Verdict:
     fault: str
     seed: int
     violations: list[str]
-    missing: str
     recovery_s: float
     seconds: float
     calls: int
@@ -151,7 +147,6 @@ def perform(place: Installation, faults: Sequence[Fault], seed: int) -> Verdict:
         fault="+".join(f.name for f in faults),
         seed=seed,
         violations=violations,
-        missing="; ".join(f.missing for f in faults if f.missing),
         recovery_s=recovery_s,
         seconds=time.monotonic() - began,
         calls=stats["calls"],
