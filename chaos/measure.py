@@ -1,6 +1,6 @@
 """Recovery times on one machine, with the product's own clocks. Every figure is the median of the runs, with its range.
 
-    python -m chaos.measure [--only kill,restart,reset,freeze,stop,rate] [--runs 20]
+    python -m chaos.measure [--only kill,restart,reset,freeze,stop,rate,room] [--runs 20]
 
 kill      kill -9 of a worker with 50 calls open and 50 units waiting, another alive: seconds until the next call, until
           50 are open again, and calls made twice
@@ -10,6 +10,7 @@ freeze    a worker is frozen for two minutes, and goes on: most calls open at th
 stop      SIGTERM while the store is away and calls are open: seconds until every worker has ended
 rate      a pool of 300 requests a minute, a worker killed, the store restarted, connections reset: most calls that
           arrived in any 60 s and in any 10 s
+room      1,000 small jobs: keys in the store when they have ended, and when all that ends by itself has ended
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from app.ledger.client import JobState
 from chaos.installation import POOLS, Installation, a_job
 from chaos.invariants import provider_log
 from tests.e2e.cluster import Worker, until
@@ -34,6 +36,7 @@ from tests.e2e.cluster import Worker, until
 OPEN = 50
 FREEZE_S = 120.0
 RPM = 300
+JOBS = 1000
 
 
 def measure_kill(runs: int) -> None:
@@ -180,6 +183,56 @@ def measure_rate(runs: int) -> None:
         tell(f"{RPM} requests a minute, three faults: most calls in any 10 s", moment)
 
 
+def measure_room(runs: int) -> None:
+    """Jobs of two units. What is left of the first is what any installation keeps that has worked."""
+
+    def let_time_pass() -> None:
+        """Take away every key that ends by itself; living nodes make their own again."""
+        client = place.store.client
+        mortal = [key for key in client.scan_iter(count=1000) if client.ttl(key) >= 0]
+        client.delete(*mortal)
+
+    def small(job_id: str) -> str:
+        job = a_job(random.Random(1), job_id)
+        job["items"], job["agents"], job["dimensions"] = job["items"][:2], job["agents"][:1], job["dimensions"][:1]
+        return place.cluster.submit(job)
+
+    def at_rest() -> bool:
+        app, client = place.cluster.app, place.store.client
+        return not any(client.exists(app.keys.at(name)) for name in ("unfinished", "outbox", "leases"))
+
+    with Place() as place:
+        place.provider.control(latency=0.01, sigma=0.0, reset=True)
+        before, ended, after, seconds = [], [], [], []
+        for run in range(runs):
+            place.cluster.report(small(f"room-{run}-first"))
+            until(at_rest, "rest")
+            let_time_pass()
+            before.append(immortal(place))
+            began = time.monotonic()
+            jobs = [small(f"room-{run}-{n}") for n in range(JOBS)]
+            until(at_rest, "all jobs end", 600)
+            seconds.append(time.monotonic() - began)
+            assert all(place.cluster.app.ledger.status(job).state is JobState.COMPLETED for job in jobs)
+            ended.append(int(place.store.client.dbsize()))
+            let_time_pass()
+            after.append(immortal(place))
+        tell(f"{JOBS:,} small jobs: until all had ended, s", seconds)
+        tell(f"{JOBS:,} small jobs: keys before", before)
+        tell(f"{JOBS:,} small jobs: keys when they had ended, their records and reports included", ended)
+        tell(f"{JOBS:,} small jobs: keys when what ends by itself had ended", after)
+
+
+def immortal(place: Installation) -> int:
+    """Keys that do not end by themselves, when everybody is at rest: the least of a few looks."""
+    client = place.store.client
+    looks = []
+    for _ in range(5):
+        looks.append(sum(client.ttl(key) == -1 for key in client.scan_iter(count=1000)))
+        time.sleep(0.3)
+    return min(looks)
+
+
 def most_within(times: Sequence[float], seconds: float) -> int:
     """The most of these ascending times in any window."""
     first, most = 0, 0
@@ -234,6 +287,7 @@ MEASURES: dict[str, tuple[Callable[[int], None], int]] = {
     "freeze": (measure_freeze, 3),
     "stop": (measure_stop, 5),
     "rate": (measure_rate, 2),
+    "room": (measure_room, 1),
 }
 
 

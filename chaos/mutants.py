@@ -136,6 +136,12 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "a finished job's items stay in the store",
+        "app/ledger/complete.lua",
+        "redis.call('DEL', KEYS[2], KEYS[3])",
+        "redis.call('DEL', KEYS[3])",
+    ),
+    Mutant(
         "a completion is announced only by who made it",
         "app/ledger/complete.lua",
         "redis.call('SADD', KEYS[6], ARGV[2])",
