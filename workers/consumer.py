@@ -35,7 +35,7 @@ from workers.refusals import reconnect_when_refused
 from workers.signing import is_signed
 from workers.store.connection import AsyncStoreClient, connect, connect_async
 from workers.store.leases import LeaseStore
-from workers.taking import take_in_batches
+from workers.taking import InHand, take_in_batches
 from workers.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
         self._channels: list[Any] = []
+        self._in_hand: InHand = []
         self._prefetches: list[Prefetch] = []
         self._serving = False
         self._events_due = False
@@ -171,7 +172,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             in_store = isinstance(channel, RedisChannel)
             if in_store:
                 batch_acks(channel)
-                take_in_batches(channel, gate.room, self._quarantine.add)
+                take_in_batches(channel, gate.room, self._quarantine.add, self._in_hand)
             consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
             if in_store:
                 consumer.consume()

@@ -1,13 +1,17 @@
 """Messages taken from a queue several at a time, noted as unacknowledged in the same step.
 
-    take_in_batches(channel, gate.room, quarantine.add)       # a channel of `batch_acks`
+    take_in_batches(channel, gate.room, quarantine.add, in_hand)       # a channel of `batch_acks`
 
 kombu pops one message in each turn of its hub and notes it in a transaction over a client made for it. Here the pop
 only wakes; one script takes what there is room for. What is no message at all is set aside.
+
+A message that was popped and could not be noted, because the server went away in between, is nowhere but in this
+process: it stays in `in_hand`, and the next channel puts it back.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,30 +22,41 @@ from typing import Any
 from workers.quarantine import read_message
 from workers.store.scripts import script_text
 
+logger = logging.getLogger(__name__)
+
 Refuse = Callable[[str, str, bytes], None]
+InHand = list[tuple[bytes, bytes]]
+"""The keys of queues and messages that were popped from them."""
 
 _TAKE = script_text(Path(__file__).parent / "store" / "take.lua")
 
 
-def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse) -> None:
+def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> None:
     """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
 
-    `refuse(queue, reason, message)` is called for what cannot be read.
+    `refuse(queue, reason, message)` is called for what cannot be read. `in_hand` outlives the channel. A message whose
+    noting was done, and only the answer lost, comes twice.
     """
     client = channel._create_client()
+    while in_hand:
+        client.rpush(*in_hand[-1])
+        logger.warning("a message popped from %s before the broker went away is put back", in_hand.pop()[0].decode())
     take = client.register_script(_TAKE)
     channel.qos.can_consume = lambda: room() > 0
-    channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse)
+    channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse, in_hand)
 
 
-def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse) -> bool:
+def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> bool:
     popped = _popped(channel)
     if not popped:
         raise Empty
     key, first = popped
     queue = key.decode().rsplit(channel.sep, 1)[0]
     keys = [key, channel.unacked_key, channel.unacked_index_key]
-    for raw in take(keys=keys, args=[time.time(), first, max(0, room() - 1)]):
+    in_hand.append((key, first))
+    taken = take(keys=keys, args=[time.time(), first, max(0, room() - 1)])
+    in_hand.remove((key, first))
+    for raw in taken:
         payload = read_message(raw)
         if payload is None:
             refuse(queue, "unreadable", raw)

@@ -7,7 +7,8 @@ import pytest
 from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport.redis import QoS
 
-from tests.workers.pool_harness import Server, unique
+from tests.e2e.cluster import until
+from tests.workers.pool_harness import DEADLINE_S, Server, unique
 from workers.acknowledgement import batch_acks
 from workers.taking import take_in_batches
 
@@ -23,12 +24,16 @@ class Taker:
     """A channel that takes from one queue, turn by turn, without a hub."""
 
     def __init__(self, server, room=8):
-        self.redis, self.room, self.bodies, self.refused = server.client, room, [], []
+        self.redis, self.room, self.bodies, self.refused, self.in_hand = server.client, room, [], [], []
         self.queue = Queue(unique("q"))
-        self.connection = Connection(f"redis+socket://{server.socket}", transport_options={"brpop_timeout": 0.1})
+        self.socket = server.socket
+        self.connect()
+
+    def connect(self):
+        self.connection = Connection(f"redis+socket://{self.socket}", transport_options={"brpop_timeout": 0.1})
         self.channel = self.connection.channel()
         batch_acks(self.channel)
-        take_in_batches(self.channel, lambda: self.room, lambda *facts: self.refused.append(facts))
+        take_in_batches(self.channel, lambda: self.room, lambda *facts: self.refused.append(facts), self.in_hand)
         consumer = Consumer(self.channel, [self.queue], on_message=lambda m: self.bodies.append(m.payload))
         consumer.consume()
         self.channel.client.connection = self.channel.client.connection_pool.get_connection()  # as kombu's poller does
@@ -95,6 +100,23 @@ def test_what_is_put_back_comes_again(taker):
         taker.channel.qos.restore_by_tag(tag.decode() if isinstance(tag, bytes) else tag)
     assert taker.unacked() == {}
     assert sorted(taker.turn()) == ["a", "b"]
+
+
+def test_what_was_popped_and_not_noted_is_put_back_by_the_next_channel(server, taker):
+    """A server that goes away between pop and note loses no message of a living process."""
+    taker.publish("a", "b")
+    taker.channel._brpop_start(timeout=0.1)
+    until(lambda: server.client.llen(taker.queue.name) == 1, "the first is popped", DEADLINE_S)
+    server.stop()
+    with pytest.raises(taker.channel.connection_errors):
+        taker.channel.handlers["BRPOP"]()
+    taker.connection.collect()
+    server.start()
+    assert server.client.llen(taker.queue.name) == 1
+    taker.connect()
+    assert taker.turn() == ["a", "b"]
+    assert len(taker.unacked()) == 2
+    assert taker.in_hand == []
 
 
 @pytest.mark.parametrize("garbage", ["\x00\xff", "{", "[]", '"text"', '{"properties": {}}', '{"properties": 7}', "nul"])
