@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
 
 from app.domain.deployments import Choice
@@ -38,9 +38,9 @@ FINISH_JOB = "dicast.finish_job"
 HOUSEKEEPING = "dicast.housekeeping"
 GOVERNOR = "dicast.governor"
 
-BROKER_TROUBLE = (OperationalError, RedisError, OSError, AttributeError)
-"""What publishing raises while the broker is away. kombu's own `AttributeError` is that of a connection which another
-thread has found broken, and closed, in between."""
+BROKER_TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError, AttributeError)
+"""What publishing raises while the broker is away, one message or a batch. kombu's own `AttributeError` is that of a
+connection which another thread has found broken, and closed, in between."""
 BROKER_AWAY_MAX_S, BROKER_PAUSE_S = 60.0, 0.5
 
 CHARS_PER_TOKEN = 4

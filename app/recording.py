@@ -95,13 +95,16 @@ def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[Result]) 
     return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
 
 
-async def patiently(operation: Callable[[], Awaitable[T]]) -> T:
-    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat."""
+async def patiently(
+    operation: Callable[[], Awaitable[T]], away: tuple[type[Exception], ...] = (RedisError, OSError)
+) -> T:
+    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat. `away` are the
+    errors that tell of it; where files are written, an `OSError` may be theirs."""
     pause_s = 0.05
     while True:
         try:
             return await operation()
-        except (RedisError, OSError) as error:
+        except away as error:
             logs.store_away(error)
             await asyncio.sleep(pause_s)
             pause_s = min(STORE_PAUSE_MAX_S, pause_s * 2)

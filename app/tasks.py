@@ -24,7 +24,11 @@ from app.celery import app
 from app.ledger.keys import PageRef
 from app.ledger.records import Token
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE
+from app.recording import patiently
 from app.services import services
+
+STORE_AWAY = (RedisError,)
+"""Control work waits for the store: given up, it would be found again by the housekeeping only, half a minute later."""
 
 
 class Evaluate(Task):  # type: ignore[misc]
@@ -48,7 +52,7 @@ class Evaluate(Task):  # type: ignore[misc]
 async def evaluate(self: Any, job_id: str) -> None:
     """Start a job. The task's result is stored when the job completes: that is what `.get()` waits for."""
     try:
-        await services().start(job_id)
+        await patiently(lambda: services().start(job_id), STORE_AWAY)
     except (RedisError, OSError, KombuError) as error:
         # A failure would be the job's result, though the housekeeping starts it again.
         logs.store_away(error, job=job_id)
@@ -97,21 +101,21 @@ async def judge_batch(self: Any, job_id: str, lane: int, page: int, token: str, 
 
 @app.task(name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)
 async def gather_page(job_id: str, lane: int, page: int) -> None:
-    gathered = await services().gatherer.gather(PageRef(job_id, lane, page))
+    gathered = await patiently(lambda: services().gatherer.gather(PageRef(job_id, lane, page)), STORE_AWAY)
     if gathered.plan:
-        await services().plan(job_id, lane)
+        await patiently(lambda: services().plan(job_id, lane), STORE_AWAY)
     if gathered.finish:
         await services().messages.finish(job_id)
 
 
 @app.task(name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
 async def plan_lane(job_id: str, lane: int) -> None:
-    await services().plan(job_id, lane)
+    await patiently(lambda: services().plan(job_id, lane), STORE_AWAY)
 
 
 @app.task(name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)
 async def finish_job(job_id: str) -> None:
-    await services().gatherer.finish(job_id)
+    await patiently(lambda: services().gatherer.finish(job_id), STORE_AWAY)
 
 
 @app.task(name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)

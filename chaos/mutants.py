@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 COPIED = ("app", "workers", "config", "tests", "chaos", "pyproject.toml")
 FAST_TESTS = (
     "tests/ledger", "tests/workers/test_leases.py", "tests/workers/test_nodes.py", "tests/workers/test_reaper.py",
-    "tests/workers/test_bootsteps.py", "tests/test_tasks.py", "tests/chaos/test_virtual.py",
+    "tests/workers/test_bootsteps.py", "tests/workers/test_taking.py", "tests/test_tasks.py", "tests/test_messages.py", "tests/chaos/test_virtual.py",
 )  # fmt: skip
 DEADLINE_S = 240
 
@@ -273,6 +273,24 @@ MUTANTS = (
         "app/ledger/open_page.lua",
         "if ARGV[10] ~= '' and",
         "if false and",
+    ),
+    Mutant(
+        "control work is given up while the store is away",
+        "app/tasks.py",
+        "STORE_AWAY = (RedisError,)",
+        "STORE_AWAY = ()",
+    ),
+    Mutant(
+        "a page whose batch met a broker that went away is given up",
+        "app/messages.py",
+        "(OperationalError, BatchPublishError, ",
+        "(OperationalError, ",
+    ),
+    Mutant(
+        "a message that was popped and not noted is forgotten",
+        "workers/taking.py",
+        "    in_hand.append((key, first))\n",
+        "    pass\n",
     ),
     Mutant("a unit that waits counts for its chord", "app/tasks.py", "        self.request.chord = None\n", ""),
 )

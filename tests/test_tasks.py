@@ -1,5 +1,6 @@
 """What the tasks promise to the broker, whatever the configuration says."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +8,9 @@ from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 from redis.exceptions import ReadOnlyError
 
+from app.gathering import Gathered
 from app.judging import Outcome
-from app.tasks import _judge, evaluate, judge_batch, judge_dimension
+from app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
 
 
 @pytest.mark.parametrize("task", [judge_batch, judge_dimension])
@@ -17,7 +19,7 @@ def test_a_units_message_is_acknowledged_after_its_work(task):
     assert task.gated
 
 
-@pytest.mark.parametrize("error", [ConnectionError, ReadOnlyError, OperationalError])
+@pytest.mark.parametrize("error", [ConnectionError, OperationalError])
 async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     """What is raised here would be what `.get()` gives to the caller, though the job will run."""
 
@@ -28,6 +30,24 @@ async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     monkeypatch.setattr("app.tasks.services", Away)
     with pytest.raises(Ignore):
         await evaluate.run("j")
+
+
+@pytest.mark.parametrize("task", [evaluate, plan_lane, gather_page, finish_job], ids=lambda task: task.name)
+async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
+    """Given up, it would be found again half a minute later."""
+    attempts = []
+
+    async def verb(*_):
+        attempts.append(_)
+        if len(attempts) < 3:
+            raise ReadOnlyError
+        return Gathered()
+
+    gatherer = SimpleNamespace(gather=verb, finish=verb)
+    monkeypatch.setattr("app.tasks.services", lambda: SimpleNamespace(start=verb, plan=verb, gatherer=gatherer))
+    with contextlib.suppress(Ignore):
+        await task.run(*{evaluate: ["j"], plan_lane: ["j", 0], gather_page: ["j", 0, 0], finish_job: ["j"]}[task])
+    assert len(attempts) == 3
 
 
 @pytest.mark.parametrize("counts", [True, False])

@@ -21,6 +21,7 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Token
 from app.planning import Planner
+from app.recording import patiently
 from app.services import CLAIM_GRACE_S, Services
 from chaos.virtual.loop import NodeLoop
 from chaos.virtual.messages import SimMessages
@@ -283,7 +284,7 @@ class Node:
             request.lease.release()
 
     async def _control(self, tag: int, message: Message) -> None:
-        """As Celery does it: a task that fails is acknowledged, too."""
+        """As app.tasks and Celery do it: a task that fails is acknowledged, too."""
         try:
             await self._do(message)
         except StoreConnectionError as error:
@@ -299,17 +300,17 @@ class Node:
     async def _do(self, message: Message) -> None:
         match message.name, message.args:
             case "start", (job_id,):
-                await self.services.start(job_id)
+                await patiently(lambda: self.services.start(job_id))
             case "plan", (job_id, lane):
-                await self.services.plan(job_id, lane)
+                await patiently(lambda: self.services.plan(job_id, lane))
             case "gather", (job_id, lane, page):
-                gathered = await self.gatherer.gather(PageRef(job_id, lane, page))
+                gathered = await patiently(lambda: self.gatherer.gather(PageRef(job_id, lane, page)))
                 if gathered.plan:
-                    await self.services.plan(job_id, lane)
+                    await patiently(lambda: self.services.plan(job_id, lane))
                 if gathered.finish:
                     await self.messages.finish(job_id)
             case "finish", (job_id,):
-                if await self.gatherer.finish(job_id):
+                if await patiently(lambda: self.gatherer.finish(job_id)):
                     self.world.completions[job_id] += 1
 
     # ------------------------------------------------------------------ what is told
