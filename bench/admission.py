@@ -84,7 +84,8 @@ async def throughput(url: str) -> dict[str, float]:
     started, cpu = time.perf_counter(), time.process_time()
 
     async def ask(number: int) -> None:
-        leases, held = LeaseStore(client, KEYS), []
+        leases = LeaseStore(client, KEYS)
+        held: list[str] = []
         for first in range(0, UNITS // ASKERS, BATCH):
             outcomes = [Returned(lease, Outcome(200, Cost(1.0, 310.0, 90.0), reporter=lease)) for lease in held]
             wants = _wants(number, first, BATCH)

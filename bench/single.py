@@ -28,9 +28,9 @@ def counts_of_a_unit() -> Figures:
     return {"commands to the store": counts.all_commands(found), "commands within its scripts": within, **rest}
 
 
-def _governed(scenario: Callable[[int], Mapping[str, object]]) -> Callable[[], Figures]:
+def _governed(scenario: Callable[[int, int], Mapping[str, object]]) -> Callable[[], Figures]:
     def measure() -> Figures:
-        return {name: value for name, value in scenario(2).items() if isinstance(value, int | float)}
+        return {name: value for name, value in scenario(2, 1).items() if isinstance(value, int | float)}
 
     measure.__doc__ = f"Two workers. {scenario.__doc__}"
     return measure
