@@ -199,6 +199,7 @@ class Both:
         for name, spent in state.spent.items():
             assert remembered["spent"][name] == pytest.approx(list(spent), abs=1e-6)
         assert (remembered["held_by"], remembered["refused"]) == (state.held_by, state.refused)
+        assert (remembered["probe"], remembered["probe_until"]) == (state.probe, pytest.approx(state.probe_until))
         standings = {name.replace("c d", "c%20d"): s for name, s in state.projects.items()}
         assert set(remembered["projects"]) == set(standings)
         for name, standing in standings.items():

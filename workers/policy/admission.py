@@ -20,6 +20,8 @@ MAX_WAIT_S = 5.0
 """Longest wait told for an empty bucket: by then the parameters are others."""
 CATCH_UP_S = 0.05
 """A paced bucket forgives so much lateness, or polling would cost throughput."""
+PROBE_HEARD_S = 5.0
+"""A probe that came back is decided upon by then, or its outcome was lost: another may go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class EnforcementState:
     paced_until: float = 0.0
     last_sent_at: float = -1e9
     held_by: str = ""
+    probe: str = ""
     probed_break: int = 0
     probe_until: float = 0.0
     fills: dict[str, Fill] = field(default_factory=dict)
@@ -167,7 +170,7 @@ def _denial(params: Parameters, state: EnforcementState, request: Request, now: 
 
 
 def _denial_while_broken(params: Parameters, state: EnforcementState, now: float) -> Denied | None:
-    """One probe for each break; another only when the first is given up and the governor has not said so yet."""
+    """One probe at a time, and one for each break unless it was lost without the governor saying so."""
     if now < params.breaker_until:
         return Denied("breaker", _ms(params.breaker_until - now))
     if state.probed_break == params.break_number and now < state.probe_until:
@@ -246,7 +249,7 @@ def _reservation(params: Parameters, request: Request) -> Cost:
 def _take(params: Parameters, state: EnforcementState, request: Request, sent: Sent) -> None:
     now, cost = sent.at, _reservation(params, request)
     if sent.probe:
-        state.probed_break, state.probe_until = params.break_number, now + params.probe_s
+        state.probe, state.probed_break, state.probe_until = request.call, params.break_number, now + params.probe_s
     for bucket in params.buckets:
         if bucket.model not in ("", request.model):
             continue
@@ -291,6 +294,8 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Out
     if lease is None:
         return None
     _remove(state, call)
+    if call == state.probe:
+        state.probe_until = min(state.probe_until, now + PROBE_HEARD_S)
     done = Done(
         call=call,
         at=now,

@@ -5,7 +5,7 @@
                       +---- refused, failed, or lost by its deadline (break time doubles, up to a cap)
 
 Pattern: Nygard, Release It! (2007), ch. 5. What trips it is the profile's business. Break time starts anew after
-each recovery. The probe is granted by the enforcer, one for each break number.
+each recovery. The probe is granted by the enforcer: never a second one while one is open.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def tick(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
 
 
 def probe_sent(breaker: Breaker, call: str, now: float) -> Breaker:
-    """The enforcer let the probe of this break go (it may know that the break is over before we do)."""
-    if breaker.closed or breaker.probe:
+    """The enforcer let a probe go (it may know before us that the break is over, or the last probe's outcome lost)."""
+    if breaker.closed:
         return breaker
     return replace(breaker, phase=BreakerPhase.HALF_OPEN, probe=call, probe_sent_at=now)
 

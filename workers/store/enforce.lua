@@ -1,7 +1,7 @@
 -- The enforcer's decision about one call.                            Model: workers/policy/admission.py, same names
 -- `state` is what one pool remembers between calls; `projects` its standings; times in seconds.
 local function new_state()
-  return {version = 0, refused = 0, refused_at = 0, paced_until = 0, last_sent_at = -1e9, held_by = '', probed_break = 0,
+  return {version = 0, refused = 0, refused_at = 0, paced_until = 0, last_sent_at = -1e9, held_by = '', probe = '', probed_break = 0,
           probe_until = 0, fills = {}, spent = {}, projects = {}, asked_ms = 0, undecided = false, decider = ''}
 end
 
@@ -90,7 +90,9 @@ end
 
 -- What a grant changes; returns the model's counters just after the reservation.
 local function take(params, state, want, probe, now)
-  if probe then state.probed_break, state.probe_until = params.break_number, now + params.probe_s end
+  if probe then
+    state.probe, state.probed_break, state.probe_until = want.id, params.break_number, now + params.probe_s
+  end
   reserve(params, state, want.model, want.cost, now)
   if params.pace_s > 0 then
     state.paced_until = math.max(paced_until(params, state), now) + params.pace_s * (1 + params.pace_jitter * want.jitter)

@@ -3,6 +3,7 @@
 -- readings (JSON text, '' for none), reporter].                      Model: workers/policy/admission.py, release
 local BEFORE_MODEL = '^' .. string.rep('[^|]*|', 13)
 local HEALTH_S = 60
+local PROBE_HEARD_S = 5
 local function number(text) return tonumber(text) or 0 end
 
 -- How a model's calls ended lately: good ones of all, each worth e^(-age / HEALTH_S).     Read by: workers/pool_state.py
@@ -35,6 +36,7 @@ local function give_back(params, state, books, outcomes, events, counters, now)
       local model, sent_at = string.match(holder, BEFORE_MODEL .. '(.*)$'), number(part[5]) / 1000
       local standing = state.projects[part[3]]
       if standing then standing.open = math.max(0, standing.open - 1) end
+      if id == state.probe then state.probe_until = math.min(state.probe_until, now + PROBE_HEARD_S) end
       local reserved = {1, number(part[8]), number(part[9])}
       if status and params then
         local used = {1, outcome[3], outcome[4]}

@@ -128,6 +128,18 @@ def test_half_open_lets_exactly_one_probe_through_and_another_only_when_it_is_lo
     assert isinstance(ask(replace(params, break_number=2), state, "c", 66.0), Granted)
 
 
+def test_a_probe_that_came_back_unheard_is_followed_by_another() -> None:
+    params = parameters(8, breaker=BreakerPhase.HALF_OPEN, break_number=1, probe_s=60.0)
+    state = EnforcementState()
+    ask(params, state, "a", 5.0)
+    release(params, state, "a", Outcome(200), 8.0)
+    assert ask(params, state, "b", 12.9) == Denied("probe")
+    second = ask(params, state, "c", 13.0)
+    assert isinstance(second, Granted)
+    assert second.sent.probe
+    assert ask(params, state, "d", 30.0) == Denied("probe")
+
+
 def test_a_silent_governor_leaves_the_stale_limit() -> None:
     params = parameters(8, stale_after_s=60.0, stale_limit=2)
     assert effective_limit(params, EnforcementState(), 60.0) == 8

@@ -26,8 +26,8 @@ def test_a_breaker_that_is_open_does_not_trip_again() -> None:
     assert trip(CONFIG, opened, 3.0) == opened
 
 
-def test_only_the_first_probe_counts() -> None:
-    assert probe_sent(half_open(), "other", 6.0).probe == "probe"
+def test_the_last_probe_counts() -> None:
+    assert probe_sent(half_open(), "other", 6.0).probe == "other"
 
 
 @pytest.mark.parametrize(
