@@ -89,7 +89,7 @@ def _monitored(client: redis.Redis) -> Iterator[Counter[str]]:
     """Counts the commands that a server gets until the block ends."""
     counted: Counter[str] = Counter()
     names = _script_names()
-    with redis.Redis(connection_pool=client.connection_pool).monitor() as monitor:
+    with redis.Redis(connection_pool=client.connection_pool).monitor() as monitor:  # type: ignore[no-untyped-call]
 
         def listen() -> None:
             for seen in monitor.listen():

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from bench import admission, counts, governor_http, layers, pipeline, scale, several, starting
+from bench.counting import IN_SCRIPTS
 
 Figures = Mapping[str, float]
 
@@ -24,7 +25,7 @@ def counts_of_a_unit() -> Figures:
     """What one unit costs in things that can be counted, each unit a call of its own: `python -m bench.counts`."""
     found = counts.counted()
     rest = {name: n for name, n in found.items() if not name.startswith(counts.COMMANDS)}
-    within = found[counts.COMMANDS + counts.IN_SCRIPTS]
+    within = found[counts.COMMANDS + IN_SCRIPTS]
     return {"commands to the store": counts.all_commands(found), "commands within its scripts": within, **rest}
 
 
