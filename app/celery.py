@@ -272,10 +272,12 @@ def _keep_house(sender: Any, **_: Any) -> None:
     """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
     from app.providers.registry import load_sdks  # noqa: PLC0415  (its parts need the application)
     from app.services import services  # noqa: PLC0415
+    from workers.execution_pool import keep_imports  # noqa: PLC0415  (for workers only)
 
     async def begin() -> None:
         services()
         await asyncio.to_thread(load_sdks, app.pools.pools.values())
+        keep_imports()
 
     sender.pool.submit(begin())
     if app.settings.metrics_port:

@@ -41,7 +41,16 @@ from workers.daemon_threads import DaemonThreads
 from workers.loop_bridge import await_, close_loop_resources, in_task_greenlet, loop_resource, off_loop, on_loop_close
 from workers.task_run import CANCEL_GRACE_S, Callbacks, TaskAborted, TaskRun, Turnstile, adopt
 
-__all__ = ["TaskAborted", "TaskPool", "await_", "in_task_greenlet", "loop_resource", "off_loop", "on_loop_close"]
+__all__ = [
+    "TaskAborted",
+    "TaskPool",
+    "await_",
+    "in_task_greenlet",
+    "keep_imports",
+    "loop_resource",
+    "off_loop",
+    "on_loop_close",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +61,10 @@ BEAT_S = 0.1
 WATCH_S = 1.0
 STALL_WARNING_S = 5.0
 STALL_LIMIT_S = 60.0
+
+YOUNG_MAX, OLDER_EVERY = 10_000, (20, 10)
+"""Python collects when so many objects are new. Open calls hold many that live for seconds: looking at them after each
+700, its default, takes a sixth of the CPU time; after many more than this, one look stops the loop for too long."""
 
 _CLOSED = None
 """Stands in the queue of callbacks behind the last one."""
@@ -92,9 +105,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._lag_max_s = 0.0
         self._failure: str | None = None
         self._closing, self._all_ended = asyncio.Event(), asyncio.Event()
-        # What is imported stays; a collection that walks over all of it stops the loop for a tenth of a second.
-        gc.collect()
-        gc.freeze()
+        gc.set_threshold(YOUNG_MAX, *OLDER_EVERY)
+        keep_imports()
         self._thread = threading.Thread(target=self._run_loop, name="execution-pool-loop", daemon=True)
         self._thread.start()
 
@@ -343,6 +355,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
             await asyncio.sleep(BEAT_S)
             self._beats += 1
             self._lag_max_s = max(self._lag_max_s, self.loop.time() - due)
+
+
+def keep_imports() -> None:
+    """What is imported by now stays; a collection that walks over all of it stops the loop for a tenth of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
