@@ -48,8 +48,9 @@ class Action(StrEnum):
 class Interrupts:
     """Counts SIGINT, SIGTERM and SIGHUP instead of dying of them, while it is entered and `holding`.
 
-    While it is not holding, they raise KeyboardInterrupt, so that a start can be given up. `ordered` tells that the
-    system wants an end, and that nobody is there to be asked.
+    What the caller has this process ignore (`nohup`, a shell's `&`) stays ignored. While it is not holding, the others
+    raise KeyboardInterrupt, so that a start can be given up. `ordered` tells that the system wants an end, and that
+    nobody is there to be asked.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,7 +62,8 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        self._before = {number: signal.signal(number, self._on_signal) for number in self.SIGNALS}
+        heard = [number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._on_signal) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

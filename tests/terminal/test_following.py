@@ -74,6 +74,18 @@ ENDED = sight(100, state=JobState.COMPLETED)
 CANCELLED = sight(60, state=JobState.CANCELLED)
 
 
+def test_what_the_caller_has_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as found, found.held():
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (found.presses, found.ordered) == (1, True)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_job_is_followed_to_its_end(interrupts: Interrupts) -> None:
     person = Person()
     assert person.follow(Script(sight(1), sight(50), ENDED), interrupts) == ENDED.status

@@ -120,9 +120,10 @@ async def test_the_loop_turns_while_the_store_does_not_answer(own_server):
 
 async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
     """Celery polls and sleeps by the second there."""
-    backend = make_backend(own_server.socket)
-    inner = backend.app.GroupResult("inner", [backend.app.AsyncResult("one"), backend.app.AsyncResult("two")])
-    backend.save_group("outer", backend.app.GroupResult("outer", [backend.app.AsyncResult("three"), inner]))
+    # Published elsewhere, for Celery tells an outcome to one result of an id only, in each process.
+    backend, client = make_backend(own_server.socket), make_backend(own_server.socket)
+    inner = client.app.GroupResult("inner", [client.app.AsyncResult("one"), client.app.AsyncResult("two")])
+    client.save_group("outer", client.app.GroupResult("outer", [client.app.AsyncResult("three"), inner]))
     for number, name in enumerate(["one", "two", "three"], start=1):
         backend.store_result(name, number, states.SUCCESS)
 
@@ -138,8 +139,9 @@ async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
         turns.append(time.monotonic())
     assert await joining == [3, [1, 2]]
     assert max(after - before for before, after in itertools.pairwise(turns)) < 0.5
-    backend.result_consumer.subscribed_to.clear()
-    backend.result_consumer.stop()
+    for each in (backend, client):
+        each.result_consumer.subscribed_to.clear()
+        each.result_consumer.stop()
     await close_loop_resources()
 
 
