@@ -50,7 +50,7 @@ def layers(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> Figu
         cpu_ms = 1000 * (cpu_s(worker) - before) / calls
         stacks = profile.stacks()
     shares = by_layer(stacks)
-    flame.draw(flame.tree(stacks, _layer), list(OWNERS), KEPT / "layers.svg")
+    flame.draw(flame.tree(stacks, layer_of), list(OWNERS), KEPT / "layers.svg")
     return {"CPU ms/call": cpu_ms, **{layer: cpu_ms * share for layer, share in shares.items()}}
 
 
@@ -58,12 +58,12 @@ def by_layer(stacks: Iterable[tuple[Sequence[str], int]]) -> dict[str, float]:
     """The share of each layer, the greatest first; they sum to 1."""
     found: Counter[str] = Counter()
     for frames, samples in stacks:
-        owners = [layer for frame in frames if (layer := _layer(frame)) is not None]
+        owners = [layer for frame in frames if (layer := layer_of(frame)) is not None]
         found[owners[-1] if owners else OTHER] += samples
     return {layer: samples / found.total() for layer, samples in found.most_common()}
 
 
-def _layer(frame: str) -> str | None:
+def layer_of(frame: str) -> str | None:
     """Of a frame as py-spy writes it, `function (path:line)`."""
     path = frame.rpartition("(")[2]
     return next((layer for layer, paths in OWNERS.items() if path.startswith(paths)), None)
