@@ -11,6 +11,7 @@ not the reader: app/domain/verdict.py accepts longer arguments from providers th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.domain.job import Dimension, Scale
@@ -46,8 +47,13 @@ def room(max_tokens: int, opinions: int = 1) -> Room:
 
 
 def single_schema(scale: Scale, limits: Room) -> Schema:
-    """One opinion: `{"argument", "cited_evidence", "score"}`."""
-    return _object(_opinion(scale.min, scale.max, limits))
+    """One opinion: `{"argument", "cited_evidence", "score"}`. All calls with the same share it: not to be changed."""
+    return _single(scale.min, scale.max, limits)
+
+
+@lru_cache
+def _single(lowest: int, highest: int, limits: Room) -> Schema:
+    return _object(_opinion(lowest, highest, limits))
 
 
 def batch_schema(dimensions: Sequence[Dimension], limits: Room) -> Schema:

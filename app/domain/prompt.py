@@ -32,6 +32,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from app.domain.answer_schema import Room, batch_schema, room, single_schema
@@ -77,7 +78,7 @@ def single_prompt(agent: Agent, dimension: Dimension, item: Item, nonce: str, *,
     score = f"a whole number from {dimension.scale.min} to {dimension.scale.max}"
     request.append(f"Answer with one JSON object and nothing else. {first}{_opinion(limits, score)}")
     schema = single_schema(dimension.scale, limits) if structured else None
-    return Prompt(_system(agent), _message(item, nonce, request), schema, agent.max_tokens)
+    return Prompt(_system(agent.persona), _message(item, nonce, request), schema, agent.max_tokens)
 
 
 def batch_prompt(agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str) -> Prompt:
@@ -93,7 +94,7 @@ def batch_prompt(agent: Agent, dimensions: Sequence[Dimension], item: Item, nonc
         f'Answer with one JSON object and nothing else. Under "opinions", list {len(dimensions)} objects, one for each '
         f'criterion, in this order. In each of them, repeat the criterion\'s id under "criterion_id". {opinion}'
     )
-    return Prompt(_system(agent), _message(item, nonce, request), batch_schema(dimensions, limits), max_tokens)
+    return Prompt(_system(agent.persona), _message(item, nonce, request), batch_schema(dimensions, limits), max_tokens)
 
 
 def batch_max_tokens(agent: Agent, dimensions: int) -> int:
@@ -106,8 +107,9 @@ def is_fresh(nonce: str, item: Item) -> bool:
     return not any(nonce in text.lower() for text in (item.text, item.prompt, item.reference) if text)
 
 
-def _system(agent: Agent) -> str:
-    return f"{agent.persona.strip()}\n\n{_RULES}" if agent.persona.strip() else _RULES
+@lru_cache  # a text for all open calls of an agent, not one for each
+def _system(persona: str) -> str:
+    return f"{persona.strip()}\n\n{_RULES}" if persona.strip() else _RULES
 
 
 def _message(item: Item, nonce: str, request: Sequence[str]) -> str:
