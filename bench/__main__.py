@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.cases import CASES, Measured
 from bench.contenders import ALL, ROOT
-from bench.pages import FOOT, GOALS, HEAD, commit, machine, sections
+from bench.pages import ABOUT, FOOT, GOALS, HEAD, commit, machine, sections
 from bench.pipeline import Machine
 from bench.report import markdown
 from bench.single import SINGLE
@@ -57,7 +57,7 @@ def main() -> None:
 
 def page(where: str, runs: Sequence[Mapping[str, Any]]) -> str:
     """The page of these runs on that machine."""
-    return markdown(runs, sections(), GOALS, head=HEAD, machine=where, foot=FOOT, ours="dicast")
+    return markdown(runs, sections(), GOALS, head=HEAD, machine=where, about=ABOUT, foot=FOOT, ours="dicast")
 
 
 def _arguments() -> argparse.Namespace:

@@ -13,6 +13,7 @@ import psutil
 from bench.cases import CASES
 from bench.contenders import ALL
 from bench.report import Column, Goal, Section
+from bench.scale import SIZES
 from bench.single import SINGLE
 
 STEADY = (
@@ -74,11 +75,20 @@ GOALS = (
     Goal("counts", "dicast", "commands to the store", "commands to the store for a unit", 12),
 )
 
+SIZE_CASES = {f"size-{units}": f"{units:,} units" for units in SIZES}
+SIZE_FIGURES = (
+    "store over its base, MB", "worker's peak, MB", "client's peak, MB", "published ahead, units", "submission s",
+    "units/s", "report s", "left in the store, MB",
+)  # fmt: skip
+
 HEAD = """\
 # Benchmarks
 
 Dicast beside what people would pick instead, and alone. `make bench-peers` installs the others, each in an environment
 of its own; `make bench` measures; `make bench BENCH=--docs` also writes this page. Medians, with the range in brackets.
+"""
+ABOUT = """\
+## How it is measured
 
 **The task** is the same for all: so many chat completions with the words and the JSON schema that Dicast sends for one
 unit each (DeepEval writes its own prompt, of about the same length). The provider is the simulated one, over HTTP on
@@ -117,6 +127,13 @@ def commit() -> str:
     return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
 
 
+def _sizes() -> Section:
+    about = "From submission to report, the items in a file, a call for ten units, answered at once."
+    command = f"make bench BENCH='--only {','.join(SIZE_CASES)}'"
+    columns = tuple(Column(figure, figure) for figure in SIZE_FIGURES)
+    return Section("", "Dicast alone: a job's size", about, command, {"dicast": ""}, columns, rows=SIZE_CASES)
+
+
 def sections() -> list[Section]:
     """Peers first, then what only Dicast can be asked."""
     pages = []
@@ -129,7 +146,10 @@ def sections() -> list[Section]:
         if case.name in ("steady-900", "ceiling"):
             about = "The same runs: what else of the machine Dicast takes."
             pages.append(Section(case.name, f"{case.title}: Dicast's parts", about, command, mine, PARTS))
+    pages.append(_sizes())
     for name, measure in SINGLE.items():
+        if name in SIZE_CASES:
+            continue
         about = (measure.__doc__ or "").strip().partition("\n")[0]
         command = f"make bench BENCH='--only {name}'"
         pages.append(Section(name, f"Dicast alone: {name}", about, command, {"dicast": "Dicast"}, ()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.spread import Spread, spread
@@ -22,7 +22,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Section:
-    """One case, and who was to be measured in it, in order. `columns` none: all figures, as lines."""
+    """One case, and who was to be measured in it, in order. `columns` none: all figures, as lines. `rows`: the table's
+    are these cases (name -> label) of the one contender."""
 
     case: str
     title: str
@@ -31,6 +32,7 @@ class Section:
     labels: Mapping[str, str]
     columns: Sequence[Column]
     plot: str = ""
+    rows: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,23 @@ def summary(runs: Iterable[Run], case: str, contender: str) -> dict[str, Spread]
 
 
 def table(runs: Sequence[Run], section: Section) -> list[str]:
-    """One row a contender that has runs; a figure that it has not is a dash."""
+    """One row a contender that has runs, or a case; a figure that it has not is a dash."""
     heads = ["", "runs", "load", *(column.heading for column in section.columns)]
     lines = [_row(heads), _row(["---", *["--:"] * (len(heads) - 1)])]
-    for contender, label in section.labels.items():
-        found = summary(runs, section.case, contender)
+    for case, contender, label in _rows(section):
+        found = summary(runs, case, contender)
         if found:
-            loads = _loads(runs, section.case, contender)
+            loads = _loads(runs, case, contender)
             cells = [str(found[column.figure]) if column.figure in found else "–" for column in section.columns]
             lines.append(_row([label, str(len(loads)), str(spread(loads)), *cells]))
     return lines
+
+
+def _rows(section: Section) -> list[tuple[str, str, str]]:
+    """Case, contender, label."""
+    if section.rows:
+        return [(case, contender, label) for case, label in section.rows.items() for contender in section.labels]
+    return [(section.case, contender, label) for contender, label in section.labels.items()]
 
 
 def listing(runs: Sequence[Run], section: Section) -> list[str]:
@@ -120,7 +129,7 @@ def versions(runs: Iterable[Run]) -> dict[str, list[str]]:
 
 def markdown(
     runs: Sequence[Run], sections: Sequence[Section], goals: Sequence[Goal] = (),
-    *, head: str, machine: str, foot: str, ours: str,
+    *, head: str, machine: str, about: str, foot: str, ours: str,
 ) -> str:  # fmt: skip
     """The whole page. Sections without runs are left out; `ours` begins the names of those whom the page is about."""
     dates = sorted(run["at"][:10] for run in runs)
@@ -129,9 +138,9 @@ def markdown(
     seen = glance(runs, goals)
     if seen:
         lines += ["## At a glance", "", *seen, ""]
+    lines += [about.strip(), ""]
     for section in sections:
-        present = [contender for contender in section.labels if summary(runs, section.case, contender)]
-        if not present:
+        if not any(summary(runs, case, contender) for case, contender, _ in _rows(section)):
             continue
         lines += [f"## {section.title}", "", section.about, "", f"`{section.command}`", ""]
         lines += table(runs, section) if section.columns else listing(runs, section)

@@ -38,6 +38,15 @@ def test_a_row_for_whoever_has_runs_in_the_sections_order() -> None:
     ]
 
 
+def test_cases_of_one_contender_can_be_the_rows() -> None:
+    rows = {"never": "Never", "other": "Other", "steady": "Steady"}
+    section = Section("steady", "Sizes", "", "", {"a": "Anna"}, COLUMNS, rows=rows)
+    assert table(RUNS, section)[2:] == [
+        "| Other | 1 | 2 | 99 | – |",
+        "| Steady | 2 | 2 | 1.50 (1.00–2.00) | 1.50 (0.00–3.00) |",
+    ]
+
+
 def test_a_listing_has_every_figure() -> None:
     alone = Section("steady", "Steady", "", "", {"a": "Anna"}, ())
     measured = [*RUNS, run("a", wall_s=3.0, lost=0) | {"commit": "abc"}]
@@ -66,9 +75,11 @@ def test_goals_are_met_by_the_median_and_only_measured_ones_are_told() -> None:
 def test_the_page_says_when_where_and_by_which_command() -> None:
     silent = Section("never", "Never measured", "", "", {"a": "Anna"}, COLUMNS)
     late = run("a", at="2026-02-01T00:00:00+00:00", wall_s=1.0, lost=0)
-    page = markdown([*RUNS, late], [SECTION, silent], head="# Head", machine="a desk", foot="Foot.", ours="b")
+    page = markdown(
+        [*RUNS, late], [SECTION, silent], head="# Head", machine="a desk", about="How.", foot="Foot.", ours="b"
+    )
     when = "Measured on 2026-01-02 to 2026-02-01: a desk."
-    assert page.startswith(f"# Head\n\n{when}\n\n## Steady\n\nAbout it.\n\n`make it`\n")
+    assert page.startswith(f"# Head\n\n{when}\n\nHow.\n\n## Steady\n\nAbout it.\n\n`make it`\n")
     assert "![Steady](s.svg)" in page
     assert "Never measured" not in page
     assert page.endswith("| a-package 1.0 | a |\n\nFoot.\n")
