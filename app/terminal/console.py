@@ -1,4 +1,8 @@
-"""The two outputs of a command, and how it ends: results go to stdout, all that is said about them to stderr."""
+"""The two outputs of a command, and how it ends: results go to stdout, all that is said about them to stderr.
+
+rich is loaded with the first word, so that `--help`, which needs none of it, answers at once.
+"""
+# ruff: noqa: PLC0415  (see above)
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from enum import IntEnum
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.reports.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MESSAGE_CHARS = 2000
 
@@ -43,16 +47,22 @@ class Terminal:
 
     @cached_property
     def out(self) -> Console:
+        from rich.console import Console
+
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does by itself
         return Console(highlight=False)
 
     @cached_property
     def err(self) -> Console:
+        from rich.console import Console
+
         return Console(stderr=True, highlight=False)
 
     def say(self, message: str, style: str = "") -> None:
         """A line on stderr; texts of jobs, models and errors cannot move the cursor or colour it."""
+        from rich.text import Text
+
         for line in self._masked(message).splitlines():
             self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=not self.err.is_terminal)
 
