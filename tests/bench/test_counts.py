@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from app.messages import Messages
+from bench import admission
 from bench.counting import IN_SCRIPTS, Counts, commands, parts
 from bench.counts import COMMANDS, COMMANDS_MAX, all_commands, kept, risen
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """The embedded store, whatever the other tests run on: bytes are its own."""
+    with admission.server() as url:
+        yield url
 
 
 def test_a_unit_at_a_real_worker_costs_no_more_commands() -> None:
@@ -18,11 +27,11 @@ def test_a_unit_at_a_real_worker_costs_no_more_commands() -> None:
     assert all_commands(counts) <= COMMANDS_MAX
 
 
-def test_a_unit_costs_no_more_bytes_keys_and_function_calls(redis_url: str) -> None:
-    assert risen(parts(redis_url), kept()) == []
+def test_a_unit_costs_no_more_bytes_keys_and_function_calls(url: str) -> None:
+    assert risen(parts(url), kept()) == []
 
 
-def test_a_longer_message_is_noticed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_longer_message_is_noticed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = Messages._unit
 
     def longer(*args: Any) -> Any:
@@ -31,7 +40,7 @@ def test_a_longer_message_is_noticed(redis_url: str, monkeypatch: pytest.MonkeyP
         return signature
 
     monkeypatch.setattr(Messages, "_unit", longer)
-    assert [line.split(" for each unit")[0][:14] for line in risen(parts(redis_url), kept())] == ["bytes: message"]
+    assert [line.split(" for each unit")[0][:14] for line in risen(parts(url), kept())] == ["bytes: message"]
 
 
 @pytest.mark.parametrize("kind", ["HGET", "LPUSH", "record.lua", "never seen before"])
