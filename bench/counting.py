@@ -164,10 +164,8 @@ class _Desk:
         job = await self._ledger.job(name)
         assert job is not None
         before = store.dbsize()
-        with _calls() as made, ThreadPoolExecutor() as threads:  # new ones, which are counted too
-            asyncio.get_running_loop().set_default_executor(threads)
+        with _calls() as made:
             await self._planner.plan(job, 0)
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         raw = store.lrange(QUEUE_PREFIX + POOL, 0, -1)
         units = len(raw)
         pages = [PageRef(name, 0, page) for page in range(units // LIMIT)]
@@ -216,7 +214,9 @@ class _Provider:
 
 @contextmanager
 def _calls() -> Iterator[Counter[str]]:
-    """Counts calls of Python functions, in this thread and those begun in the block: all, and of this program's own."""
+    """Counts calls of Python functions, in this thread and the loop's helpers: all, and of this program's own."""
+    loop, helpers = asyncio.get_running_loop(), ThreadPoolExecutor(1)  # a new thread: one that runs cannot be told
+    loop.set_default_executor(helpers)
     counted: Counter[str] = Counter()
     ours = tuple(str(ROOT / part) + "/" for part in OURS)
 
@@ -231,8 +231,10 @@ def _calls() -> Iterator[Counter[str]]:
     try:
         yield counted
     finally:
+        helpers.shutdown()
         sys.setprofile(None)
         threading.setprofile(None)
+        loop.set_default_executor(ThreadPoolExecutor(1))
 
 
 def _job() -> dict[str, Any]:
