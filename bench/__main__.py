@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench import layers
 from bench.cases import CASES, Measured
 from bench.contenders import ALL, ROOT
 from bench.pages import ABOUT, FOOT, GOALS, HEAD, commit, machine, sections
@@ -127,6 +129,8 @@ def _write_docs(where: str, runs: Sequence[Mapping[str, Any]]) -> None:
     (DOCS / "benchmarks.md").write_text(page(where, runs))
     for section in sections():
         draw(runs, section, DOCS)
+    if (flames := layers.KEPT / layers.PICTURE).exists():
+        shutil.copy(flames, DOCS)
 
 
 if __name__ == "__main__":

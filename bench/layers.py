@@ -1,7 +1,7 @@
 """Where a worker's CPU goes: py-spy's samples of the threads that hold the interpreter, by layer.
 
 A sample belongs to the layer that owns its innermost owned frame: what a library does counts for whoever called it.
-The stacks are left in .bench/layers.folded (for speedscope.app or flamegraph.pl) and drawn in .bench/layers.svg.
+The stacks are left in .bench/layers.folded (for speedscope.app or flamegraph.pl), and drawn beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench.pipeline import Figures, Machine, cpu_s
 from tests.e2e.cluster import a_job
 
 KEPT = Path(__file__).parents[1] / ".bench"
+PICTURE = "benchmarks-layers.svg"
 RATE_HZ = 200
 OTHER = "event loop and interpreter"
 OWNERS = {
@@ -50,7 +51,7 @@ def layers(limit: int = 1000, calls: int = 3000, latency_s: float = 3.0) -> Figu
         cpu_ms = 1000 * (cpu_s(worker) - before) / calls
         stacks = profile.stacks()
     shares = by_layer(stacks)
-    flame.draw(flame.tree(stacks, layer_of), list(OWNERS), KEPT / "layers.svg")
+    flame.draw(flame.tree(stacks, layer_of), list(OWNERS), KEPT / PICTURE)
     return {"CPU ms/call": cpu_ms, **{layer: cpu_ms * share for layer, share in shares.items()}}
 
 

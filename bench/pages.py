@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from bench import layers
 from bench.cases import CASES
 from bench.contenders import ALL
 from bench.report import Column, Goal, Section
@@ -152,5 +153,6 @@ def sections() -> list[Section]:
             continue
         about = (measure.__doc__ or "").strip().partition("\n")[0]
         command = f"make bench BENCH='--only {name}'"
-        pages.append(Section(name, f"Dicast alone: {name}", about, command, {"dicast": "Dicast"}, ()))
+        plot = layers.PICTURE if name == "layers" else ""
+        pages.append(Section(name, f"Dicast alone: {name}", about, command, {"dicast": "Dicast"}, (), plot))
     return pages

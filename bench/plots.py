@@ -17,9 +17,10 @@ WIDTH, ROW, HEIGHT = 9.0, 0.42, 3.6
 
 
 def draw(runs: Sequence[Run], section: Section, folder: Path) -> None:
-    """Write the section's picture; bars where one figure tells it, the calls served over time elsewhere."""
+    """Write the section's picture; bars where one figure tells it, the calls served over time elsewhere. A section
+    without columns brings its own."""
     present = {name: label for name, label in section.labels.items() if summary(runs, section.case, name)}
-    if not section.plot or not present:
+    if not section.plot or not section.columns or not present:
         return
     bars = section.case in BARS
     with rc_context({"svg.hashsalt": "dicast", "font.size": 9}):
