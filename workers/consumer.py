@@ -35,7 +35,7 @@ from workers.refusals import reconnect_when_refused
 from workers.signing import is_signed
 from workers.store.connection import AsyncStoreClient, connect, connect_async
 from workers.store.leases import LeaseStore
-from workers.taking import InHand, take_in_batches
+from workers.taking import InHand, read_pops, take_in_batches
 from workers.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -212,8 +212,10 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
         kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
-        for channel in (self.connection.transport.channels or ()) if self.config.broker_is_store else ():
+        channels = list(self.connection.transport.channels or ()) if self.config.broker_is_store else []
+        for channel in channels:
             channel.do_restore = False
+        read_pops(channels, self._in_hand)
         super().on_connection_error_after_connected(exc)
 
     def ensure_connected(self, conn: Any) -> Any:

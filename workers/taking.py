@@ -6,18 +6,22 @@ kombu pops one message in each turn of its hub and notes it in a transaction ove
 only wakes; one script takes what there is room for. What is no message at all is set aside.
 
 A message that was popped and could not be noted, because the server went away in between, is nowhere but in this
-process: it stays in `in_hand`, and the next channel puts it back.
+process: it stays in `in_hand`, and the next channel puts it back. So does what a pop has brought over a connection that
+nobody is going to read any more, once another one has been found broken (`read_pops`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from workers.quarantine import read_message
 from workers.store.scripts import script_text
@@ -44,6 +48,15 @@ def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_ha
     take = client.register_script(_TAKE)
     channel.qos.can_consume = lambda: room() > 0
     channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse, in_hand)
+
+
+def read_pops(channels: Iterable[Any], in_hand: InHand) -> None:
+    """Read what the pending pops of Redis channels have brought already, without waiting for any."""
+    for channel in channels:
+        if channel._in_poll:
+            with contextlib.suppress(*channel.connection_errors, RedisError):
+                if channel.client.connection.can_read(timeout=0) and (popped := _popped(channel)):
+                    in_hand.append(tuple(popped))
 
 
 def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> bool:

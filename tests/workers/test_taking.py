@@ -10,7 +10,7 @@ from kombu.transport.redis import QoS
 from tests.e2e.cluster import until
 from tests.workers.pool_harness import DEADLINE_S, Server, unique
 from workers.acknowledgement import batch_acks
-from workers.taking import take_in_batches
+from workers.taking import read_pops, take_in_batches
 
 
 @pytest.fixture
@@ -116,6 +116,26 @@ def test_what_was_popped_and_not_noted_is_put_back_by_the_next_channel(server, t
     taker.connect()
     assert taker.turn() == ["a", "b"]
     assert len(taker.unacked()) == 2
+    assert taker.in_hand == []
+
+
+def test_what_was_popped_and_not_read_when_another_connection_broke_is_put_back(server, taker):
+    taker.publish("a", "b")
+    taker.channel._brpop_start(timeout=0.1)
+    until(lambda: server.client.llen(taker.queue.name) == 1, "the first is popped", DEADLINE_S)
+    server.stop()
+    read_pops([taker.channel], taker.in_hand)
+    read_pops([taker.channel], taker.in_hand)
+    taker.connection.collect()
+    server.start()
+    taker.connect()
+    assert taker.turn() == ["a", "b"]
+    assert len(taker.unacked()) == 2
+
+
+def test_a_pop_that_has_brought_nothing_is_not_waited_for(server, taker):
+    taker.channel._brpop_start(timeout=0.1)
+    read_pops([taker.channel], taker.in_hand)
     assert taker.in_hand == []
 
 
