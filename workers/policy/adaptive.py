@@ -17,11 +17,14 @@ from workers.policy.calls import Trial
 from workers.policy.engines import Directives
 from workers.policy.events import OVERLOADED, Done, Sent
 from workers.policy.failures import Failures
+from workers.policy.noise import SLOWED
 from workers.policy.rate import NAME as RATE_BUCKET
 from workers.policy.rate import LearnedRate
 from workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge
 
 EPSILON_S = 1e-9
+START_S = 0.5
+"""A rate is not measured over less."""
 
 
 class Adaptive:
@@ -93,6 +96,7 @@ class Adaptive:
 
         Rules, first match wins:
         sent before the last cut, or a verdict is waited for -> it is evidence, no more;
+        known noise explains it -> it says nothing;
         solo -> the single call was too much: 30 % less;
         a step is pending -> undo it (for a 529: on the second refusal);
         a rate is kept -> it is measured anew;
@@ -106,6 +110,9 @@ class Adaptive:
             state.overloaded_at = now
             growth.hold_rtts = min(growth.hold_rtts, self.config.overloaded_hold_rtts)
         if trial.sent_at <= growth.cut_at or state.judging_since is not None:
+            return
+        if (state.rate is None or state.noise.test is None) and state.noise.forgives(trial, now):
+            trial.explained = trial.forgiven = True
             return
         if state.solo is not None:
             state.solo.highest = trial.open_before
@@ -165,12 +172,30 @@ class Adaptive:
             self._say("a cap after all")
             return
         trial.explained = True
+        if state.noise.test is not None:
+            if state.noise.proves(state.noise.test, trial, state.log.sent_total, now, pulse.rtt_s):
+                self._noise_proven(now)
+            return
         calls_per_rtt = rate.per_s * pulse.rtt_s
         longest = max(self.config.hold_max_rtts, self.config.calls_per_probe / calls_per_rtt)
+        calm = now > state.overloaded_at + self.config.memory_rtts * pulse.rtt_s
+        doubtful = calm and state.noise.is_new(state.log.sent_total)
         rate.refused(trial, state.log, now, pulse.rtt_s, longest)
+        if rate.setback_at == now:
+            state.noise.watch(state.log.sent_total)
+        elif doubtful and state.noise.suspects(state.log.sent_total, rate.per_s, now):
+            rate.run_at(SLOWED * rate.per_s, now)
+            self._say("slower, to see whether it is noise")
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * pulse.rtt_s
             self._say("slowing down does not help")
+
+    def _noise_proven(self, now: float) -> None:
+        """The limit was none: back to where it was, or on with the slow start."""
+        state, growth = self.state, self.state.growth
+        state.rate, state.not_a_rate_until = None, max(state.not_a_rate_until, state.noise.until)
+        growth.retake(now, self.config.hold_min_rtts)
+        self._say("noise, not a rate")
 
     # Time
 
@@ -210,7 +235,12 @@ class Adaptive:
             state.rate = None
             self._say("the limit binds, not the rate")
             return
-        rate.advance(state.log, now, rtt_s, state.pulse.feedback_s)
+        test = state.noise.test
+        if test is None:
+            rate.advance(state.log, now, rtt_s, state.pulse.feedback_s)
+        elif state.noise.disproved(test, state.log.sent_total, now, rtt_s):
+            rate.run_at(test.per_s, now)
+            self._say("a rate, not noise")
         state.growth.lift(min(self.ceiling, self.config.rate_room * rate.per_s * rtt_s))
 
     def _confirm(self, now: float) -> bool:
@@ -239,6 +269,7 @@ class Adaptive:
             starting=starting,
             may_be_rate=now > state.not_a_rate_until,
             below=None if starting else state.reversals.below(now, rtt_s),
+            noise=state.noise.share,
         )
         if verdict.kind is Kind.NOISE:
             return
@@ -303,7 +334,7 @@ class Adaptive:
     def _rate_of(self, start: float, end: float) -> float:
         """Calls accepted a second while calls were refused, but not more than in the round trip before."""
         log, rtt_s = self.state.log, self.state.pulse.rtt_s
-        before = log.accepted_between(start - rtt_s, start) / rtt_s
+        before = log.accepted_between(start - rtt_s, start) / min(rtt_s, max(START_S, start - log.began_at))
         return min(before, max(log.accepted_per_s(start, end), 0.4 * before))
 
     def _keep_rate(self, per_s: float, now: float, reason: str) -> None:
@@ -311,6 +342,7 @@ class Adaptive:
         if now - budgets.room_at < 2.0 * state.pulse.rtt_s:
             per_s = max(per_s, self.config.quantum_gain * budgets.room_per_s)
         state.rate = LearnedRate.starting(per_s, state.log.last_refused_at(now), now)
+        state.noise.rate_kept(state.log.sent_total)
         self._say(reason)
 
     # Failures, latency, clamps

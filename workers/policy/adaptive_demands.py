@@ -60,7 +60,7 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int) -> float
         last = state.log.last()
         return None if last is None else last.sent_at + pulse.feedback_s
     times = []
-    if state.rate is not None:
+    if state.rate is not None and state.noise.test is None:
         times.append(state.rate.next_at(pulse.rtt_s, pulse.feedback_s))
     step_at = None
     if growth.pending:

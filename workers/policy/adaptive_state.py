@@ -12,6 +12,7 @@ from workers.policy.calls import NEVER, CallLog
 from workers.policy.failures import Failures
 from workers.policy.growth import Growth
 from workers.policy.latency import LatencyWatch
+from workers.policy.noise import Noise
 from workers.policy.pulse import Pulse
 from workers.policy.rate import LearnedRate
 from workers.policy.reversal import Reversals
@@ -44,6 +45,7 @@ class AdaptiveState:
     suspicion: Suspicion = field(default_factory=Suspicion)
     reversals: Reversals = field(default_factory=Reversals)
     rate: LearnedRate | None = None
+    noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
     overloaded_at: float = NEVER
     budgets: Budgets = field(default_factory=Budgets)

@@ -19,7 +19,8 @@ MOST_TRIALS = 2000
 
 @dataclass(slots=True)
 class Trial:
-    """One call, the `number`th. `refused_at` is when its refusal came back, `explained` that a rule acted on it."""
+    """One call, the `number`th. `refused_at` is when its refusal came back, `explained` that a rule acted on it,
+    `forgiven` that it was noise."""
 
     call: str
     number: int
@@ -27,6 +28,7 @@ class Trial:
     open_before: int
     refused_at: float | None = None
     explained: bool = False
+    forgiven: bool = False
 
     @property
     def refused(self) -> bool:
@@ -100,6 +102,11 @@ class CallLog:
             if other.number < trial.number and other.refused_at is not None and trial.sent_at < other.refused_at
         )
         return trial.open_before - refused
+
+    @property
+    def began_at(self) -> float:
+        """When the first call that is still known was sent."""
+        return self.trials[0].sent_at if self.trials else NEVER
 
     def sent_between(self, after: float, until: float) -> int:
         return sum(1 for trial in self.since(after) if trial.sent_at <= until)

@@ -147,6 +147,14 @@ class Growth:
             self._move(limit)
             self.slow_start, self.good = False, max(self.good, limit)
 
+    def retake(self, now: float, hold_min_rtts: float) -> None:
+        """What stopped the growth was noise: go on from here, with the slow start if it was cut off."""
+        if self.slow_start_until > NEVER and not self.good:
+            self.restart(now, self.limit, 0.0, hold_min_rtts)
+        else:
+            self._move(self.limit)
+            self.hold_rtts = hold_min_rtts
+
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
 

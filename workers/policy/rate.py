@@ -40,7 +40,8 @@ class LearnedRate:
     reserve        turns sat out after a refusal, so that the provider's bucket is not always at its bottom
     credit         calls granted beyond the rate since the start, less those sat out; the enforcer follows it
     trying         credit in the present try, `trying_since`; `tried_at` is the last increase of credit or rate
-    raised_from    the rate before the raise that is being tried; `raise_by` the next raise, as a part
+    raised_from    the rate before the raise that is being tried; `raised_before` that before the one before it;
+                   `raise_by` the next raise, as a part
     sustained      a rate known to be fine when the present raises began
     keeps, proven  whether the provider keeps what is not spent, and whether that was tested (`testing`: is being)
     lost_credits   tries in a row that were refused at once
@@ -62,6 +63,7 @@ class LearnedRate:
     refused_at: float = NEVER
     raised_from: float | None = None
     raise_by: float = RAISE_FIRST
+    raised_before: float = 0.0
     sustained: float = 0.0
     keeps: bool = True
     proven: bool = False
@@ -91,15 +93,16 @@ class LearnedRate:
         """A call was refused although the rate was kept.
 
         Rules, first match wins: sent before the rate last moved, or before the first of several raises -> says nothing;
-        a raise is being tried -> undo it (all of them, if the call was sent before the last one) and try half of it
-        next time; far too many lately -> the rate has fallen; else sit out the reserve and, if
+        a raise is being tried -> undo it (if the call was sent before it, the one before too, or all where nothing is
+        kept) and try half of it next time; far too many lately -> the rate has fallen; else sit out the reserve and, if
         there were enough calls since the anchor, measure.
         """
         last, self.refused_at = self.refused_at, now
         if trial.sent_at <= self.since:
             return
         if self.raised_from is not None:
-            before = self.raised_from if trial.sent_at > self.tried_at else self.sustained
+            earlier = self.raised_before if self.keeps else self.sustained
+            before = self.raised_from if trial.sent_at > self.tried_at else earlier
             self._undo_raise(before, trial, log, now, rtt_s, interval_max_rtts)
             return
         if self._fell(trial, log, now, rtt_s):
@@ -111,6 +114,10 @@ class LearnedRate:
             self.reserve, self.lost_credits = min(RESERVE_MOST, self.reserve + 1.0), 0
         self.credit -= self.reserve
         self._measure(trial, log, now, rtt_s, interval_max_rtts, provoked)
+
+    def run_at(self, per_s: float, now: float) -> None:
+        """Run at another rate than the measured one; that goes on being measured from the same anchor."""
+        self._move(per_s, self.anchor, now)
 
     def _undo_raise(
         self, before: float, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float
@@ -220,6 +227,7 @@ class LearnedRate:
             self.sustained, self.since = self.per_s, now
         going_on = self.raised_from is not None or self.trying > 0
         next_by = min(RAISE_MOST, 1.5 * self.raise_by) if going_on else self.raise_by
+        self.raised_before = self.sustained if self.raised_from is None else self.raised_from
         self.raised_from, self.trying = self.per_s, 0.0
         room = 1.3 * going + 4.0 / rtt_s
         self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))

@@ -15,6 +15,9 @@ from workers.policy.calls import CallLog, Trial
 BLUR = 0.10
 """The burst of a slow start's step blurs the order of arrival: a tenth more is not clearly above."""
 
+NOISY = 2.5
+"""So many times the known noise, mixed with accepted calls, may still be noise."""
+
 
 class Kind(StrEnum):
     NOISE = "noise"
@@ -66,17 +69,31 @@ class _Episode:
 
 
 def judge(
-    config: VerdictConfig, log: CallLog, start: float, *, starting: bool, may_be_rate: bool, below: int | None
+    config: VerdictConfig,
+    log: CallLog,
+    start: float,
+    *,
+    starting: bool,
+    may_be_rate: bool,
+    below: int | None,
+    noise: float = 0.0,
 ) -> Verdict:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
-    `starting` tells that slow start goes on, or was a moment ago.
+    `starting` tells that slow start goes on, or was a moment ago; `noise` is the share that is
+    refused whatever the load, as far as that is known.
 
     Rules, first match wins: accepted where a cap would refuse, or the level fell again since `below` -> a rate
-    (noise, if such refusals are rare and this is not the start); most refused, below what was held -> collapse;
-    else a cap, at the least refused number (at the start at the lower quartile, for one of them may be noise).
+    (noise, if such refusals are rare and this is not the start); not many more than the known noise -> noise; most
+    refused, below what was held -> collapse;
+    else a cap, at the least refused number (at the start at the lower quartile, for one of them may be noise; the
+    median, if some are).
     """
-    calls = [(log.open_at_provider(trial), trial.refused) for trial in log.trials if trial.sent_at >= start]
+    calls = [
+        (log.open_at_provider(trial), trial.refused)
+        for trial in log.trials
+        if trial.sent_at >= start and not trial.forgiven
+    ]
     episode = _Episode(calls, sorted(number for number, refused in calls if refused))
     levels = episode.levels
     if not levels:
@@ -87,7 +104,9 @@ def judge(
             return Verdict(Kind.NOISE, levels[0])
         if fell or _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(levels[0])):
             return Verdict(Kind.RATE, levels[0])
-    level = levels[len(levels) // 4] if starting else levels[0]
+    if noise and len(levels) < NOISY * noise * len(calls) and _is_rate(config, episode, blur=0.0, slack=0):
+        return Verdict(Kind.NOISE, levels[0])
+    level = levels[len(levels) // 2 if noise else len(levels) // 4 if starting else 0]
     before = [trial for trial in log.trials if not trial.refused and trial.sent_at < start]
     held = max((log.open_at_provider(trial) for trial in before), default=0)
     below_held = config.collapse_below_starting if starting else config.collapse_below
@@ -128,6 +147,8 @@ def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed:
     """
     total = refused = last_total = last_refused = 0
     for trial in log.since(after):
+        if trial.forgiven:
+            continue
         if trial.refused or trial.sent_at < now - feedback_s:
             total += 1
             refused += trial.refused
@@ -138,7 +159,7 @@ def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed:
 
 def episode_start(log: CallLog, after: float) -> float:
     """Send time of the first refused call sent after `after`; `after` itself if there is none."""
-    return min((trial.sent_at for trial in log.since(after) if trial.refused), default=after)
+    return min((t.sent_at for t in log.since(after) if t.refused and not t.forgiven), default=after)
 
 
 def wander(level: int) -> int:

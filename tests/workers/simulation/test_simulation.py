@@ -30,3 +30,10 @@ def test_the_same_seed_is_the_same_run() -> None:
     scenario = random_scenario(7).but("short", "", seconds=120.0)
     first, second = run(scenario, 3, "central"), run(scenario, 3, "central")
     assert (first.accepted, first.refused, first.succeeded) == (second.accepted, second.refused, second.succeeded)
+
+
+def test_refusals_that_do_not_depend_on_the_load_are_not_taken_for_a_limit() -> None:
+    scenario = CATALOGUE["conc"].but("noisy", "ten minutes, a tenth refused at random", seconds=600.0, noise_share=0.1)
+    result = judge(run(scenario, 1, "central"), run(scenario, 1, "oracle"))
+    assert result.utilisation > 0.75
+    assert result.refused < 0.16

@@ -1,0 +1,142 @@
+"""Refusals that do not depend on the load: slowing down gains nothing.
+
+A limit refuses next to nothing when the traffic is well below it. So where a learned rate goes on to be refused, the
+traffic is slowed down for a while, and what is refused then decides by the sequential test of Wald (1945): the same
+share as before -> it is noise; hardly any -> the limit is real. Known noise is *forgiven*: so many refusals as it
+explains are no evidence of anything. What comes on top of them is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from workers.policy.calls import Trial
+
+SLOWED = 0.7
+"""Speed of the test, as a part of the speed that was refused."""
+SUSPECT_SHARE, MOST_SHARE = 0.06, 0.35
+"""Such a part of the calls refused is suspect; more is a limit."""
+SUSPECT_REFUSALS = 3.0
+NEW_CALLS = 200
+"""A rate that has held for longer is refused when it is raised too far; that is no reason to doubt it."""
+WATCHED_CALLS = 100
+REAL_PART = 0.1
+"""A real limit would refuse at most such a part of the former share when the traffic is slow."""
+CAUTION = 0.7
+"""Part of the observed share that is tested for: a few refusals seem more than they are."""
+NOISE_AT, REAL_AT = 4.6, -2.3
+"""Log likelihood ratios at which the test ends: one wrong proof in a hundred, one missed in ten."""
+TEST_RTTS = 12.0
+"""A limit may have moved by then."""
+PATIENCE_CALLS = 400
+FORGIVEN, FORGIVEN_AT_ONCE = 1.4, 4.0
+"""Refusals forgiven, relative to the known share, and how many may be saved up: chance comes in clusters."""
+TRUST_RTTS, TRUST_MOST_RTTS = 30.0, 480.0
+
+
+@dataclass(slots=True)
+class SlowTest:
+    """Since `since`, after the `first` call, they go slower; `per_s` was the rate, of which `share` was refused."""
+
+    since: float
+    first: int
+    per_s: float
+    share: float
+    refused: int = 0
+    refused_before: float = 0.0
+    calls_before: int = 0
+
+    def ratio(self, number: int) -> float:
+        """Log of how much better noise explains the calls until the `number`th than a real limit does."""
+        accepted = number - self.first - self.refused
+        likely = math.log((1.0 - self.share) / (1.0 - REAL_PART * self.share))
+        return self.refused * -math.log(REAL_PART) + accepted * likely
+
+
+@dataclass(slots=True)
+class Noise:
+    """`share` of the calls is refused whatever the load, as is known `until` then; 0: nothing is known.
+
+    After the `kept`th call a rate was found; `refused` of the calls since the `watched`th were refused; `test` is on
+    since they became suspect; the next one begins `not_before` that call.
+    """
+
+    share: float = 0.0
+    until: float = 0.0
+    trust_rtts: float = TRUST_RTTS
+    allowance: float = 0.0
+    counted: int = 0
+    kept: int = -NEW_CALLS - 1
+    watched: int = 0
+    refused: float = 0.0
+    test: SlowTest | None = None
+    not_before: int = 0
+    patience: int = PATIENCE_CALLS
+
+    def forgives(self, trial: Trial, now: float) -> bool:
+        """Whether known noise explains this refusal."""
+        if not self.share:
+            return False
+        if now > self.until:
+            self.share = 0.0
+            return False
+        calls = max(0, trial.number - self.counted)
+        self.counted = max(self.counted, trial.number)
+        self.allowance = min(FORGIVEN_AT_ONCE, self.allowance + calls * FORGIVEN * self.share)
+        if self.allowance < 1.0:
+            return False
+        self.allowance -= 1.0
+        return True
+
+    def rate_kept(self, number: int) -> None:
+        """After the `number`th call a rate was found that is to be kept."""
+        self.kept = number
+        self.watch(number)
+
+    def is_new(self, number: int) -> bool:
+        """Whether the rate was found lately."""
+        return number - self.kept <= NEW_CALLS
+
+    def watch(self, number: int) -> None:
+        """Count anew, from the `number`th call on."""
+        self.watched, self.refused, self.test = number, 0.0, None
+
+    def suspects(self, number: int, per_s: float, now: float) -> bool:
+        """A call was refused at that new rate; True if the traffic is to slow down for a test."""
+        if number - self.watched > WATCHED_CALLS:
+            self.watched, self.refused = number - WATCHED_CALLS // 2, self.refused / 2.0
+        self.refused += 1.0
+        share = (self.refused - 1.0) / max(1, number - self.watched)
+        if self.refused < SUSPECT_REFUSALS or not SUSPECT_SHARE <= share <= MOST_SHARE or number < self.not_before:
+            return False
+        self.test = SlowTest(now, number, per_s, CAUTION * share, 0, self.refused, number - self.watched)
+        return True
+
+    def proves(self, test: SlowTest, trial: Trial, number: int, now: float, rtt_s: float) -> bool:
+        """A call was refused during the test; True if that proves the noise."""
+        if trial.number <= test.first:
+            return False
+        test.refused += 1
+        calls = number - test.first
+        if test.ratio(number) < NOISE_AT or test.refused > MOST_SHARE * calls:
+            return False
+        if now > self.until + self.trust_rtts * rtt_s:
+            self.trust_rtts = TRUST_RTTS
+        self.share = (test.refused_before + test.refused - 1.0) / (test.calls_before + calls)
+        self.until = now + self.trust_rtts * rtt_s
+        self.trust_rtts = min(TRUST_MOST_RTTS, 2.0 * self.trust_rtts)
+        self.allowance, self.counted, self.patience = FORGIVEN_AT_ONCE, number, PATIENCE_CALLS
+        self.watch(number)
+        return True
+
+    def disproved(self, test: SlowTest, number: int, now: float, rtt_s: float) -> bool:
+        """Whether the test has shown a real limit by now, or nothing in time; then the next one has to wait."""
+        calls = number - test.first
+        real = test.ratio(number) <= REAL_AT or (calls >= 10 and test.refused > MOST_SHARE * calls)
+        if not real and now < test.since + TEST_RTTS * rtt_s:
+            return False
+        self.not_before = number + self.patience
+        self.patience *= 3
+        self.watch(number)
+        return True
