@@ -1,9 +1,9 @@
 """The governor over HTTP: real workers and a real store against a provider whose limits nobody tells.
 
-`python -m bench.governor_http [steady] [long] [step] [fair] [--workers N] [--seeds 1,2]` prints one line a scenario and
-seed; the provider's own count decides. A run ends with fewer calls left than the cap, so that not all of the capacity
-can be used: `possible_%` is what a client would use that knows the cap and loses no time, with the same calls. The seed
-of the provider draws how long each takes; one slow call near the end costs several per cent.
+`python -m bench.governor_http [steady] [told] [long] [step] [fair] [--workers N] [--seeds 1,2]` prints one line a
+scenario and seed; the provider's own count decides. A run ends with fewer calls left than the cap, so that not all of
+the capacity can be used: `possible_%` is what a client would use that knows the cap and loses no time, with the same
+calls. The seed of the provider draws how long each takes; one slow call near the end costs several per cent.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ base_url = "{url}/v1"
 """
 CEILING = 100
 CAP = 40
+TOLD = f"""limit = {CAP}
+adaptive = false
+"""
 CUT = (300, 10)
 """After so many answers, such a cap."""
 
@@ -46,8 +49,8 @@ class Governed(NamedTuple):
 
 
 @contextmanager
-def running(*provider_options: str, workers: int, seed: int) -> Iterator[Governed]:
-    """A store, a provider and workers of their own."""
+def running(*provider_options: str, workers: int, seed: int, wishes: str = "") -> Iterator[Governed]:
+    """A store, a provider and workers of their own; `wishes` are more lines of the pool's configuration."""
     with tempfile.TemporaryDirectory(prefix="dicast-bench-") as name:
         folder = Path(name)
         socket = folder / "s"
@@ -56,7 +59,7 @@ def running(*provider_options: str, workers: int, seed: int) -> Iterator[Governe
         cluster = None
         try:
             until(socket.exists, "the store listens")
-            pools = POOLS.format(url=provider.base_url)
+            pools = POOLS.format(url=provider.base_url) + wishes
             cluster = Cluster(
                 folder, f"unix://{socket}?db=0", pools, MAX_CONCURRENT_LLM_CALLS=str(CEILING),
                 DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="1000", DICAST_REQUEUE_BUDGET="50", LLM_CALL_TIMEOUT="60",
@@ -102,15 +105,20 @@ def served_s(provider: Simulated) -> list[float]:
         return [call["end"] - call["arrival"] for call in json.load(reply) if call["status"] == 200]
 
 
-def steady(workers: int, seed: int, items: int = 30) -> dict[str, Any]:
+def steady(workers: int, seed: int, items: int = 30, wishes: str = "") -> dict[str, Any]:
     """Cap 40, 900 calls of 0.5 s on average."""
-    with running("--cap", str(CAP), "--latency", "0.5", workers=workers, seed=seed) as on:
+    with running("--cap", str(CAP), "--latency", "0.5", workers=workers, seed=seed, wishes=wishes) as on:
         return measured(on, a_job(agents=3, dimensions=10, items=items)) | changes(on.cluster)
 
 
 def long(workers: int, seed: int) -> dict[str, Any]:
     """The same with 3,000 calls: beginning and end weigh less."""
     return steady(workers, seed, items=100)
+
+
+def told(workers: int, seed: int) -> dict[str, Any]:
+    """As `steady`, by a pool whose limit is the cap from the start: what machine and tail cost alone."""
+    return steady(workers, seed, wishes=TOLD)
 
 
 def step(workers: int, seed: int) -> dict[str, Any]:
@@ -149,8 +157,8 @@ def jain(shares: list[int]) -> float:
 def changes(cluster: Cluster) -> dict[str, Any]:
     moves = [line for line in cluster.logs() if line["event"] == "limit_changed"]
     moves.sort(key=lambda line: line["ts"])
-    first = datetime.fromisoformat(moves[0]["ts"])
-    since = [(datetime.fromisoformat(line["ts"]) - first).total_seconds() for line in moves]
+    at = [datetime.fromisoformat(line["ts"]) for line in moves]
+    since = [(moment - at[0]).total_seconds() for moment in at]
     return {
         "limits": " ".join(f"{line['to']}@{at:.1f}" for line, at in zip(moves, since, strict=True)),
         "reasons": [line["reason"] for line in moves],
@@ -158,7 +166,7 @@ def changes(cluster: Cluster) -> dict[str, Any]:
 
 
 Scenario = Callable[[int, int], dict[str, Any]]
-SCENARIOS: dict[str, Scenario] = {"steady": steady, "long": long, "step": step, "fair": fair}
+SCENARIOS: dict[str, Scenario] = {"steady": steady, "told": told, "long": long, "step": step, "fair": fair}
 
 
 def main() -> None:
