@@ -179,7 +179,7 @@ class Adaptive:
         calls_per_rtt = rate.per_s * pulse.rtt_s
         longest = max(self.config.hold_max_rtts, self.config.calls_per_probe / calls_per_rtt)
         calm = now > state.overloaded_at + self.config.memory_rtts * pulse.rtt_s
-        doubtful = calm and state.noise.is_new(state.log.sent_total)
+        doubtful = calm and (state.noise.is_new(state.log.sent_total) or rate.per_s < rate.found_per_s)
         rate.refused(trial, state.log, now, pulse.rtt_s, longest)
         if rate.setback_at == now:
             state.noise.watch(state.log.sent_total)

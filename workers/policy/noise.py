@@ -17,9 +17,9 @@ SLOWED = 0.7
 """Speed of the test, as a part of the speed that was refused."""
 SUSPECT_SHARE, MOST_SHARE = 0.06, 0.35
 """Such a part of the calls refused is suspect; more is a limit."""
-SUSPECT_REFUSALS = 3.0
+SUSPECT_NEW, SUSPECT_OLD = 3.0, 5.0
+"""So many refusals make a new rate suspect, or an old one."""
 NEW_CALLS = 200
-"""A rate that has held for longer is refused when it is raised too far; that is no reason to doubt it."""
 WATCHED_CALLS = 100
 REAL_PART = 0.1
 """A real limit would refuse at most such a part of the former share when the traffic is slow."""
@@ -103,12 +103,16 @@ class Noise:
         self.watched, self.refused, self.test = number, 0.0, None
 
     def suspects(self, number: int, per_s: float, now: float) -> bool:
-        """A call was refused at that new rate; True if the traffic is to slow down for a test."""
+        """A call was refused at that rate; True if the traffic is to slow down for a test."""
         if number - self.watched > WATCHED_CALLS:
             self.watched, self.refused = number - WATCHED_CALLS // 2, self.refused / 2.0
         self.refused += 1.0
         share = (self.refused - 1.0) / max(1, number - self.watched)
-        if self.refused < SUSPECT_REFUSALS or not SUSPECT_SHARE <= share <= MOST_SHARE or number < self.not_before:
+        if (
+            self.refused < (SUSPECT_NEW if self.is_new(number) else SUSPECT_OLD)
+            or not SUSPECT_SHARE <= share <= MOST_SHARE
+            or number < self.not_before
+        ):
             return False
         self.test = SlowTest(now, number, per_s, CAUTION * share, 0, self.refused, number - self.watched)
         return True

@@ -47,6 +47,7 @@ class LearnedRate:
     lost_credits   tries in a row that were refused at once
     interval_rtts  wait between tries
     setbacks       falls within two round trips of each other: slowing down does not help
+    found_per_s    the rate when it was found
     """
 
     per_s: float
@@ -72,10 +73,12 @@ class LearnedRate:
     interval_rtts: float = 1.0
     setbacks: int = 0
     setback_at: float = NEVER
+    found_per_s: float = 0.0
 
     @classmethod
     def starting(cls, per_s: float, anchor: float, now: float) -> LearnedRate:
-        return cls(per_s=max(LEAST_PER_S, per_s), since=now, anchor=anchor, bound_at=now, started=now)
+        per_s = max(LEAST_PER_S, per_s)
+        return cls(per_s=per_s, since=now, anchor=anchor, bound_at=now, started=now, found_per_s=per_s)
 
     @classmethod
     def counted(cls, per_s: float, now: float) -> LearnedRate:
