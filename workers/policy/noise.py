@@ -32,7 +32,7 @@ TEST_RTTS = 12.0
 PATIENCE_CALLS = 400
 FORGIVEN, FORGIVEN_AT_ONCE = 1.4, 4.0
 """Refusals forgiven, relative to the known share, and how many may be saved up: chance comes in clusters."""
-TRUST_RTTS, TRUST_MOST_RTTS = 30.0, 480.0
+TRUST_RTTS, TRUST_MOST_RTTS = 30.0, 60.0
 
 
 @dataclass(slots=True)
