@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from matplotlib import colormaps, rc_context
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 LEAST = 0.004
 """Bars under this share of the whole are not drawn."""
 SIZE = (12.0, 5.0)
@@ -47,6 +43,10 @@ def tree(stacks: Iterable[tuple[Sequence[str], int]], layer_of: Callable[[str], 
 
 def draw(root: Bar, layers: Sequence[str], path: Path) -> None:
     """Write it as SVG; the legend tells the colours of `layers`."""
+    from matplotlib import colormaps, rc_context  # noqa: PLC0415  wanted only here
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.patches import Rectangle  # noqa: PLC0415
+
     colours = {layer: colormaps["tab20"](n % 20) for n, layer in enumerate(layers)}
     with rc_context({"svg.hashsalt": "dicast", "font.size": 7}):
         figure = Figure(figsize=SIZE, layout="constrained")
@@ -64,7 +64,7 @@ def _draw(axes, bar: Bar, left: float, depth: int, whole: int, colours) -> int: 
     """Returns the greatest depth."""
     share = bar.samples / whole
     if bar.layer:
-        axes.add_patch(Rectangle((left, depth), share, 0.94, facecolor=colours[bar.layer], linewidth=0))
+        axes.broken_barh([(left, share)], (depth, 0.94), facecolor=colours[bar.layer], linewidth=0)
         room = int(share * CHARACTERS) - 1
         if room > 3:
             axes.text(left + 0.002, depth + 0.45, bar.name[:room], va="center", clip_on=True)
