@@ -25,10 +25,10 @@ settings.load_profile("suite")
 
 _databases = itertools.cycle(range(16))
 
-# A shell that starts the tests in the background has them ignore these, and all that they start.
-for number in (signal.SIGINT, signal.SIGQUIT):
+# A shell that starts the tests in the background, or nohup, has them ignore these, and all that they start.
+for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: 0, signal.SIGHUP: 0}.items():
     if signal.getsignal(number) is signal.SIG_IGN:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _make_the_application() -> None:
