@@ -53,7 +53,7 @@ async def evaluate(self: Any, job_id: str) -> None:
     """Start a job. The task's result is stored when the job completes: that is what `.get()` waits for."""
     try:
         await patiently(lambda: services().start(job_id), STORE_AWAY)
-    except (RedisError, OSError, KombuError) as error:
+    except (OSError, KombuError) as error:
         # A failure would be the job's result, though the housekeeping starts it again.
         logs.store_away(error, job=job_id)
     raise Ignore  # its result is stored when the job completes

@@ -65,7 +65,7 @@ STALL_LIMIT_S = 60.0
 
 YOUNG_MAX, OLDER_EVERY = 10_000, (20, 10)
 """Python collects when so many objects are new. Open calls hold many that live for seconds: looking at them after each
-700, its default, takes a sixth of the CPU time; after many more than this, one look stops the loop for too long."""
+700, its default, takes much of the CPU time; after many more than this, one look stops the loop for too long."""
 
 _CLOSED = None
 """Stands in the queue of callbacks behind the last one."""

@@ -12,7 +12,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 _ROW_GROUP_BYTES = 2 * 1024 * 1024
-"""Of JSON, some thousands of rows. pyarrow holds each piece several times over: with 16 MiB, 60 MB more."""
+"""Of JSON, some thousands of rows. pyarrow holds each piece several times over."""
 _LINES = pa.schema(
     [
         ("judge", pa.string()),

@@ -55,3 +55,9 @@ def test_what_kombu_cannot_read_is_known(change):
 @pytest.mark.parametrize("raw", [b"", b"\xff\x00", b"[]", b"null", b"1e999", b"[" * 100_000])
 def test_garbage_is_not_readable(raw):
     assert read_message(raw) is None
+
+
+@pytest.mark.parametrize("kind, value", [("decimal", "x"), ([], 1), ("datetime", 5), ("bytes", 5), ("nobody's", 1)])
+def test_a_typed_value_that_kombu_cannot_make_is_no_message(kind, value):
+    headers = {**MESSAGE["headers"], "eta": {"__type__": kind, "__value__": value}}
+    assert read_message(orjson.dumps({**MESSAGE, "headers": headers})) is None
