@@ -12,7 +12,6 @@ import logging
 import random
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -27,6 +26,7 @@ from app.domain.plan import Lane
 from app.domain.prompt import batch_prompt, is_fresh, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
+from app.job_cache import JobCache
 from app.ledger.keys import PageRef
 from app.ledger.ledger import UNCLAIMED_MS, Ledger
 from app.ledger.records import Claim, Deferral, Due, JobRecord, Recorded, Token, Written
@@ -42,7 +42,6 @@ Bury = Callable[[], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
-JOBS_KEPT = 64
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
 SILENT_MS = 16_000
@@ -75,10 +74,9 @@ class Judge:
         spool: Spool,
     ) -> None:
         self.recorder = Recorder(ledger, spool)
-        self._epoch, self._jobs_epoch = epoch, epoch()
+        self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)), epoch)
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s = policy, call_timeout_s
-        self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
@@ -346,19 +344,8 @@ class Judge:
         return await self.recorder.store(call.ref, counters, results)
 
     async def job(self, job_id: str) -> JobRecord | None:
-        """The job's unchanging part, read once an epoch by each process; None if the ledger does not hold it."""
-        if self._epoch() != self._jobs_epoch:  # after a flush, another job may have the same id
-            self._jobs_epoch = self._epoch()
-            self._jobs.clear()
-        job = self._jobs.get(job_id)
-        if job is None:
-            job = await patiently(lambda: self._ledger.job(job_id))
-            if job is None:
-                return None
-            self._jobs[job_id] = job
-            if len(self._jobs) > JOBS_KEPT:
-                self._jobs.popitem(last=False)
-        return job
+        """The job's unchanging part; None if the ledger does not hold it."""
+        return await self._jobs.get(job_id)
 
 
 _CLOSED = {

@@ -6,6 +6,7 @@ from typing import Any
 
 from celery import bootsteps
 
+from workers.allocator import share_one_arena
 from workers.nodes import Beacon
 
 
@@ -22,6 +23,7 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         worker.steps.insert(0, self)
 
     def start(self, worker: Any) -> None:
+        share_one_arena()  # before there are threads that might have made more
         app = worker.app
         app.registry.announce(app.node, app.width.look())
         self._beacon = Beacon(

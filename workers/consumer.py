@@ -23,6 +23,7 @@ from celery.worker.state import active_requests, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
+from workers import fast_json
 from workers.acknowledgement import BatchedQoS, batch_acks, pending_acks
 from workers.admitted import QUEUE_PREFIX, AdmittedRequest
 from workers.depths import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
@@ -77,6 +78,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         reconnect_when_refused()
+        fast_json.use_for_messages()
         self.gates: dict[str, Gate] = {}
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)

@@ -37,7 +37,6 @@ from celery.platforms import EX_FAILURE
 from celery.utils import threads as celery_threads
 from celery.worker import state as worker_state
 
-from workers.allocator import share_one_arena
 from workers.daemon_threads import DaemonThreads
 from workers.loop_bridge import await_, close_loop_resources, in_task_greenlet, loop_resource, off_loop, on_loop_close
 from workers.task_run import CANCEL_GRACE_S, Callbacks, TaskAborted, TaskRun, Turnstile, adopt
@@ -106,7 +105,6 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._lag_max_s = 0.0
         self._failure: str | None = None
         self._closing, self._all_ended = asyncio.Event(), asyncio.Event()
-        share_one_arena()
         gc.set_threshold(YOUNG_MAX, *OLDER_EVERY)
         keep_imports()
         self._thread = threading.Thread(target=self._run_loop, name="execution-pool-loop", daemon=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from kombu.utils.json import loads
 from redis.exceptions import RedisError
 
+from workers.fast_json import loads
 from workers.store.connection import StoreClient
 from workers.store.keys import Keys
 
