@@ -37,7 +37,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure of one contender is to be: `at_least` this, or at most."""
+    """What a figure of one contender is to be: `at_least` this, or at most. With a `rival`, so many times its own."""
 
     case: str
     contender: str
@@ -45,6 +45,7 @@ class Goal:
     heading: str
     bound: float
     at_least: bool = False
+    rival: str = ""
 
 
 def summary(runs: Iterable[Run], case: str, contender: str) -> dict[str, Spread]:
@@ -91,13 +92,21 @@ def glance(runs: Sequence[Run], goals: Sequence[Goal]) -> list[str]:
     """One row for each goal whose case was measured; by the median it is met or not."""
     lines = [_row(["", "goal", "measured", "met", "case", "load"]), _row(["---", "--:", "--:", "---", "---", "--:"])]
     for goal in goals:
-        found = summary(runs, goal.case, goal.contender).get(goal.figure)
+        found = _measured(runs, goal)
         if found is not None:
             met = found.mid >= goal.bound if goal.at_least else found.mid <= goal.bound
             bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
             load = spread(_loads(runs, goal.case, goal.contender))
             lines.append(_row([goal.heading, bound, str(found), "yes" if met else "**no**", goal.case, str(load)]))
     return lines if len(lines) > 2 else []
+
+
+def _measured(runs: Sequence[Run], goal: Goal) -> Spread | None:
+    found = summary(runs, goal.case, goal.contender).get(goal.figure)
+    if found is None or not goal.rival:
+        return found
+    theirs = summary(runs, goal.case, goal.rival).get(goal.figure)
+    return spread([found.mid / theirs.mid]) if theirs is not None and theirs.mid else None
 
 
 def losses(runs: Sequence[Run], section: Section, ours: str) -> list[str]:

@@ -2,7 +2,7 @@
 
     python -m bench.sdk_alone URL --open 1000 --calls 3000
 
-Prints CPU ms a call, calls a second and the peak of memory as one JSON object.
+Prints CPU ms a call, calls a second and memory, before and at its peak, as one JSON object.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import resource
 import time
 
+import psutil
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
 PROMPT = "Judge the following text by the rubric, and answer with a JSON object of score and argument. " * 15
@@ -39,11 +40,13 @@ def main() -> None:
     parse.add_argument("--open", type=int, default=1000)
     parse.add_argument("--calls", type=int, default=3000)
     arguments = parse.parse_args()
+    idle_mb = psutil.Process().memory_info().rss / 1e6
     started, cpu = time.monotonic(), time.process_time()
     asyncio.run(run(arguments.url, arguments.calls, arguments.open))
     figures = {
         "calls_per_s": arguments.calls / (time.monotonic() - started),
         "cpu_ms": 1000 * (time.process_time() - cpu) / arguments.calls,
+        "idle_mb": idle_mb,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
     print(json.dumps(figures))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, counts, governor_http, layers, pipeline, scale, several, starting
+from bench import admission, counts, governor_http, layers, pipeline, resting, scale, several, starting
 from bench.counting import IN_SCRIPTS
 
 Figures = Mapping[str, float]
@@ -43,6 +43,7 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     "million": scale.million,
     **{f"size-{units}": scale.of_size(units) for units in scale.SIZES},
     "inline": scale.inline,
+    "resting": resting.resting,
     "start": starting.starting,
     "workers": several.workers,
     "counts": counts_of_a_unit,
