@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 HELD_MAX = 32
 """Messages one gate takes from the broker ahead of their leases; few, so that other workers find work too."""
+SLOTS_AHEAD = 5
+"""For each so many slots a message is held even while all of them are taken: one comes free in a fifth of a call's time
+or sooner, and stays empty while its message has to be fetched first."""
 CROWD_MAX = 256
 """Messages it takes besides these, where several projects use the pool: as many as belong to projects that fill more
 than their part of `HELD_MAX`, since others may stand behind them in the queue."""
@@ -107,7 +110,8 @@ class Gate:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
         free = self.host.free_slots()
-        most, held = max(1, min(HELD_MAX, free)), len(self.held) - (self._crowd() if free else 0)
+        ahead = self.host.config.width.width // SLOTS_AHEAD
+        most, held = max(1, min(HELD_MAX, max(free, ahead))), len(self.held) - (self._crowd() if free else 0)
         return max(0, most - held) if self._projects > 1 or held <= most // 2 else 0
 
     def room_for_bunch(self) -> int:

@@ -126,6 +126,22 @@ def test_a_broker_is_asked_for_several_or_when_few_wait():
     assert asked == [32 - held for held in range(25)] + [0] * 8
 
 
+@pytest.mark.parametrize("slots, ahead", [(1, 1), (9, 1), (40, 8), (1000, 32)])
+def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, ahead):
+    host = Host(slots)
+    host.leased = slots
+    door = Gate(host, "p")
+    assert door.room() == ahead
+    for _ in range(ahead):
+        door.hold(Request())
+    assert door.room() == 0
+    host.leased -= 1
+    assert door.room() == 0  # they come several at a time
+    for _ in range(ahead - ahead // 2):
+        door.held.popleft()
+    assert door.room() == ahead - ahead // 2
+
+
 async def test_a_gate_without_a_slot_asks_as_soon_as_there_is_one():
     """One gate has asked for all slots, in vain; meanwhile a lease of the other's came back."""
     host = Host(slots=1)
