@@ -114,22 +114,26 @@ is given the provider's true limit; *default* and *a semaphore of 100* mean that
 FOOT = """\
 ## Goals missed, and their floors
 
-**Capacity of a short run.** Its end is a tail of the last calls' latencies, in which nobody fills 40 places: the OpenAI
-SDK and aiohttp, told the cap, show what is left of 100 %. Dicast, which is not told, pays for the finding (a fifth of a
-second, and some refusals) when it is cold, and between an answer and the next call for the lease and the claim that
-make a call safe, two round trips to the store and 10 ms of 500. The longer the run, the less the first two weigh.
+**Capacity of a short run.** A run ends in a tail of the last calls' latencies, in which nobody fills 40 places: what
+the OpenAI SDK and aiohttp lack to 100 %, though they are told the cap, is that tail. Dicast is not told. Cold, it pays
+for the finding: the first half second of its curve, and some refusals. And a slot is empty from an answer to the next
+call while a lease and a claim, which make the call safe, are fetched from the store: *Dicast alone: slots* tells for
+how long. That is CPU time and grows with it; a real model's call takes ten times as long and hides it.
 
-**Memory.** *Dicast alone: resting* tells what a worker's imports alone hold: nearly all of it is Celery, its command
-line, and the provider's SDK. The SDK alone needs as much for 1,000 open calls as *Dicast alone: open* says.
+**Memory.** *Dicast alone: resting* tells what a worker's imports alone hold: most of it is Celery, its command line
+with Flower in it, and the provider's SDK. What the SDK alone takes for as many open calls stands in *Dicast alone:
+open*.
 
-**Calls a second.** One process is bound by one core, and three quarters of curator's time is already less than the
-OpenAI SDK needs alone: see *What one process can do*. More processes share the work (*Dicast alone: workers*).
+**Calls a second, CPU time.** One process has one core. What Celery, lease, claim and record take of it besides the SDK
+is told by layer in *Dicast alone: layers*. More processes share the work where there are cores for them.
 
 ## How to read this
 
 One machine does everything here: provider and contender share its cores, and calls of half a second make CPU time count
-for more than it does with real models. A limit that is told stays true only as long as nobody else uses the account;
-the quota cut shows what happens then. The raw figures of every run are in [benchmarks.json](benchmarks.json).
+for more than it does with real models. The machine itself shares a host: within an hour, the same code took half as
+much CPU time again (compare the SDK's *CPU ms a call* from case to case), so that only figures of one case compare. A
+limit that is told stays true only as long as nobody else uses the account; the quota cut shows what happens then. The
+raw figures of every run are in [benchmarks.json](benchmarks.json).
 """
 
 

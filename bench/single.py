@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, counts, governor_http, layers, pipeline, resting, scale, several, starting
+from bench import admission, counts, governor_http, layers, pipeline, resting, scale, several, slots, starting
 from bench.counting import IN_SCRIPTS
 
 Figures = Mapping[str, float]
@@ -44,6 +44,7 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     **{f"size-{units}": scale.of_size(units) for units in scale.SIZES},
     "inline": scale.inline,
     "resting": resting.resting,
+    "slots": slots.slots,
     "start": starting.starting,
     "workers": several.workers,
     "counts": counts_of_a_unit,
