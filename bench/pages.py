@@ -118,7 +118,7 @@ FOOT = """\
 the OpenAI SDK and aiohttp lack to 100 %, though they are told the cap, is that tail. Dicast is not told. Cold, it pays
 for the finding: the first half second of its curve, and some refusals. And a slot is empty from an answer to the next
 call while a lease and a claim, which make the call safe, are fetched from the store: *Dicast alone: slots* tells for
-how long. That is CPU time and grows with it; a real model's call takes ten times as long and hides it.
+how long; of a longer call it is a smaller part.
 
 **Memory.** *Dicast alone: resting* tells what a worker's imports alone hold: most of it is Celery, its command line
 with Flower in it, and the provider's SDK. What the SDK alone takes for as many open calls stands in *Dicast alone:
@@ -130,10 +130,10 @@ is told by layer in *Dicast alone: layers*. More processes share the work where 
 ## How to read this
 
 One machine does everything here: provider and contender share its cores, and calls of half a second make CPU time count
-for more than it does with real models. The machine itself shares a host: within an hour, the same code took half as
-much CPU time again (compare the SDK's *CPU ms a call* from case to case), so that only figures of one case compare. A
-limit that is told stays true only as long as nobody else uses the account; the quota cut shows what happens then. The
-raw figures of every run are in [benchmarks.json](benchmarks.json).
+for more than it does with longer ones. The machine itself shares a host, whose speed changes from run to run (see the
+ranges of *CPU ms a call*), so that only figures of one case compare. A limit that is told stays true only as long as
+nobody else uses the account; the quota cut shows what happens then. The raw figures of every run are in
+[benchmarks.json](benchmarks.json).
 """
 
 

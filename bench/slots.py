@@ -54,6 +54,6 @@ def _told(log: str) -> dict[str, list[float]]:
 
 
 def _waits(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """The first of one with the first of the other, and so on: any order has the same mean."""
+    """The first of one with the first of the other, and so on, whichever call it was: the mean is the same."""
     pairs = list(zip(before, after, strict=False))
     return [then - now for now, then in pairs[EDGE : len(pairs) - EDGE]]

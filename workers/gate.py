@@ -32,9 +32,10 @@ logger = logging.getLogger(__name__)
 
 HELD_MAX = 32
 """Messages one gate takes from the broker ahead of their leases; few, so that other workers find work too."""
-SLOTS_AHEAD = 5
-"""For each so many slots a message is held even while all of them are taken: one comes free in a fifth of a call's time
-or sooner, and stays empty while its message has to be fetched first."""
+CALLS_AHEAD = 5
+"""For each so many calls that the pool has open here, a message is held even while all slots are taken: so many of them
+end in a fifth of a call's time, and their slots would stay empty while messages are fetched. Of a pool whose calls run
+elsewhere no more than one is held, for whoever has slots for it."""
 CROWD_MAX = 256
 """Messages it takes besides these, where several projects use the pool: as many as belong to projects that fill more
 than their part of `HELD_MAX`, since others may stand behind them in the queue."""
@@ -103,6 +104,7 @@ class Gate:
         self._deciding: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._open_calls = 0
+        self._leased = 0
         self._told: dict[str, float] = {}
 
     # ------------------------------------------------------------------ any thread
@@ -110,8 +112,10 @@ class Gate:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
         free = self.host.free_slots()
-        ahead = self.host.config.width.width // SLOTS_AHEAD
-        most, held = max(1, min(HELD_MAX, max(free, ahead))), len(self.held) - (self._crowd() if free else 0)
+        most, held = (
+            max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD))),
+            len(self.held) - (self._crowd() if free else 0),
+        )
         return max(0, most - held) if self._projects > 1 or held <= most // 2 else 0
 
     def room_for_bunch(self) -> int:
@@ -146,6 +150,7 @@ class Gate:
     def give_back(self, lease: Lease) -> None:
         self._give_back.append(Returned(lease.id, lease.outcome))
         self.host.leased -= 1
+        self._leased -= 1
         self.host.config.width.record(lease.outcome)
         self._open_calls = max(0, self._open_calls - 1)
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
@@ -242,6 +247,7 @@ class Gate:
             if verdict is Verdict.GRANTED:
                 request.lease = Lease(self.give_back, self.host.on_loop, want.lease, request.unit, expires_at)
                 self.host.leased += 1
+                self._leased += 1
                 config.observer.acquired(request.unit, self.pool, want.lease, answer.open_in_all)
             request._request_dict["lease"] = request.lease
             self.host.start_request(request)

@@ -127,19 +127,24 @@ def test_a_broker_is_asked_for_several_or_when_few_wait():
 
 
 @pytest.mark.parametrize("slots, ahead", [(1, 1), (9, 1), (40, 8), (1000, 32)])
-def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, ahead):
+async def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, ahead):
     host = Host(slots)
-    host.leased = slots
-    door = Gate(host, "p")
+    door, idle = Gate(host, "p"), Gate(host, "q")
+    host.verdicts = [Verdict.GRANTED] * 32
+    while host.free_slots():
+        door.hold(Request())
+        await door._step()
     assert door.room() == ahead
+    assert idle.room() == 1  # none of its own calls makes room for it here
     for _ in range(ahead):
         door.hold(Request())
     assert door.room() == 0
-    host.leased -= 1
+    host.started[0].lease.release()
     assert door.room() == 0  # they come several at a time
-    for _ in range(ahead - ahead // 2):
-        door.held.popleft()
-    assert door.room() == ahead - ahead // 2
+    for request in host.started[1:]:
+        request.lease.release()
+    host.started.clear()
+    assert host.leased == door._leased == 0
 
 
 async def test_a_gate_without_a_slot_asks_as_soon_as_there_is_one():
