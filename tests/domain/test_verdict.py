@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import jsonschema
 import orjson
@@ -93,7 +94,7 @@ NEARLY_OPINIONS = st.fixed_dictionaries(
 @given(NEARLY_OPINIONS)
 def test_the_reader_accepts_what_the_schema_accepts(answer: dict[str, object]) -> None:
     """Up to the lengths, which bind the model and not the reader, and blank texts."""
-    schema = single_schema(SCALE, room(1024))
+    schema = deepcopy(single_schema(SCALE, room(1024)))  # every call shares the original
     schema["properties"]["argument"] = {"type": "string", "maxLength": MAX_ARGUMENT_CHARS}
     schema["properties"]["cited_evidence"] = {"type": "array", "items": {"type": "string"}}
     valid = jsonschema.Draft202012Validator(schema).is_valid(answer)

@@ -1,0 +1,66 @@
+"""The mutation tool's own parts; what it finds is shown by running it."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.mutation.accepted import Change, accepted
+from chaos.mutation.lua import mutations
+
+SCRIPT = """#!lua flags=allow-oom
+-- a comment with 1 and == stays
+local x = tonumber(ARGV[1]) + 1
+if x <= 5 and redis.call('EXISTS', 'a == 1') == 1 then
+  redis.call('DEL', KEYS[1])
+end
+return {1, true}
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "verb.lua"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_is_changed_one_place_at_a_time(script):
+    found = [(m.number, m.after.strip()) for m in mutations(script)]
+    assert found == [
+        (2, "local x = tonumber(ARGV[1]) - 1"),
+        (2, "local x = tonumber(ARGV[1]) + 2"),
+        (3, "if x <= 5 and redis.call('EXISTS', 'a == 1') ~= 1 then"),
+        (3, "if x < 5 and redis.call('EXISTS', 'a == 1') == 1 then"),
+        (3, "if x <= 5 or redis.call('EXISTS', 'a == 1') == 1 then"),
+        (3, "if x <= 6 and redis.call('EXISTS', 'a == 1') == 1 then"),
+        (3, "if x <= 5 and redis.call('EXISTS', 'a == 1') == 2 then"),
+        (4, "do end"),
+        (6, "return {1, false}"),
+        (6, "return {2, true}"),
+    ]
+
+
+def test_the_rest_of_the_script_stays(script):
+    dropped = next(m for m in mutations(script) if m.after.strip() == "do end")
+    assert dropped.text() == SCRIPT.replace("redis.call('DEL', KEYS[1])", "do end")
+
+
+def test_a_change_is_known_by_its_lines_and_not_by_their_numbers():
+    diff = "--- f\n+++ f\n@@ -1,3 +1,3 @@\n def f():\n-    return 1\n+    return 2\n"
+    assert Change.of_diff("f.py", diff) == Change("f.py", "return 1", "return 2")
+
+
+def test_nothing_is_accepted_without_a_reason(tmp_path):
+    listed = tmp_path / "accepted.toml"
+    listed.write_text('[[change]]\nfile = "f.py"\nbefore = "a"\nafter = "b"\nreason = "the same"\n')
+    assert accepted(listed) == {Change("f.py", "a", "b"): "the same"}
+    listed.write_text('[[change]]\nfile = "f.py"\nbefore = "a"\nafter = "b"\nreason = ""\n')
+    with pytest.raises(ValueError, match="no reason"):
+        accepted(listed)
+
+
+def test_every_accepted_change_is_one_of_a_file_that_exists():
+    root = Path(__file__).parents[2]
+    for change in accepted():
+        text = (root / change.file).read_text()
+        assert all(line.strip() in text for line in change.before.splitlines()), f"no longer there: {change}"
