@@ -36,7 +36,7 @@ def main() -> None:
     given = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, and so stops what was started
     Machine.broker = given.broker
-    names = given.only.split(",") if given.only else [*SINGLE, *CASES]
+    names = _named(given.only) if given.only else [*SINGLE, *CASES]
     who = given.who.split(",") if given.who else list(ALL)
     where, kept = _read()
     if given.runs and not kept:
@@ -65,18 +65,28 @@ def page(where: str, runs: Sequence[Mapping[str, Any]]) -> str:
 def _arguments() -> argparse.Namespace:
     doc = (__doc__ or "").splitlines()[0]
     parse = argparse.ArgumentParser(prog="python -m bench", description=doc)
-    parse.add_argument("--only", help=f"cases, of {','.join([*SINGLE, *CASES])}")
+    parse.add_argument("--only", help=f"cases, or the first word of several: {','.join([*SINGLE, *CASES])}")
     parse.add_argument("--with", dest="who", help=f"contenders, of {','.join(ALL)}")
     parse.add_argument("--runs", type=int, default=3, help="of each; 0: only write what was measured before")
     parse.add_argument("--add", action="store_true", help="keep earlier runs of the same case and contender")
     parse.add_argument("--docs", action="store_true", help="write docs/benchmarks.md, its pictures and its raw figures")
     parse.add_argument("--broker", default="", help="a RabbitMQ that runs already, for Dicast's own cases: amqp://...")
     given = parse.parse_args()
-    unknown = set((given.only or "").split(",")) - {"", *SINGLE, *CASES}
+    unknown = {name for name in (given.only or "").split(",") if name and not _named(name)}
     unknown |= set((given.who or "").split(",")) - {"", *ALL}
     if unknown:
         parse.error(f"unknown: {', '.join(sorted(unknown))}")
     return given
+
+
+def _named(wish: str) -> list[str]:
+    """The cases of a list of names; `headers` alone stands for all that begin with it."""
+    known = [*SINGLE, *CASES]
+    return [
+        case
+        for name in wish.split(",")
+        for case in ([name] if name in known else [case for case in known if case.startswith(f"{name}-")])
+    ]
 
 
 def _runs(names: Sequence[str], who: Sequence[str], count: int, seed: int) -> Iterator[dict[str, Any]]:

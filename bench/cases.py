@@ -23,6 +23,7 @@ CUT_AFTER, CUT_TO = 300, 10
 KILL_AFTER = 450
 WIDE = 400
 DEADLINE_S = 420.0
+OPENAI_BUDGETS = "bucket:30000/60+bucket:10000000/60:tokens"
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,9 @@ def _seen(seen: Observed, units: int, outcome: Outcome) -> dict[str, float]:
     return figures
 
 
-def steady(units: int) -> Callable[[Contender, int], Measured]:
+def steady(units: int, *options: str) -> Callable[[Contender, int], Measured]:
     def measure(contender: Contender, run: int) -> Measured:
-        with bench(run) as b:
+        with bench(run, *options) as b:
             running = b.start(contender, units, tell=CAP)
             outcome, usage = measured(running, units)
             log = b.log()
@@ -176,8 +177,8 @@ def ceiling(contender: Contender, run: int) -> Measured:
 
 
 _ALL_PEERS = (
-    "aiohttp-told", "openai-told", "openai-guess", "inspect", "inspect-told", "curator", "curator-told", "deepeval",
-    "deepeval-told",
+    "aiohttp-told", "openai-told", "openai-default", "openai-guess", "inspect", "inspect-told", "curator",
+    "curator-told", "deepeval", "deepeval-told",
 )  # fmt: skip
 _CAPPED = f"A provider that serves {CAP} calls at once, of {LATENCY_S} s on average (lognormal), and refuses the rest"
 
@@ -191,6 +192,12 @@ CASES: Mapping[str, Case] = {
         Case(
             "steady-3000", "A cap of 40, 3,000 calls", f"{_CAPPED}. Ideal: 37.5 s.",
             ("dicast", "dicast-warm", *(peer for peer in _ALL_PEERS if peer != "curator")), steady(3000),
+        ),
+        Case(
+            "headers-900", "A cap of 40, 900 calls, with OpenAI's headers", f"{_CAPPED}; every answer tells of 30,000 "
+            "requests and 10,000,000 tokens a minute, which do not bind, as OpenAI's headers do. Ideal: 11.25 s.",
+            ("dicast", "dicast-warm", *_ALL_PEERS),
+            steady(900, "--budgets", OPENAI_BUDGETS, "--told", "openai"),
         ),
         Case(
             "cut", "The quota is cut", f"{_CAPPED}; after {CUT_AFTER} of 900 answers it serves {CUT_TO}. "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from bench import layers
+from bench import headers, layers
 from bench.cases import CASES
 from bench.contenders import ALL
 from bench.report import Column, Goal, Section
@@ -29,6 +29,7 @@ STEADY = (
 COLUMNS = {
     "steady-900": STEADY,
     "steady-3000": STEADY,
+    "headers-900": STEADY,
     "cut": STEADY,
     "kill": (
         Column("paid_twice", "answers paid twice", -1),
@@ -159,6 +160,21 @@ def _sizes() -> Section:
     return Section("", "Dicast alone: a job's size", about, command, {"dicast": ""}, columns, rows=SIZE_CASES)
 
 
+def _headers() -> Section:
+    about = (
+        "Calls of 0.5 s on average, served by one worker, cold; what the headers tell of does not bind but in the last "
+        "two. The first line is what the others should come to."
+    )
+    columns = (
+        Column("capacity_%", "capacity used, %", 1),
+        Column("quota_%", "of the windows' quota, %", 1),
+        Column("wall_s", "first to last call, s", -1),
+        Column("refused_%", "refused, %", -1),
+    )
+    command = "make bench BENCH='--only headers'"
+    return Section("", "Dicast alone: what headers tell", about, command, {"dicast": ""}, columns, rows=headers.LABELS)
+
+
 def sections() -> list[Section]:
     """Peers first, then what only Dicast can be asked."""
     pages = []
@@ -171,9 +187,9 @@ def sections() -> list[Section]:
         if case.name in ("steady-900", "ceiling"):
             about = "The same runs: what else of the machine Dicast takes."
             pages.append(Section(case.name, f"{case.title}: Dicast's parts", about, command, mine, PARTS))
-    pages.append(_sizes())
+    pages += [_sizes(), _headers()]
     for name, measure in SINGLE.items():
-        if name in SIZE_CASES:
+        if name in SIZE_CASES or name in headers.LABELS:
             continue
         about = (measure.__doc__ or "").strip().partition("\n")[0]
         command = f"make bench BENCH='--only {name}'"

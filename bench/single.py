@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from bench import admission, counts, governor_http, layers, pipeline, resting, scale, several, slots, starting
+from bench import admission, counts, governor_http, headers, layers, pipeline, resting, scale, several, slots, starting
 from bench.counting import IN_SCRIPTS
 
 Figures = Mapping[str, float]
@@ -49,5 +49,6 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     "workers": several.workers,
     "counts": counts_of_a_unit,
     "admission": admission_costs,
+    **headers.CASES,
     **{f"governor-{name}": _governed(scenario) for name, scenario in governor_http.SCENARIOS.items()},
 }

@@ -1,4 +1,5 @@
-"""The OpenAI SDK, its own two retries, and a semaphore. Untold, it opens 100 calls, as one does who cannot know."""
+"""The OpenAI SDK over aiohttp, its own two retries, and a semaphore. Untold, it opens 100 calls, as one does who cannot
+know."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ async def ask(client: openai.AsyncOpenAI, room: asyncio.Semaphore, call: peer_ta
     return peer_task.is_score(answer.choices[0].message.content)
 
 
-async def main(task: peer_task.Task) -> int:
+async def main(task: peer_task.Task, *, aiohttp: bool = True) -> int:
     room = asyncio.Semaphore(task.limit or 100)
-    http = openai.DefaultAioHttpClient(timeout=120)
+    http = openai.DefaultAioHttpClient(timeout=120) if aiohttp else openai.DefaultAsyncHttpxClient(timeout=120)
     async with openai.AsyncOpenAI(base_url=task.base_url, api_key="none", http_client=http) as client:
         return sum(await asyncio.gather(*(ask(client, room, call) for call in task.calls)))
 

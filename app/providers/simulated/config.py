@@ -10,6 +10,9 @@ from dataclasses import Field, dataclass, field, fields, replace
 from random import Random
 from typing import Any, NamedTuple
 
+from app.providers.simulated.budgets import parse_budgets
+from app.providers.simulated.told import DIALECTS
+
 # How an answer can be spoilt. The first group breaks the HTTP answer, the second the judge's words in it.
 BODY_FAULTS = ("drip", "cut", "hang", "huge", "bomb", "html", "invalid_json")
 ANSWER_FAULTS = ("out_of_range", "wrong_type", "missing", "duplicate", "unknown", "wrong_nonce", "chatter", "null")
@@ -49,6 +52,8 @@ class Behaviour:
     noise_429: float = _option(0.0, "share of 429s that have nothing to do with load", maximum=1)
     fail_5xx: float = _option(0.0, "share of calls that end in 500, 502, 503 or 504", maximum=1)
     overload_529: float = _option(0.0, "share of 529s", maximum=1)
+    budgets: str | None = _option(None, "budgets besides: window:4800/60+bucket:100000/60:tokens:shown (budgets.py)")
+    told: str | None = _option(None, "tell of those budgets in this dialect (told.py), instead of the API's own")
     headers: bool = _option(True, "send the provider's rate-limit headers where rpm or tpm is set")
     retry_after: bool = _option(True, "send retry-after with 429s")
     retry_after_value: str | None = _option(None, "send this as retry-after, whatever it means")
@@ -71,7 +76,12 @@ class Behaviour:
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
                 raise ConfigError(f"unknown option {name!r}; did you mean {near[0]!r}?")
-        return replace(self, **{name: _checked(known[name], value) for name, value in changes.items()})
+        changed = replace(self, **{name: _checked(known[name], value) for name, value in changes.items()})
+        if changed.budgets is not None:
+            _budgets_checked(changed.budgets)
+        if changed.told is not None and changed.told not in DIALECTS:
+            raise ConfigError(f"told must be one of {', '.join(DIALECTS)}, got {changed.told!r}")
+        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +159,13 @@ def _checked(spec: Field[Any], value: Any) -> Any:
     if not valid:
         raise ConfigError(f"{spec.name} must be {_wanted(spec)}, got {value!r}")
     return float(value) if kind == "float" else value
+
+
+def _budgets_checked(text: str) -> None:
+    try:
+        parse_budgets(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _is_faults(value: Any) -> bool:

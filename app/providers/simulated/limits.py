@@ -11,6 +11,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
+from app.providers.simulated.budgets import Account, State, amount_of, longest_wait, parse_budgets
 from app.providers.simulated.config import Behaviour
 
 _RAMP_WINDOW_S = 10.0
@@ -83,13 +84,18 @@ class Bucket:
 class Limits:
     """Everything that may refuse a call of one model for its rate."""
 
-    def __init__(self, behaviour: Behaviour, now: float) -> None:
+    def __init__(self, behaviour: Behaviour, now: float, unix_s: float = 0.0) -> None:
+        """`unix_s` is what the wall clock said when `now` was 0: windows end on it."""
+
         def bucket(per_min: int | None) -> Bucket | None:
             return None if per_min is None else Bucket(per_min, behaviour.burst, behaviour.quantum, now)
 
         self.requests = bucket(behaviour.rpm)
         self.tokens = bucket(behaviour.tpm)
         self.output = None if behaviour.output_tpm is None else Bucket(behaviour.output_tpm, behaviour.burst, 0, now)
+        self._accounts = (
+            [Account(budget, now, unix_s) for budget in parse_budgets(behaviour.budgets)] if behaviour.budgets else []
+        )
         self._ramp = behaviour.ramp
         self._recent: deque[float] = deque()
         self._before: deque[float] = deque()
@@ -102,6 +108,8 @@ class Limits:
                 self.requests.take(1, now)
             if self.tokens:
                 self.tokens.take(tokens, now)
+            for account in self._accounts:
+                account.take(amount_of(account.budget, tokens), now)
             if self._ramp:
                 self._recent.append(now)
         return refusal
@@ -115,7 +123,12 @@ class Limits:
             return Refusal("tpm", wait_s)
         if self.output and (wait_s := self.output.wait_s(1, now)):
             return Refusal("output_tpm", wait_s)
-        return None
+        wait_s, unit = longest_wait(self._accounts, tokens, now)
+        return Refusal("rpm" if unit == "requests" else "tpm", wait_s) if wait_s else None
+
+    def states(self, now: float) -> list[State]:
+        """The budgets besides, as headers tell of them."""
+        return [account.state(now) for account in self._accounts]
 
     def _too_steep(self, now: float) -> bool:
         while self._recent and self._recent[0] <= now - _RAMP_WINDOW_S:

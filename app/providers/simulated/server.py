@@ -34,6 +34,7 @@ from app.providers.simulated.config import (
 from app.providers.simulated.dialects import Anthropic, BadRequest, Call, Dialect, OpenAI, tokens_of
 from app.providers.simulated.limits import Limits, Refusal
 from app.providers.simulated.record import Meter, Record
+from app.providers.simulated.told import DIALECTS
 
 _JSON = "application/json"
 _BACKLOG = 8192
@@ -48,15 +49,16 @@ class _Lane:
     def __init__(self, behaviour: Behaviour, now: float) -> None:
         self.meter = Meter()
         self.behaviour = behaviour
-        self.limits = Limits(behaviour, now)
+        self._unix_s = time.time() - now
+        self.limits = Limits(behaviour, now, self._unix_s)
 
     def change(self, changes: Mapping[str, Any], now: float) -> None:
         """New behaviour from now on; buckets are filled anew only if their sizes changed."""
         before, self.behaviour = self.behaviour, self.behaviour.changed(changes)
         self.meter.advance(now, self.behaviour.cap)
-        sizes = ("rpm", "tpm", "output_tpm", "quantum", "burst", "ramp")
+        sizes = ("rpm", "tpm", "output_tpm", "quantum", "burst", "ramp", "budgets")
         if any(getattr(before, name) != getattr(self.behaviour, name) for name in sizes):
-            self.limits = Limits(self.behaviour, now)
+            self.limits = Limits(self.behaviour, now, self._unix_s)
 
 
 class SimulatedProvider:
@@ -73,7 +75,7 @@ class SimulatedProvider:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
+        self._started, self._started_unix_s = self._loop.time(), time.time()
         self._default = _Lane(self.config.behaviour, self._started)
         self._lanes = {model: _Lane(behaviour, self._started) for model, behaviour in self.config.models.items()}
         self._steps = sorted((step for step in self.config.steps if step.answers is not None), key=_at_answers)
@@ -119,6 +121,7 @@ class SimulatedProvider:
             "max_serving": self._total.most_serving,
             "capacity_used": used_s / offered_s if offered_s else None,
             "uptime_s": now - self._started,
+            "started_unix_s": self._started_unix_s,
             "models": {
                 model: {"open": meter.open, "max_open": meter.most_open, "max_serving": meter.most_serving}
                 for model, meter in meters.items()
@@ -280,7 +283,7 @@ class SimulatedProvider:
         behaviour = lane.behaviour
         if behaviour.refusal_latency:
             await asyncio.sleep(behaviour.refusal_latency)
-        headers = self._headers(dialect, lane)
+        headers = self._headers(dialect, lane, refused=True)
         if status == 429 and why.reason != "exhausted":
             if behaviour.retry_after_value is not None:
                 headers["retry-after"] = behaviour.retry_after_value
@@ -290,10 +293,13 @@ class SimulatedProvider:
                     headers["retry-after-ms"] = str(math.ceil(why.wait_s * 1000))
         return web.Response(status=status, body=dialect.error(status, why.reason), headers=headers, content_type=_JSON)
 
-    def _headers(self, dialect: Dialect, lane: _Lane) -> dict[str, str]:
+    def _headers(self, dialect: Dialect, lane: _Lane, *, refused: bool = False) -> dict[str, str]:
         if not lane.behaviour.headers:
             return {}
-        return dialect.headers(lane.limits, self._loop.time(), time.time())
+        now, unix_s = self._loop.time(), time.time()
+        if lane.behaviour.told is not None:
+            return DIALECTS[lane.behaviour.told](lane.limits.states(now), unix_s, refused)
+        return dialect.headers(lane.limits, now, unix_s)
 
     def _text(self, call: Call, behaviour: Behaviour, fault: str | None) -> str:
         judge = Judge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
