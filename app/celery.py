@@ -24,7 +24,7 @@ from app.ledger.client import LedgerClient
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
 from app.metrics import MetricsServer, ProcessMetrics, SharedCollector
 from app.shared import look
-from app.submission import checked, submit
+from app.submission import Prepared, prepared, submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.admitted import QUEUE_PREFIX, Admitted
@@ -126,12 +126,16 @@ class Dicast(Celery):  # type: ignore[misc]
         keys = [self.environ.get(spec.api_key_env or "", "") for spec in self.pools.pools.values()]
         return [*self.settings.secrets(), *filter(None, keys)]
 
-    def submit(self, job: EvaluationJob | Mapping[str, Any]) -> str:
+    def prepared(self, job: EvaluationJob | Mapping[str, Any]) -> Prepared:
+        """All checks of a job that need no store; see `app.submission.prepared`."""
+        return prepared(job, pools=self.pools, settings=self.settings)
+
+    def submit(self, job: Prepared | EvaluationJob | Mapping[str, Any]) -> str:
         """Store a job in the ledger and return its id; see `app.submission.submit`."""
-        job = checked(job)
-        if job.id is not None and self.ledger.is_lost(job.id):
-            self.backend.forget(job.id)  # or who waits for it is told that it is lost
-        return submit(job, ledger=self.ledger, pools=self.pools, settings=self.settings)
+        ready = job if isinstance(job, Prepared) else self.prepared(job)
+        if self.ledger.is_lost(ready.id):
+            self.backend.forget(ready.id)  # or who waits for it is told that it is lost
+        return submit(ready, ledger=self.ledger)
 
     def call_timeout_s(self, pool: str) -> float:
         """How long a call of this pool may take in total."""

@@ -28,6 +28,11 @@ governor = typer.Typer(help="See and set the pools' limits.", no_args_is_help=Tr
 cli.add_typer(governor, name="governor")
 
 
+JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
+Project = Annotated[str | None, typer.Option(metavar="NAME", help="On whose behalf; the file's project.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job; may be repeated.")
+]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `dicast jobs list` shows it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Out = Annotated[
@@ -79,17 +84,18 @@ def _every_command(
 @cli.command(no_args_is_help=True)
 def run(
     context: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")],
+    job: JobFile,
     local: Annotated[
         bool, typer.Option("--local", help="Start store, worker, beat and local model, and stop them at the end.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and show all, as `dicast validate` does; submit nothing.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Submit, print the job's id, and leave.")] = False,
     json: AsJson = False,
     out: Out = None,
-    project: Annotated[str | None, typer.Option(metavar="NAME", help="On whose behalf; the file's project.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job; may be repeated.")
-    ] = None,
+    project: Project = None,
+    assignments: Assignments = None,
     on_interrupt: Interrupted = None,
 ) -> None:
     """Submit a job, show its progress, and print its report.
@@ -105,8 +111,38 @@ def run(
     """
     from app.terminal.run import Wishes, run_job
 
-    wishes = Wishes(json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach)
+    wishes = Wishes(
+        json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run
+    )
     raise typer.Exit(run_job(context.obj, job, project, assignments or [], wishes))
+
+
+@cli.command(no_args_is_help=True)
+def validate(
+    context: typer.Context, job: JobFile, json: AsJson = False, project: Project = None, assignments: Assignments = None
+) -> None:
+    """Check a job and show what it would do: counts, judges, the exact first prompt.
+
+    \b
+      dicast validate job.yaml
+      dicast validate job.yaml --set items.limit=20
+
+    Every item of its file is read. Nothing is started, stored or called.
+    """
+    from app.terminal.run import validate_job
+
+    validate_job(context.obj, job, project, assignments or [], json=json)
+
+
+@cli.command()
+def init(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where to.")] = ".",
+) -> None:
+    """Write a commented job.yaml and config/pools.toml to begin with."""
+    from app.terminal.init import make_files
+
+    make_files(context.obj, folder)
 
 
 @jobs.command("list")

@@ -21,7 +21,9 @@ from yaml.composer import Composer
 from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode
 
+from app.datasets.kinds import located
 from app.reports.text import printable
+from config.nearest import nearest_file
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_NODES = 300_000
@@ -42,8 +44,8 @@ class JobFileError(ValueError):
 def load(path: str) -> dict[str, Any]:
     """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
 
-    A relative path of an items' file is taken from the job file's folder and made absolute. Nothing else is checked:
-    that is `EvaluationJob`'s part.
+    A relative path of an items' file is taken from the job file's folder and made absolute, `~` and `$NAME` in it are
+    replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s part.
     """
     try:
         raw = _bytes(path)
@@ -52,10 +54,10 @@ def load(path: str) -> dict[str, Any]:
         if not isinstance(document, dict):
             raise JobFileError(f"holds {_kind(document)}, not a mapping with agents, dimensions and items")
         _check_texts(document)
+        return _anchored(document, Path.cwd() if path == STDIN else Path(path).resolve().parent)
     except JobFileError as error:
         name = "standard input" if path == STDIN else path
         raise JobFileError(printable(f"{name}: {error}", 500)) from None
-    return _anchored(document, Path.cwd() if path == STDIN else Path(path).resolve().parent)
 
 
 def override(document: dict[str, Any], assignment: str) -> None:
@@ -69,6 +71,8 @@ def override(document: dict[str, Any], assignment: str) -> None:
     try:
         value = _yaml(text.encode("utf-8", "surrogateescape"))
         *folders, last = path.split(".")
+        if folders[:1] == ["items"] and isinstance(document.get("items"), str):
+            document["items"] = {"path": document["items"]}  # what a bare path is short for
         place: Any = document
         for name in folders:
             place = place.setdefault(name, {}) if isinstance(place, dict) else place[int(name)]
@@ -102,7 +106,9 @@ def _bytes(path: str) -> bytes:
             with Path(path).open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise JobFileError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        near = nearest_file(Path(path)) if isinstance(error, FileNotFoundError) else None
+        hint = f"; did you mean {near}?" if near else ""
+        raise JobFileError(f"cannot be read: {getattr(error, 'strerror', None) or error}{hint}") from None
     if len(raw) > MAX_BYTES:
         raise JobFileError(f"is larger than {MAX_BYTES >> 20} MiB; {_OWN_FILE}")
     return raw
@@ -260,9 +266,9 @@ def _check_texts(document: dict[str, Any]) -> None:
 def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     items = document.get("items")
     if isinstance(items, str) and items:
-        return {**document, "items": str(folder / items)}
+        return {**document, "items": located(items, folder)}
     if isinstance(items, dict) and isinstance(items.get("path"), str) and items["path"]:
-        return {**document, "items": {**items, "path": str(folder / items["path"])}}
+        return {**document, "items": {**items, "path": located(items["path"], folder)}}
     return document
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from app import datasets
 from app.domain.job import Agent, EvaluationJob, Item, ItemSource
-from app.domain.plan import lanes
+from app.domain.plan import Lane, lanes
 from app.ledger.client import LedgerClient
+from app.refusals import JobRefused, validated
 from config.pools import Pools, PoolSpec
 from config.settings import Settings
 
 
-class JobRefused(ValueError):
-    """The job is well formed and still cannot be taken; the message names the field and the value."""
-
-
 def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
-    """The job, validated, with an id. Raises pydantic's `ValidationError` (a `ValueError`)."""
-    if not isinstance(job, EvaluationJob):
-        job = EvaluationJob.model_validate(dict(job))
+    """The job, validated, with an id. Raises `InvalidJob` (a `ValueError`), or TypeError for what is no job at all."""
+    job = validated(job)
     return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
 
 
@@ -32,14 +29,40 @@ def new_job_id() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(8)}"
 
 
-def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pools: Pools, settings: Settings) -> str:
-    """Store a job in the ledger; returns its id. Nothing is sent yet.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job that may be stored: `lanes` as it will be judged, `items` and their `text_bytes` as they were counted.
 
-    Raises `ValidationError`, `UnknownPool`, `JobRefused`, `datasets.DatasetError` or `JobConflict`.
+    `extra` are further fields of its record in the ledger.
+    """
+
+    job: EvaluationJob
+    lanes: Sequence[Lane]
+    items: int
+    text_bytes: int
+    extra: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        assert self.job.id is not None
+        return self.job.id
+
+    @property
+    def units(self) -> int:
+        return self.items * len(self.job.agents) * len(self.job.dimensions) * self.job.replicates
+
+    @property
+    def calls(self) -> int:
+        """Calls if nothing is called twice: a batched one asks for all dimensions."""
+        return sum(self.items * lane.units_per_item // lane.stride for lane in self.lanes)
+
+
+def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings) -> Prepared:
+    """Everything that can be checked of a job without a store: its shape, its pools, every item of its file.
+
+    Raises `InvalidJob`, `UnknownPool`, `JobRefused` or `datasets.DatasetError`.
     """
     job = checked(job)
-    job_id = job.id
-    assert job_id is not None
     specs = [_deployed(agent, pools) for agent in job.agents]
     batching = settings.batching_enabled if job.batching is None else job.batching
     plan = lanes(
@@ -51,19 +74,23 @@ def submit(job: EvaluationJob | Mapping[str, Any], *, ledger: LedgerClient, pool
     extra = {}
     if isinstance(job.items, ItemSource):
         # Workers read the file too, from wherever they run.
-        source = job.items.model_copy(update={"path": str(Path(job.items.path).resolve())})
+        path = str(Path(datasets.located(job.items.path, Path.cwd())).resolve())
+        source = job.items.model_copy(update={"path": path})
         job = job.model_copy(update={"items": source})
         found = datasets.survey(source, max_text_bytes=settings.max_text_bytes)
-        count, extra["fingerprint"] = found.items, found.fingerprint
+        count, text_bytes, extra["fingerprint"] = found.items, found.text_bytes, found.fingerprint
+        if count == 0:
+            raise datasets.DatasetError(path, "holds no items")
     else:
         count = len(job.items)
-        for item in job.items:
-            _check_size(item, settings.max_text_bytes)
-    if count == 0:
-        raise JobRefused("items: at least one is needed, got 0")
-    units = count * len(job.agents) * len(job.dimensions) * job.replicates
-    ledger.submit(job, plan, units, extra)
-    return job_id
+        text_bytes = sum(_checked_size(item, settings.max_text_bytes) for item in job.items)
+    return Prepared(job, plan, count, text_bytes, extra)
+
+
+def submit(job: Prepared, *, ledger: LedgerClient) -> str:
+    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`."""
+    ledger.submit(job.job, job.lanes, job.units, dict(job.extra))
+    return job.id
 
 
 def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
@@ -78,7 +105,8 @@ def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
     return specs
 
 
-def _check_size(item: Item, most: int) -> None:
+def _checked_size(item: Item, most: int) -> int:
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in (item.text, item.prompt, item.reference) if text)
     if size > most:
         raise JobRefused(f"items: {item.id!r} holds {size} bytes of text, at most {most} (DICAST_MAX_TEXT_BYTES)")
+    return size

@@ -6,21 +6,24 @@ variable and read when the pool is first used. Every message names the pool, the
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from config.nearest import nearest
+
 PROVIDERS = ("openai", "anthropic", "local", "simulated")
 DIALECTS = ("openai", "anthropic")
 STRUCTURED_CHANNELS = ("json_schema", "tool")
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
+
+NAMES_SHOWN = 12
 
 _DEFAULT_MODELS = {"local": "SmolLM2-135M-Instruct", "simulated": "simulated-judge"}
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -69,6 +72,14 @@ class PoolSpec:
     timeout_s: float | None = None
     trust_env: bool = False
 
+    def cut_to(self, most: int) -> str | None:
+        """What the limit of all calls together leaves of this pool's own; None if it leaves all."""
+        wished = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]
+        if not wished:
+            return None
+        named = " and ".join(f"{key} = {value}" for key, value in wished)
+        return f"{named} in the pools file, but MAX_CONCURRENT_LLM_CALLS is {most}: {most} binds"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -92,7 +103,8 @@ class Pools:
         try:
             return self.pools[name or self.default]
         except KeyError:
-            raise UnknownPool(f"there is no pool {name!r}{_nearest(name, self.pools)}") from None
+            hint = _nearest(name, self.pools) or f"; there are {_listed(self.pools)}"
+            raise UnknownPool(f"there is no pool {name!r}{hint}") from None
 
     def findings(self) -> list[Finding]:
         """What an operator should know though nothing is wrong with it."""
@@ -349,9 +361,14 @@ def _loopback(parts: SplitResult) -> bool:
         return False
 
 
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.0)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    return ", ".join(known[:NAMES_SHOWN]) + (f" and {len(known) - NAMES_SHOWN} more" if len(known) > NAMES_SHOWN else "")
 
 
 def _shown(value: Any) -> str:

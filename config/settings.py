@@ -6,7 +6,6 @@ Every message names the variable, the bound and the value; the values of secrets
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -17,6 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
+
+from config.nearest import nearest
 
 MESSAGE_KEY_CHARS = 32
 
@@ -180,8 +181,9 @@ class Settings:
         known = {f.metadata["variable"]: f for f in fields(cls)}
         for name in environ:
             if name.startswith("DICAST_") and name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-                raise SettingsError(f"unknown setting {name}; did you mean {near[0]}?")
+                near = nearest(name, known, prefix="DICAST_")
+                hint = f"did you mean {near}?" if near else "README.md lists them all"
+                raise SettingsError(f"unknown setting {name}; {hint}")
         values = {
             spec.name: _parse(spec, environ[variable])
             for variable, spec in known.items()

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from pydantic import ValidationError
 
 from app.celery import create_app
 from app.ledger.keys import LedgerKeys
-from app.submission import JobRefused
+from app.refusals import InvalidJob, JobRefused
 from config.pools import UnknownPool
 
 POOLS = """
@@ -53,10 +52,10 @@ def test_agents_of_the_same_choice_share_a_lane_and_batch_only_where_all_can(app
 @pytest.mark.parametrize(
     "agent, error, complaint",
     [
-        ({"pool": "sim", "deployments": [{}]}, ValidationError, "pool must be named in deployments, or without them"),
-        ({"model": "m", "deployments": [{}]}, ValidationError, "model must be named in deployments, or without them"),
-        ({"deployments": [{"pol": "sim"}]}, ValidationError, "pol"),
-        ({"deployments": [{}] * 17}, ValidationError, "at most 16"),
+        ({"pool": "sim", "deployments": [{}]}, InvalidJob, "pool must be named in deployments, or without them"),
+        ({"model": "m", "deployments": [{}]}, InvalidJob, "model must be named in deployments, or without them"),
+        ({"deployments": [{"pol": "sim"}]}, InvalidJob, "pol"),
+        ({"deployments": [{}] * 17}, InvalidJob, "agents[0].deployments: may hold at most 16, got 17"),
         ({"deployments": [{}, {"pool": "sin"}]}, UnknownPool, "there is no pool 'sin'; did you mean 'sim'?"),
         (
             {"deployments": [{}, {"pool": "sim", "model": "simulated-judge"}]},

@@ -1,4 +1,4 @@
-"""Items that lie in a file: JSONL, CSV or Parquet, read a page at a time.
+"""Items that lie in a file: JSONL, CSV, TSV or Parquet, read a page at a time.
 
     items, cursor = read_page(source, None, 500)    # from the start
     items, cursor = read_page(source, cursor, 500)  # and on, in this process or another; None: nothing is left
@@ -8,7 +8,7 @@ whose row groups cannot be entered in the middle, this holds while one process r
 decodes the row group up to the cursor once.
 
 Rules. Texts are UTF-8, with or without a byte order mark; empty lines are skipped. An item's text must be text and
-not empty; an id may be a whole number. Prompt and reference may be missing, null or empty. All other columns become
+not blank; an id may be a whole number. Prompt and reference may be missing, null or empty. All other columns become
 the item's metadata. If the file has no column `id` (and the job asks for none by another name), items are named by
 their row: 1, 2, 3, ... Whether it has is decided by the header, the schema, or the first object of a JSONL file.
 
@@ -16,7 +16,8 @@ Whatever is wrong raises `DatasetError`, which names the file, the line (in Parq
 """
 
 from app.datasets.errors import DatasetError
+from app.datasets.kinds import located
 from app.datasets.pages import count_items, fingerprint, read_page
 from app.datasets.surveying import Survey, survey
 
-__all__ = ["DatasetError", "Survey", "count_items", "fingerprint", "read_page", "survey"]
+__all__ = ["DatasetError", "Survey", "count_items", "fingerprint", "located", "read_page", "survey"]

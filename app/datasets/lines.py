@@ -1,9 +1,10 @@
-"""JSONL and CSV, entered at any record by its byte offset."""
+"""JSONL, CSV and TSV, entered at any record by its byte offset."""
 
 from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ MAX_RECORD_BYTES = 64 * 2**20
 
 DEPTH_MAX = 200
 """Up to here nesting needs no check: orjson reads deeper than it writes, and what is read must be stored."""
+
+_OTHERS = re.compile(rb"[;\t]")
 
 csv.field_size_limit(MAX_RECORD_BYTES)
 
@@ -103,16 +106,21 @@ class JsonLines:
 
 
 class Csv:
-    """Comma-separated values with a header line; fields may be quoted and hold line ends (RFC 4180)."""
+    """Separated values with a header line; fields may be quoted and hold line ends (RFC 4180).
+
+    Without a `separator`, the comma; a header that has none is separated by what it has, semicolons or tabs.
+    """
 
     closed = True
 
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: BinaryIO, separator: str | None = None) -> None:
         self._path, self._file = path, file
         lines = _Lines(path, file, 0, 1)
         self.columns: list[str] = []
         self._first: Cursor | None = None
+        self._separator = separator or ","
         if lines.skip(_is_line_end):
+            self._separator = separator or _separator_of(lines.ahead)
             self.columns = next(self._records(lines))[1]
             self._first = _at(lines, 1) if lines.skip(_is_line_end) else None
         twice = {name for name in self.columns if self.columns.count(name) > 1}
@@ -152,7 +160,7 @@ class Csv:
                     raise DatasetError(self._path, f"is longer than {MAX_RECORD_BYTES} bytes", place=place)
                 yield lines.text(lines.take(), place)
 
-        parser = csv.reader(fed(), strict=True)
+        parser = csv.reader(fed(), delimiter=self._separator, strict=True)
         while lines.skip(_is_line_end):
             start, place = lines.at, f"line {lines.number}"
             try:
@@ -167,6 +175,12 @@ def _writable(fields: dict[str, object]) -> bool:
     except orjson.JSONEncodeError:
         return False
     return True
+
+
+def _separator_of(header: bytes) -> str:
+    if b"," in header:
+        return ","
+    return max(";\t", key=lambda separator: header.count(separator.encode())) if _OTHERS.search(header) else ","
 
 
 def _is_line_end(line: bytes) -> bool:

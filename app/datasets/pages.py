@@ -7,19 +7,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from app.datasets.errors import DatasetError
+from app.datasets.kinds import kind_of
 from app.datasets.lines import Csv, JsonLines
 from app.datasets.rows import Cursor, ItemReader, Row, Table
 from app.domain.job import Item, ItemSource
+from app.domain.text import shown
+from config.nearest import nearest_file
 
 SAMPLES = 64
 SAMPLE_BYTES = 64 * 2**10
-
-_FORMATS: dict[str, Literal["jsonl", "csv", "parquet"]] = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"
-}  # fmt: skip
 
 
 def read_page(source: ItemSource, cursor: Cursor | None, count: int) -> tuple[list[Item], Cursor | None]:
@@ -65,10 +63,8 @@ def fingerprint(source: ItemSource) -> str:
 def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
     """The file of `source` as a table that will be read from `cursor` on."""
     path = source.path
-    kind = source.format or _FORMATS.get(Path(path).suffix.lower())
-    if kind is None:
-        raise DatasetError(path, f"has none of the endings {', '.join(_FORMATS)}: name its format")
     with _readable(path):
+        kind = kind_of(source)
         if kind == "parquet":
             from app.datasets.parquet import opened_parquet  # noqa: PLC0415  pyarrow takes long to load
 
@@ -76,7 +72,7 @@ def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
                 yield table
         else:
             with Path(path).open("rb") as file:
-                yield JsonLines(path, file) if kind == "jsonl" else Csv(path, file)
+                yield JsonLines(path, file) if kind == "jsonl" else Csv(path, file, "\t" if kind == "tsv" else None)
 
 
 def limited(source: ItemSource, table: Table, cursor: Cursor | None) -> Iterator[Row]:
@@ -93,4 +89,6 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DatasetError(path, f"cannot be read: {error.strerror or error}") from None
+        near = nearest_file(Path(path)) if isinstance(error, FileNotFoundError) else None
+        hint = f"; did you mean {shown(near, 100)}?" if near else ""
+        raise DatasetError(path, f"cannot be read: {error.strerror or error}{hint}") from None

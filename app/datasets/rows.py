@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from app.datasets.errors import DatasetError, quoted
 from app.domain.job import Item, ItemSource
+from app.refusals import problem
 
 Cursor = dict[str, int]
 """Where reading goes on. JSONL and CSV: byte `at`, `line` and `row` of the next record. Parquet: its `row`."""
@@ -75,8 +76,8 @@ class ItemReader:
         else:
             item_id = str(row.number)
         text = self._text(row, fields, source.text_field)
-        if not text:
-            raise self._wrong(row, source.text_field, "must be text, not empty", row.fields.get(source.text_field))
+        if not text.strip():
+            raise self._wrong(row, source.text_field, "must be text, not blank", row.fields.get(source.text_field))
         prompt = self._text(row, fields, source.prompt_field)
         reference = self._text(row, fields, source.reference_field)
         try:
@@ -85,8 +86,7 @@ class ItemReader:
             detail = error.errors()[0]
             named = {"id": source.id_field, "text": source.text_field}
             field = str(detail["loc"][0])
-            problem = detail["msg"].removeprefix("Value error, ")
-            raise self._wrong(row, named.get(field, field), problem, detail["input"]) from None
+            raise DatasetError(source.path, f"{named.get(field, field)}: {problem(detail)}", place=row.place) from None
 
     def _id(self, row: Row, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int):
@@ -99,5 +99,5 @@ class ItemReader:
             raise self._wrong(row, name, "must be text", value)
         return value or ""
 
-    def _wrong(self, row: Row, field: str | None, problem: str, value: object) -> DatasetError:
-        return DatasetError(self._source.path, f"{field}: {problem}, got {quoted(value)}", place=row.place)
+    def _wrong(self, row: Row, field: str | None, wrong: str, value: object) -> DatasetError:
+        return DatasetError(self._source.path, f"{field}: {wrong}, got {quoted(value)}", place=row.place)

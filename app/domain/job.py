@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from pydantic_core import to_json
 
 MAX_ID_LENGTH = 200
@@ -18,8 +18,10 @@ MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
 MAX_DEPLOYMENTS = 16
 MAX_SCORE = 10**9
+MAX_KEPT = 50
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
 
 
 def _printable(value: str) -> str:
@@ -32,10 +34,27 @@ def _printable(value: str) -> str:
     return value
 
 
+def _named(value: Any) -> Any:
+    """Files of items number their rows, and YAML reads `id: 1` as a number: both mean the text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be blank")
+    return value
+
+
 def _job_id(value: str) -> str:
     """A job id names a folder and a Celery task, so its alphabet is closed."""
     if not _JOB_ID.fullmatch(value):
         raise ValueError("may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit")
+    return value
+
+
+def _pool_name(value: str) -> str:
+    if not _POOL_NAME.fullmatch(value):
+        raise ValueError("names a pool, so it may hold only letters, digits, '.', '_', ':' and '-'")
     return value
 
 
@@ -48,10 +67,16 @@ def _writable(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
-JobId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), AfterValidator(_job_id)]
+Id = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), BeforeValidator(_named), AfterValidator(_printable)
+]
+JobId = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), BeforeValidator(_named), AfterValidator(_job_id)
+]
+Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
-PoolName = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9._:-]*$")]
+MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
+PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_pool_name)]
 
 
 class Strict(BaseModel):
@@ -62,7 +87,7 @@ class Item(Strict):
     """One text to judge."""
 
     id: Id
-    text: str = Field(min_length=1, description="the output that is judged")
+    text: Text = Field(description="the output that is judged")
     prompt: str | None = Field(default=None, description="what the output answers, if that matters")
     reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
     metadata: Metadata = Field(default_factory=dict)
@@ -72,7 +97,7 @@ class ItemSource(Strict):
     """Items that lie in a file, which every planning worker must be able to read."""
 
     path: str = Field(min_length=1)
-    format: Literal["jsonl", "csv", "parquet"] | None = Field(default=None, description="None: by the file's ending")
+    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by the file's ending")
     id_field: str = "id"
     text_field: str = "text"
     prompt_field: str | None = "prompt"
@@ -100,7 +125,7 @@ class Dimension(Strict):
 
     id: Id
     name: str = ""
-    instructions: str = Field(min_length=1)
+    instructions: Text
     scale: Scale = Scale()
     levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
@@ -177,6 +202,9 @@ class EvaluationJob(Strict):
         description="at_most_once: no second call where the first may have been paid for",
     )
     batching: bool | None = Field(default=None, description="None: BATCHING_ENABLED decides")
+    keep: list[MetadataName] = Field(
+        default_factory=list, max_length=MAX_KEPT, description="items' metadata that each opinion carries along"
+    )
     metadata: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")

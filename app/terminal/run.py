@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import orjson
 from kombu.exceptions import OperationalError
@@ -20,16 +20,15 @@ from rich.text import TextType
 from app import jobfile
 from app.celery import Dicast, create_app
 from app.doctor.store import URL_SHAPES, understood
-from app.domain.job import EvaluationJob
 from app.domain.report import Report
 from app.ledger.client import JobLost, JobState, JobStatus
 from app.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
 from app.reports.table import print_report
-from app.submission import checked
+from app.submission import Prepared
 from app.terminal.console import Exit, Refused, Terminal
 from app.terminal.display import Display, display
 from app.terminal.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
-from app.terminal.refusals import validated
+from app.terminal.plan import notes, show_plan
 from config.settings import environment
 
 NO_WORKER = """no worker is alive, so nothing was submitted
@@ -47,6 +46,7 @@ class Wishes:
     on_interrupt: str | None = None
     local: bool = False
     detach: bool = False
+    dry_run: bool = False
 
 
 def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
@@ -55,22 +55,42 @@ def run_job(terminal: Terminal, path: str, project: str | None, assignments: lis
         raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
     if wishes.detach and wishes.out is not None:
         raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
+    document = _document(path, project, assignments)
+    with Interrupts() as interrupts:
+        job_id = None
+        try:
+            # All that can be checked without a store is, before anything is started.
+            dicast = application(terminal, _local_changes(wishes))
+            ready = dicast.prepared(document)
+            if wishes.dry_run:
+                show_plan(terminal, dicast, ready, json=wishes.json)
+                return Exit.OK
+            job_id = ready.id
+            if wishes.out is not None:
+                Path(wishes.out).mkdir(parents=True, exist_ok=True)
+            for note in notes(dicast, ready):
+                terminal.say(note, "yellow")
+            run = _run_local if wishes.local else _run
+            return run(terminal, dicast, ready, wishes, interrupts)
+        except KeyboardInterrupt:
+            known = f" If job {job_id} was submitted already, `dicast jobs show {job_id}` tells." if job_id else ""
+            terminal.say(f"Interrupted.{known}")
+            return Exit.INTERRUPTED
+
+
+def validate_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], *, json: bool) -> None:
+    """Check a job's file and all that it names; show what it would do."""
+    dicast = application(terminal)
+    show_plan(terminal, dicast, dicast.prepared(_document(path, project, assignments)), json=json)
+
+
+def _document(path: str, project: str | None, assignments: list[str]) -> dict[str, Any]:
     document = jobfile.load(path)
     for assignment in assignments:
         jobfile.override(document, assignment)
     if project is not None:
         document["project"] = project
-    job = checked(validated(document))
-    if wishes.out is not None:
-        Path(wishes.out).mkdir(parents=True, exist_ok=True)
-    with Interrupts() as interrupts:
-        try:
-            if wishes.local:
-                return _run_local(terminal, job, wishes, interrupts)
-            return _run(terminal, application(terminal), job, wishes, interrupts)
-        except KeyboardInterrupt:
-            terminal.say(f"Interrupted. If job {job.id} was submitted already, `dicast jobs show {job.id}` tells.")
-            return Exit.INTERRUPTED
+    return document
 
 
 def watch_job(terminal: Terminal, job_id: str, wishes: Wishes) -> Exit:
@@ -98,27 +118,28 @@ def application(terminal: Terminal, changes: Mapping[str, str] | None = None) ->
     return dicast
 
 
-def _run_local(terminal: Terminal, job: EvaluationJob, wishes: Wishes, interrupts: Interrupts) -> Exit:
+def _local_changes(wishes: Wishes) -> dict[str, str]:
+    """With --local, this command's worker writes the files, so it may as well write them where they are wanted."""
+    return {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.local and wishes.out is not None else {}
+
+
+def _run_local(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
     from app.stack import LocalStack  # noqa: PLC0415
 
-    changes = {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.out is not None else {}
-    dicast = application(terminal, changes)
-    model = any(dicast.pools.get(place.pool).provider == "local" for agent in job.agents for place in agent.choices)
+    places = [place for agent in ready.job.agents for place in agent.choices]
+    model = any(dicast.pools.get(place.pool).provider == "local" for place in places)
     parts = "store, worker, beat and local model" if model else "store, worker and beat"
     terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
     with contextlib.ExitStack() as stack:
         stack.enter_context(LocalStack(dicast.settings, model=model))
         stack.enter_context(interrupts.held())
-        return _run(terminal, dicast, job, wishes, interrupts)
+        return _run(terminal, dicast, ready, wishes, interrupts)
 
 
-def _run(terminal: Terminal, dicast: Dicast, job: EvaluationJob, wishes: Wishes, interrupts: Interrupts) -> Exit:
-    for agent in job.agents:
-        for place in agent.choices:
-            dicast.pools.get(place.pool)
+def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
     if not wishes.detach and not dicast.registry.alive():
         raise Refused(NO_WORKER)
-    job_id = dicast.submit(job)
+    job_id = dicast.submit(ready)
     try:
         dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
     except (OperationalError, RedisError) as error:

@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 
 from app.ledger.client import UnknownJob
 from app.terminal.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
-from app.terminal.refusals import InvalidJob
+from app.refusals import InvalidJob
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:

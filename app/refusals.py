@@ -1,0 +1,199 @@
+"""Why a job was refused, in lines that a person can act on: the field, what is wrong with it, and its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+from app.reports.text import printable
+from config.nearest import nearest
+
+MAX_LINES = 20
+VALUE_CHARS = 60
+
+# The two shapes of `items` appear in pydantic's locations under these names.
+_SHAPES = {"list[Item]": list, "ItemSource": dict}
+_MODELS: dict[str, tuple[type[BaseModel], ...]] = {
+    "": (EvaluationJob,),
+    "items": (Item, ItemSource),
+    "agents": (Agent,),
+    "deployments": (Deployment,),
+    "dimensions": (Dimension,),
+    "scale": (Scale,),
+}
+
+FORMS = {
+    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
+    "agents": "agents: [{name: physicist, persona: You teach physics.}]",
+    "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
+    "deployments": "deployments: [{pool: openai}, {pool: azure, model: gpt-4.1}]",
+    "scale": "scale: {min: 1, max: 5}",
+    "levels": "levels: {1: poor, 5: excellent}, scores first",
+    "metadata": "metadata: {language: en}",
+    "keep": "keep: [language, source]",
+}
+"""The right form of what is written in another; each is shown with the field it belongs to."""
+
+OTHER_NAMES = {
+    "judges": "agents", "models": "agents", "panel": "agents", "criteria": "dimensions", "rubric": "dimensions",
+    "metrics": "dimensions", "data": "items", "dataset": "items", "samples": "items", "inputs": "items",
+    "repeats": "replicates", "runs": "replicates", "n": "replicates", "system": "persona", "system_prompt": "persona",
+    "role": "persona", "provider": "pool", "description": "instructions", "question": "instructions",
+    "criterion": "instructions", "output": "text", "answer": "text", "response": "text", "content": "text",
+    "input": "prompt", "expected": "reference", "target": "reference", "file": "path", "low": "min", "high": "max",
+}  # fmt: skip
+"""What other tools call our keys."""
+OPERATORS = {
+    "api_key": "keys stand in the environment; a pool's api_key_env names the variable",
+    "base_url": "addresses belong to pools, in the pools file",
+    "limit": "limits belong to pools, in the pools file or by `dicast governor set`",
+}
+"""Keys that no job has, because they are the operator's, and where theirs is the place."""
+
+_MESSAGES = {
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be a text",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "greater_than_equal": "must be >= {ge:g}",
+    "less_than_equal": "must be <= {le:g}",
+    "too_short": "needs at least one, got none",
+    "too_long": "may hold at most {max_length}, got {actual_length}",
+    "literal_error": "must be {expected}",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "invalid-json-value": "must be plain JSON data",
+}
+
+
+class JobRefused(ValueError):
+    """The job cannot be taken; the message names the field and the value."""
+
+
+class InvalidJob(JobRefused):
+    """What was given is no job; the message has one line a mistake."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
+    """The job, or the job that a document is; raises `InvalidJob`, or TypeError for what is neither."""
+    if isinstance(job, EvaluationJob):
+        return job
+    if not isinstance(job, Mapping):
+        raise TypeError(f"a job is an EvaluationJob or a dict of one, got {_value(job)} ({type(job).__name__})")
+    document = dict(job)
+    try:
+        return EvaluationJob.model_validate(document)
+    except ValidationError as error:
+        raise InvalidJob(validation_lines(error, document)) from None
+
+
+def validation_lines(error: ValidationError, document: Mapping[str, Any]) -> list[str]:
+    """`field: message, got value`, one line a mistake."""
+    items = document.get("items")
+    lines = list(dict.fromkeys(_line(mistake) for mistake in _meant(error.errors(), items)))
+    if len(lines) > MAX_LINES:
+        lines = [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
+    return lines
+
+
+def problem(mistake: Any) -> str:
+    """What is wrong with one value, in plain words, and the value."""
+    kind, value = mistake["type"], mistake["input"]
+    known = _MESSAGES.get(kind)
+    if known is not None:
+        message = known.format(**mistake.get("ctx", {}))
+    else:
+        message = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        message = message[:1].lower() + message[1:]
+    whole = kind == "value_error" and not isinstance(value, str | int | float)
+    return message if whole or ", got " in message else f"{message}, got {_value(value)}"
+
+
+def _meant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
+    """Without the complaints that `items` is not of the other shape, which it was not meant to be, and those about
+    the value of a key that is wrong already."""
+    mistakes = list(mistakes)
+    wrong_keys = {mistake["loc"][:-1] for mistake in mistakes if mistake["loc"][-1:] == ("[key]",)}
+    for mistake in mistakes:
+        if mistake["loc"] in wrong_keys:
+            continue
+        shapes = [part for part in mistake["loc"][1:2] if part in _SHAPES]
+        if not shapes or not isinstance(items, list | dict) or isinstance(items, _SHAPES[shapes[0]]):
+            yield mistake
+
+
+def _line(mistake: Any) -> str:
+    loc = mistake["loc"]
+    if loc[:1] == ("items",) and loc[1:] in {(shape,) for shape in _SHAPES}:
+        return printable(f"items: must be a list or the name of a file, got {_value(mistake['input'])}; "
+                         f"write {FORMS['items']}", 300)  # fmt: skip
+    place = [part for part in loc if part not in (*_SHAPES, "[key]")]
+    kind = mistake["type"]
+    if kind == "extra_forbidden":
+        return f"{_field(place)}: unknown key{_hint(place)}"
+    if kind == "missing":
+        return f"{_field(place)}: is missing{_form(place) if len(place) == 1 else ''}"
+    if "levels" in place:
+        said, place = f"{_part_of_levels(loc)}{problem(mistake)}", place[: place.index("levels") + 1]
+    else:
+        said = problem(mistake)
+    said += _form(place) if _is_of_another_form(kind, place) else ""
+    return f"{_field(place)}: {printable(said, 300)}" if place else printable(said, 300)
+
+
+def _value(value: Any) -> str:
+    """Only as much is rendered as is shown."""
+    if isinstance(value, dict) and len(value) > VALUE_CHARS:
+        return f"{len(value):,} entries"
+    if isinstance(value, list | str):
+        value = value[: VALUE_CHARS + 1]
+    return printable(repr(value), VALUE_CHARS)
+
+
+def _field(place: list[Any]) -> str:
+    """('agents', 0, 'name') is agents[0].name."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return printable(text.lstrip("."), 200)
+
+
+def _form(place: list[Any]) -> str:
+    name = next((part for part in reversed(place) if part in FORMS), None)
+    return f"; write {FORMS[name]}" if name is not None else ""
+
+
+def _part_of_levels(loc: tuple[Any, ...]) -> str:
+    if loc[-1] == "levels":
+        return ""
+    return "a score " if loc[-1] == "[key]" else "what earns a score "
+
+
+def _is_of_another_form(kind: str, place: list[Any]) -> bool:
+    of_levels = "levels" in place
+    return of_levels or kind in ("list_type", "dict_type", "model_type", "model_attributes_type")
+
+
+def _hint(place: list[Any]) -> str:
+    names = [part for part in place[:-1] if isinstance(part, str)]
+    given, models = str(place[-1]), _MODELS.get(names[-1] if names else "", ())
+    known = [field for model in models for field in model.model_fields]
+    other = OTHER_NAMES.get(given.lower())
+    near = other if other in known else nearest(given, known)
+    if near is not None:
+        return f"; did you mean {near}?"
+    if given.lower() in OPERATORS:
+        return f"; {OPERATORS[given.lower()]}"
+    return f"; there are {', '.join(dict.fromkeys(known))}" if known else ""
