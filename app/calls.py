@@ -67,6 +67,7 @@ class Call:
             usage=usage,
             latency_s=round(self.latency_s, 4),
             attempts=claim.attempts + 1,
+            metadata=self._kept(),
         )
         return Result(claim.position, claim.fence, _payload(opinion, None), scored=True)
 
@@ -86,9 +87,19 @@ class Call:
             **named, kind=kind, message=message, status_code=status_code, elapsed_s=round(elapsed_s, 3)
         )
         opinion = JudicialOpinion(
-            **named, score=None, argument=argument, model=model, latency_s=round(self.latency_s, 4)
+            **named,
+            score=None,
+            argument=argument,
+            model=model,
+            latency_s=round(self.latency_s, 4),
+            metadata=self._kept(),
         )
         return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
+
+    def _kept(self) -> dict[str, Any]:
+        """The item's metadata that goes with its opinions."""
+        metadata = self.item.metadata
+        return {name: metadata[name] for name in self.job.spec.keep if name in metadata}
 
 
 def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:

@@ -110,6 +110,7 @@ class Gatherer:
             possible_double_charges=int(record.get("possible_double_charges", 0)),
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
+            keep=list(job.spec.keep),
         )
         report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
         if report.scored < job.units and isinstance(job.spec.items, list):

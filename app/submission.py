@@ -12,6 +12,7 @@ from typing import Any
 from app import datasets
 from app.domain.job import Agent, EvaluationJob, Item, ItemSource
 from app.domain.plan import Lane, lanes
+from app.domain.text import shown
 from app.ledger.client import LedgerClient
 from app.refusals import JobRefused, validated
 from config.pools import Pools, PoolSpec
@@ -77,12 +78,15 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         path = str(Path(datasets.located(job.items.path, Path.cwd())).resolve())
         source = job.items.model_copy(update={"path": path})
         job = job.model_copy(update={"items": source})
-        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes)
+        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep)
         count, text_bytes, extra["fingerprint"] = found.items, found.text_bytes, found.fingerprint
         if count == 0:
             raise datasets.DatasetError(path, "holds no items")
     else:
         count = len(job.items)
+        for name in job.keep:
+            if not any(name in item.metadata for item in job.items):
+                raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
         text_bytes = sum(_checked_size(item, settings.max_text_bytes) for item in job.items)
     return Prepared(job, plan, count, text_bytes, extra)
 

@@ -368,7 +368,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     known = list(names)
-    return ", ".join(known[:NAMES_SHOWN]) + (f" and {len(known) - NAMES_SHOWN} more" if len(known) > NAMES_SHOWN else "")
+    more = len(known) - NAMES_SHOWN
+    return ", ".join(known[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shown(value: Any) -> str:

@@ -142,7 +142,7 @@ def test_cancel_sends_for_the_report(at_once: Dicast, environ: dict[str, str]) -
         (("run", "job.json", "--local", "--on-interrupt", "detach"), "nothing can be detached"),
         (("run", "job.json", "--detach", "--out", "x"), "--out is for"),
         (("run", "job.json", "-d", "--set", "agents.0.temperature=9", "--set", "replicates=0"),
-         "agents[0].temperature: should be less than or equal to 2, got 9\n  replicates: should be"),
+         "agents[0].temperature: must be <= 2, got 9\n  replicates: must be >= 1, got 0"),
         (("run", "job.json", "-d", "--set", "agents.0.pool=smi"), "there is no pool 'smi'; did you mean 'sim'?"),
         (("run", "job.json", "--set", "agents.0.pool=smi"), "there is no pool 'smi'"),
         (("run", "job.json", "-d", "--set", "items=rows.jsonl"), "rows.jsonl"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import gzip
 import io
 import json
 import re
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.datasets import DatasetError, count_items, fingerprint, parquet, read_page, survey
+from app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey
 from app.datasets import lines as line_formats
 from app.domain.job import Item, ItemSource
 
@@ -39,7 +40,14 @@ def write_parquet(path: Path, records: Records) -> None:
     pq.write_table(pa.Table.from_pylist(list(records)), path, row_group_size=150)
 
 
-FORMATS = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
+def write_tsv(path: Path, records: Records) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]), delimiter="\t")
+        writer.writeheader()
+        writer.writerows(records)
+
+
+FORMATS = {"jsonl": write_jsonl, "csv": write_csv, "tsv": write_tsv, "parquet": write_parquet}
 
 
 def source(path: Path, **names: Any) -> ItemSource:
@@ -125,6 +133,8 @@ def test_fields_that_are_not_wanted_are_metadata(tmp_path: Path, kind: str) -> N
         ("a.JSONL", b'{"text": "a"}\n{"text": "b", "prompt": null}\n', ["1", "2"]),
         ("a.csv", b'\xef\xbb\xbfid,text\r\n1,"a\r\nb"\r\n\r\n2,"c ""d"", e"\r\n', ["1", "2"]),
         ("a.csv", b"\n\nid,text\n1,a", ["1"]),
+        ("a.csv", b'id;text\r\n1;"a; b, c"\r\n2;d\r\n', ["1", "2"]),
+        ("a.csv", b"id\ttext\n1\ta, b\n", ["1"]),
         ("empty.jsonl", b"", []),
         ("blank.jsonl", b"\n \n", []),
         ("header.csv", b"id,text\n", []),
@@ -148,14 +158,14 @@ GOOD = b'{"id": "1", "text": "a"}\n'
 BAD = [
     ("a.jsonl", GOOD + b"{nope}\n", "line 2: is no JSON"),
     ("a.jsonl", GOOD + b"[1, 2]\n", r"line 2: must be a JSON object, got \[1, 2\]"),
-    ("a.jsonl", GOOD + b'{"id": "2"}\n', "line 2: text: must be text, not empty, got None"),
-    ("a.jsonl", GOOD + b'{"id": "2", "text": ""}\n', "line 2: text: must be text, not empty, got ''"),
+    ("a.jsonl", GOOD + b'{"id": "2"}\n', "line 2: text: must be text, not blank, got None"),
+    ("a.jsonl", GOOD + b'{"id": "2", "text": ""}\n', "line 2: text: must be text, not blank, got ''"),
     ("a.jsonl", GOOD + b'{"id": "2", "text": 5}\n', "line 2: text: must be text, got 5"),
     ("a.jsonl", GOOD + b'{"id": "2", "text": "a", "prompt": ["p"]}\n', r"line 2: prompt: must be text, got \['p'\]"),
     ("a.jsonl", GOOD + b'{"text": "a"}\n', "line 2: id: must be text or a whole number, got None"),
     ("a.jsonl", GOOD + b'{"id": true, "text": "a"}\n', "line 2: id: must be text or a whole number, got True"),
     ("a.jsonl", GOOD + b'{"id": 1.5, "text": "a"}\n', "line 2: id: must be text or a whole number, got 1.5"),
-    ("a.jsonl", GOOD + b'{"id": "", "text": "a"}\n', "line 2: id: String should have at least 1 character, got ''"),
+    ("a.jsonl", GOOD + b'{"id": "", "text": "a"}\n', "line 2: id: must not be empty, got ''"),
     ("a.jsonl", GOOD + b'{"id": "a\\nb", "text": "a"}\n', r"line 2: id: contains the unprintable character U\+000A"),
     ("a.jsonl", GOOD + b'{"id": "\\ud800", "text": "a"}\n', "line 2: is no JSON"),
     ("a.jsonl", GOOD + b'\n\n{"id": "2", "text": "\xff"}\n', "line 4: is no JSON"),
@@ -169,12 +179,22 @@ BAD = [
     ("a.csv", b'id,text\n1,"a" b\n', "line 2: is no CSV"),
     ("a.csv", b"id,text\n1,a\xff\n", r"line 2: is not UTF-8 from b'\\xff"),
     ("a.csv", b"id,text,text\n1,a,b\n", "line 1: has the column 'text' twice"),
-    ("a.csv", b"id;text\n1;a\n", "text_field: no column 'text'; the columns are 'id;text'"),
+    ("a.csv", b"id;answer\n1;a\n", "text_field: no column 'text'; the columns are 'id', 'answer'"),
+    ("a.csv", b"id;text\n1;a;b\n", "line 2: has 3 fields, the header has 2"),
+    ("a.tsv", b"id,text\n1,a\n", "text_field: no column 'text'; the columns are 'id,text'"),
+    ("a.json", b' [{"id": 1, "text": "a"}]', r"holds a JSON array: write one object a line \(jq -c '.\[\]' "),
+    ("a.jsonl", b'[\n{"id": 1, "text": "a"}\n]', "holds a JSON array: write one object a line"),
+    ("a.json", b'{"id": 1, "text": "a"}', "ends in .json: one object a line is JSONL, so end it in .jsonl"),
+    ("a.jsonl.gz", gzip.compress(GOOD), r"is compressed with gzip: unpack it first \(gunzip\)"),
+    ("a.jsonl", gzip.compress(GOOD), "is compressed with gzip"),
+    ("a.xlsx", b"PK\x03\x04...", "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV"),
+    ("a.csv", b"PAR1....", "is a Parquet file: end its name in .parquet"),
+    ("a.jsonl", GOOD + b'{"id": "2", "text": " \\n"}\n', r"line 2: text: must be text, not blank, got ' "),
     ("a.csv", b"", "text_field: no column 'text'; the columns are none"),
-    ("a.csv", b"\xff\xfei\x00d\x00", "line 1: is not UTF-8"),
+    ("a.csv", b"\xff\xfei\x00d\x00", "is UTF-16: save it as UTF-8"),
     ("a.parquet", b"PAR1 not really", "is no Parquet file"),
     ("a.parquet", b"", "is no Parquet file"),
-    ("a.txt", b"", "has none of the endings"),
+    ("a.txt", b"", "has none of the endings .jsonl, .ndjson, .csv, .tsv, .parquet, .pq: say its format"),
 ]
 
 
@@ -187,6 +207,38 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: bytes, messa
             look()
         assert str(caught.value).startswith(str(path))
         assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+def test_a_slip_in_a_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_bytes(GOOD)
+    with pytest.raises(DatasetError, match=r"anwsers\.jsonl: cannot be read: .*; did you mean answers\.jsonl\?$"):
+        survey(source(tmp_path / "anwsers.jsonl"))
+    with pytest.raises(DatasetError, match=r"No such file or directory$"):
+        survey(source(tmp_path / "questions.jsonl"))
+
+
+def test_places_may_be_written_as_a_shell_knows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    (tmp_path / "$NOWHERE.csv").touch()
+    for path, want in {
+        "a.csv": f"{tmp_path}/a.csv", "~/a.csv": "/home/ann/a.csv", "$DATA/a.csv": "/data/a.csv",
+        "${DATA}/a.csv": "/data/a.csv", "/x/a.csv": "/x/a.csv", "$NOWHERE.csv": f"{tmp_path}/$NOWHERE.csv",
+    }.items():  # fmt: skip
+        assert located(path, tmp_path) == want
+    with pytest.raises(DatasetError, match="the variable NOWHERE is not set"):
+        located("$NOWHERE/a.csv", tmp_path)
+    for url in ("https://host/a.csv", "s3://bucket/a.parquet", "file:///a.csv"):
+        with pytest.raises(DatasetError, match="is a URL, and items are read from files: download it"):
+            located(url, tmp_path)
+
+
+def test_metadata_to_keep_must_be_somewhere(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text,lang\n1,a,en\n")
+    assert survey(source(tmp_path / "a.csv"), keep=["lang"]).items == 1
+    with pytest.raises(DatasetError, match="keep: no item has 'language' besides its texts; there are 'id', 'text', "):
+        survey(source(tmp_path / "a.csv"), keep=["lang", "language"])
 
 
 def test_messages_quote_little_of_a_text(tmp_path: Path) -> None:
@@ -374,8 +426,9 @@ def test_memory_stays_flat(tmp_path: Path, kind: str) -> None:
 
 
 FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+TEXTS = FIELDS.filter(str.strip)
 TABLES = st.lists(
-    st.fixed_dictionaries({"text": FIELDS.filter(bool), "prompt": FIELDS, "other": FIELDS, "name with, comma": FIELDS}),
+    st.fixed_dictionaries({"text": TEXTS, "prompt": FIELDS, "other": FIELDS, "name with, comma": FIELDS}),
     min_size=1,
     max_size=12,
 )

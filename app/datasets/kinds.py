@@ -71,6 +71,7 @@ def kind_of(source: ItemSource) -> Kind:
         raise DatasetError(source.path, "ends in .json: one object a line is JSONL, so end it in .jsonl")
     if kind is None:
         raise DatasetError(
-            source.path, f"has none of the endings {', '.join(ENDINGS)}: say its format, items: {{path: ..., format: csv}}"
+            source.path,
+            f"has none of the endings {', '.join(ENDINGS)}: say its format, items: {{path: ..., format: csv}}",
         )
     return kind

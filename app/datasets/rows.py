@@ -76,7 +76,7 @@ class ItemReader:
         else:
             item_id = str(row.number)
         text = self._text(row, fields, source.text_field)
-        if not text.strip():
+        if not text or text.isspace():
             raise self._wrong(row, source.text_field, "must be text, not blank", row.fields.get(source.text_field))
         prompt = self._text(row, fields, source.prompt_field)
         reference = self._text(row, fields, source.reference_field)

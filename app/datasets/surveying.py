@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.datasets.errors import DatasetError, quoted
@@ -21,8 +22,9 @@ class Survey:
     fingerprint: str
 
 
-def survey(source: ItemSource, *, max_text_bytes: int | None = None) -> Survey:
-    """Read every item once; raises `DatasetError` for the first that is wrong, too large, or has an id twice.
+def survey(source: ItemSource, *, max_text_bytes: int | None = None, keep: Collection[str] = ()) -> Survey:
+    """Read every item once; raises `DatasetError` for the first that is wrong, too large, or has an id twice, and for
+    metadata to `keep` that no item has.
 
     Ids are compared by digests of 64 bits, 8 bytes an item in memory (24 while they are sorted); those whose digests
     meet are read again and compared as they are, so that the answer is exact.
@@ -30,11 +32,14 @@ def survey(source: ItemSource, *, max_text_bytes: int | None = None) -> Survey:
     before = fingerprint(source)
     digests = array("Q")
     items = text_bytes = 0
+    unseen = dict.fromkeys(keep)
     with opened(source) as table:
         reader = ItemReader(source, table)
         for row in limited(source, table, None):
             item = reader.item(row)
             items += 1
+            for name in [name for name in unseen if name in item.metadata]:
+                del unseen[name]
             size = sum(len(text.encode()) for text in (item.text, item.prompt, item.reference) if text)
             if max_text_bytes is not None and size > max_text_bytes:
                 problem = f"the item {quoted(item.id)} holds {size} bytes of text, at most {max_text_bytes} are allowed"
@@ -42,6 +47,11 @@ def survey(source: ItemSource, *, max_text_bytes: int | None = None) -> Survey:
             text_bytes += size
             if not reader.numbered:
                 digests.append(_digest(item))
+    if unseen and items:
+        known = ", ".join(quoted(column) for column in table.columns)
+        raise DatasetError(
+            source.path, f"keep: no item has {quoted(next(iter(unseen)))} besides its texts; there are {known}"
+        )
     suspects = _repeated(digests)
     if suspects:
         _compare(source, suspects)

@@ -10,7 +10,16 @@ import re
 import unicodedata
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    model_validator,
+)
 from pydantic_core import to_json
 
 MAX_ID_LENGTH = 200
@@ -40,7 +49,7 @@ def _named(value: Any) -> Any:
 
 
 def _not_blank(value: str) -> str:
-    if not value.strip():
+    if value.isspace():
         raise ValueError("must not be blank")
     return value
 
@@ -97,7 +106,7 @@ class ItemSource(Strict):
     """Items that lie in a file, which every planning worker must be able to read."""
 
     path: str = Field(min_length=1)
-    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by the file's ending")
+    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
     id_field: str = "id"
     text_field: str = "text"
     prompt_field: str | None = "prompt"

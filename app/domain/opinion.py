@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class Usage(BaseModel):
@@ -22,6 +22,7 @@ class JudicialOpinion(BaseModel):
     `score` is null when the unit ended in an error; the reason is then in the job's errors.
     `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
     divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
+    `metadata` is that of the item which the job asks to `keep`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,6 +38,7 @@ class JudicialOpinion(BaseModel):
     usage: Usage = Usage()
     latency_s: float = Field(default=0.0, ge=0)
     attempts: int = Field(default=1, ge=0)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class ErrorKind(StrEnum):

@@ -76,6 +76,7 @@ class ReportHeader(Frozen):
     possible_double_charges: int = 0
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
+    keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")
 
 
 class JudgeCell(Frozen):

@@ -5,8 +5,10 @@ Apart from the rest of the results, because pyarrow takes long to load and much 
 
 from __future__ import annotations
 
-from typing import IO, Self
+from collections.abc import Sequence
+from typing import IO, Any, Self
 
+import orjson
 import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet
@@ -36,14 +38,32 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 COLUMNS: pa.Schema = _flat(_LINES.empty_table()).schema
-"""The columns of `opinions.parquet`: the fields of `JudicialOpinion`, `usage` as input_tokens and output_tokens."""
+"""The columns of `opinions.parquet`: the fields of `JudicialOpinion`, `usage` as input_tokens and output_tokens; behind
+them stand those of `kept_columns`."""
+
+
+def kept_columns(keep: Sequence[str]) -> list[str]:
+    """The columns of kept metadata. Named so, no item's can take the place of an opinion's."""
+    return [f"metadata.{name}" for name in keep]
+
+
+def as_text(value: Any) -> str | None:
+    """A metadata value as a column of texts holds it: a text as it is, all else as JSON."""
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
 class Columns:
-    """Turns lines of JSON into row groups of a Parquet file; holds one row group at most."""
+    """Turns lines of JSON into row groups of a Parquet file; holds one row group at most.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._writer = pa.parquet.ParquetWriter(file, COLUMNS, compression="zstd")
+    `keep` names the metadata that get columns of their own.
+    """
+
+    def __init__(self, file: IO[bytes], keep: Sequence[str] = ()) -> None:
+        self._keep = list(dict.fromkeys(keep))
+        metadata = pa.struct([(name, pa.string()) for name in self._keep])
+        self._lines_schema = _LINES.append(pa.field("metadata", metadata))
+        schema = pa.schema([*COLUMNS, *((name, pa.string()) for name in kept_columns(self._keep))])
+        self._writer = pa.parquet.ParquetWriter(file, schema, compression="zstd")
         self._lines: list[bytes] = []
         self._bytes = 0
 
@@ -56,6 +76,11 @@ class Columns:
         self._writer.close()
 
     def add(self, line: bytes) -> None:
+        if self._keep:
+            fields = orjson.loads(line)
+            metadata = fields.get("metadata", {})
+            fields["metadata"] = {name: as_text(metadata.get(name)) for name in self._keep}
+            line = orjson.dumps(fields) + b"\n"
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes >= _ROW_GROUP_BYTES:
@@ -67,7 +92,7 @@ class Columns:
         table = pa.json.read_json(
             pa.BufferReader(b"".join(self._lines)),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=self._bytes + 1),
-            parse_options=pa.json.ParseOptions(explicit_schema=_LINES, unexpected_field_behavior="error"),
+            parse_options=pa.json.ParseOptions(explicit_schema=self._lines_schema, unexpected_field_behavior="error"),
         )
         self._writer.write_table(_flat(table))
         self._lines, self._bytes = [], 0

@@ -14,7 +14,8 @@ from typing import IO
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` at the end of the block, synced, or leaves no trace when the block fails.
 
-    A killed writer leaves `<name>.<hex>.tmp` beside it. Of writers that race, one's file stands there whole.
+    A killed writer leaves `<name>.<hex>.tmp` beside it. Of writers that race, one's file stands there whole. An
+    OSError, also a full disk's, names `path`.
     """
     beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -24,6 +25,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         beside.replace(path)
         sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(beside)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Literal, get_args
 
 import orjson
 
 from app.domain.opinion import JudicialOpinion
-from app.reports.columns import COLUMNS
+from app.reports.columns import COLUMNS, as_text, kept_columns
 from app.reports.durable import replacing
 from app.reports.files import job_folder, read_opinions, read_report
 from app.reports.text import cell
@@ -32,7 +32,7 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
     out, report = Path(out), read_report(results_dir, job_id)
     with replacing(out) as file:
         if format == "csv":
-            _write_csv(file, read_opinions(results_dir, job_id))
+            _write_csv(file, read_opinions(results_dir, job_id), report.keep)
         else:
             # By its name: the folder may have come here from another machine.
             written = Path(report.files.opinions_jsonl if format == "jsonl" else report.files.opinions_parquet)
@@ -42,13 +42,15 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
     return out
 
 
-def _write_csv(file: IO[bytes], opinions: Iterable[JudicialOpinion]) -> None:
+def _write_csv(file: IO[bytes], opinions: Iterable[JudicialOpinion], keep: Sequence[str]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    rows = csv.DictWriter(text, COLUMNS.names, quoting=csv.QUOTE_ALL)
+    kept = dict(zip(kept_columns(keep), keep, strict=True))
+    rows = csv.DictWriter(text, [*COLUMNS.names, *kept], quoting=csv.QUOTE_ALL)
     rows.writeheader()
     for opinion in opinions:
         row = {**dict(opinion), **dict(opinion.usage)}
-        del row["usage"]
+        del row["usage"], row["metadata"]
+        row |= {column: as_text(opinion.metadata.get(name)) for column, name in kept.items()}
         row["cited_evidence"] = orjson.dumps(opinion.cited_evidence).decode()
         rows.writerow({k: cell(v) if isinstance(v, str) else v for k, v in row.items()})
     text.flush()

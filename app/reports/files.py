@@ -4,7 +4,8 @@
     <results>/<job>/items.jsonl                    items that came with a job which left some without a score
     <results>/<job>/earlier/                       what a resumed job had before, until it has ended again
     <results>/<job>/opinions.jsonl                 one `JudicialOpinion` a line
-    <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them
+    <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them, kept metadata
+                                                   as one column each
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
@@ -188,7 +189,7 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
         replacing(folder / _OPINIONS) as opinions,
         replacing(folder / _ERRORS) as errors,
         replacing(folder / _PARQUET) as parquet,
-        Columns(parquet) as columns,
+        Columns(parquet, summary.keep) as columns,
     ):
         for part in parts:
             with part.path.open("rb") as file:

@@ -53,11 +53,9 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     out.print(rows)
     for note in said:
         terminal.say(note, "yellow")
-    asked = ", ".join(first.dimensions)
-    out.print(
-        Text(f"\nThe first call: item {printable(first.item)}, agent {printable(first.agent)}, {printable(asked)}", "bold"),
-        soft_wrap=True,
-    )
+    asked = printable(", ".join(first.dimensions))
+    told = f"\nThe first call: item {printable(first.item)}, agent {printable(first.agent)}, {asked}"
+    out.print(Text(told, "bold"), soft_wrap=True)
     for title, text in (("system", first.prompt.system), ("user", first.prompt.user)):
         out.print(Text(f"--- {title}", "dim"))
         for line in text.splitlines():

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import csv
+import errno
+import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.reports.columns import COLUMNS
+from app.reports.durable import replacing
 from app.reports.exports import export
 from app.reports.files import NoResults, finish, write_page
 from tests.reports.building import header, opinion
@@ -72,3 +76,35 @@ def test_an_unfinished_job_is_not_exported(tmp_path: Path) -> None:
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format must be one of csv, jsonl, parquet, got 'xlsx'"):
         export(tmp_path, JOB, "xlsx", tmp_path / "out")
+
+
+def test_kept_metadata_are_columns_of_every_format(tmp_path: Path) -> None:
+    kept = {"lang": "en", "n": 3, "judge": "not the judge"}
+    write_page(tmp_path, JOB, "0", 0, [opinion(0, metadata=kept), opinion(1, metadata={"lang": "de"}), opinion(2)], [])
+    report = finish(tmp_path, JOB, header(3, keep=["lang", "n", "judge"]))
+    assert report.keep == ["lang", "n", "judge"]
+    names = ["metadata.lang", "metadata.n", "metadata.judge"]
+    want = [["en", "3", "not the judge"], ["de", None, None], [None, None, None]]
+    table = pq.read_table(export(tmp_path, JOB, "parquet", tmp_path / "o.parquet"))
+    assert table.column_names == [*COLUMNS.names, *names]
+    assert [[row[name] for name in names] for row in table.to_pylist()] == want
+    with export(tmp_path, JOB, "csv", tmp_path / "o.csv").open(newline="") as file:
+        assert [[row[name] or None for name in names] for row in csv.DictReader(file)] == want
+    lines = export(tmp_path, JOB, "jsonl", tmp_path / "o.jsonl").read_text().splitlines()
+    assert [json.loads(line)["metadata"] for line in lines] == [kept, {"lang": "de"}, {}]
+
+
+@pytest.mark.parametrize("out, reason", [("none/o.csv", "No such file"), ("there", "Is a directory")])
+def test_a_failed_export_names_its_own_path(tmp_path: Path, out: str, reason: str) -> None:
+    finished(tmp_path / "results", opinion(0))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError, match=reason) as caught:
+        export(tmp_path / "results", JOB, "csv", tmp_path / out)
+    assert caught.value.filename == str(tmp_path / out)
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    finished(tmp_path / "results", opinion(0))
+    with pytest.raises(OSError, match="No space left") as caught, replacing(Path(tmp_path) / "o.csv"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "o.csv")

@@ -81,7 +81,7 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):
         usage = {"input_tokens": row.pop("input_tokens"), "output_tokens": row.pop("output_tokens")}
-        assert {**row, "usage": usage} == told.model_dump()
+        assert {**row, "usage": usage, "metadata": {}} == told.model_dump()
 
 
 def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

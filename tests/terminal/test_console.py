@@ -6,8 +6,8 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from app.ledger.client import UnknownJob
-from app.terminal.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
 from app.refusals import InvalidJob
+from app.terminal.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
