@@ -1,8 +1,10 @@
 """The composition root: `celery -A app worker` finds the application here.
 
 Settings are read once, when this module is imported, so that a wrong one stops the process before anything listens
-or runs. The store is connected to, or the embedded one started, when it is first needed.
+or runs. The store is connected to, or the embedded one started, when it is first needed. What only workers need is
+imported by them, so that a program which submits jobs starts soon.
 """
+# ruff: noqa: PLC0415  (see above)
 
 from __future__ import annotations
 
@@ -11,36 +13,37 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 from kombu import Exchange, Queue
-from prometheus_client import CollectorRegistry
 
 import config
 from app import logs
 from app.domain.job import EvaluationJob
 from app.ledger.client import LedgerClient
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
-from app.metrics import MetricsServer, ProcessMetrics, SharedCollector
-from app.shared import look
 from app.submission import Prepared, prepared, submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.admitted import QUEUE_PREFIX, Admitted
 from workers.broker import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker, result_backend
-from workers.gate import GateConfig
-from workers.governor import Governor
 from workers.loop_bridge import loop_resource
-from workers.node_width import NodeWidth, of_one_core
 from workers.nodes import Node, Registry
-from workers.policy.rules import RulesConfig
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect, connect_async
 from workers.store.embedded import ensure_running
 from workers.store.epoch import Epoch
 from workers.store.keys import Keys
 from workers.wishes import Wishes
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from app.metrics import MetricsServer, ProcessMetrics
+    from workers.gate import GateConfig
+    from workers.governor import Governor
+    from workers.node_width import NodeWidth
 
 BEAT_EVERY_S = 1.0
 HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
@@ -146,6 +149,9 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def gate(self) -> GateConfig:
+        from workers.gate import GateConfig
+        from workers.governor import Governor
+
         assert self.node is not None, "only workers have gates"
         return GateConfig(
             store_url=self.store_url,
@@ -162,21 +168,33 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def metrics(self) -> CollectorRegistry:
         """What a scrape of this process tells."""
+        from prometheus_client import CollectorRegistry
+
+        from app.metrics import SharedCollector
+        from app.shared import look
+
         registry = CollectorRegistry()
         registry.register(SharedCollector(lambda: look(self.store_url, self.keys)))
         return registry
 
     @cached_property
     def process_metrics(self) -> ProcessMetrics:
+        from app.metrics import ProcessMetrics
+
         return ProcessMetrics(self.metrics)
 
     @cached_property
     def metrics_server(self) -> MetricsServer:
+        from app.metrics import MetricsServer
+
         return MetricsServer(self.metrics, self.settings.metrics_host, self.settings.metrics_port)
 
     @cached_property
     def width(self) -> NodeWidth:
         """How many calls this worker may have open; the pools' limits bind besides."""
+        from workers.node_width import NodeWidth, of_one_core
+        from workers.policy.rules import RulesConfig
+
         settings = self.settings
         rules = RulesConfig(
             cpu_high_percent=of_one_core(settings.node_cpu_high),
@@ -186,6 +204,8 @@ class Dicast(Celery):  # type: ignore[misc]
         return NodeWidth(settings.slots, rules if settings.node_width == "rules" else None)
 
     def _governor(self) -> Governor:
+        from workers.governor import Governor
+
         return Governor(connect_async(self.store_url), self.keys, self.first_wishes)
 
     def first_wishes(self, pool: str) -> Wishes:
@@ -274,9 +294,9 @@ def _json_logs(loglevel: Any = None, **_: Any) -> None:
 @signals.worker_ready.connect
 def _keep_house(sender: Any, **_: Any) -> None:
     """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
-    from app.providers.registry import load_sdks  # noqa: PLC0415  (its parts need the application)
-    from app.services import services  # noqa: PLC0415
-    from workers.execution_pool import keep_imports  # noqa: PLC0415  (for workers only)
+    from app.providers.registry import load_sdks
+    from app.services import services
+    from workers.execution_pool import keep_imports
 
     async def begin() -> None:
         services()
@@ -296,9 +316,9 @@ def _close_the_metrics(**_: Any) -> None:
 def _refuse_an_unsafe_store() -> None:
     """End the process if the store would lose jobs silently, or lets anybody in, or RabbitMQ's queues are of another
     kind than was asked for. What is away is waited for."""
-    from app.doctor.broker import QUEUE_TYPE, broker  # noqa: PLC0415  (its parts need the application)
-    from app.doctor.finding import Severity  # noqa: PLC0415
-    from app.doctor.store import SAFETY, store  # noqa: PLC0415
+    from app.doctor.broker import QUEUE_TYPE, broker
+    from app.doctor.finding import Severity
+    from app.doctor.store import SAFETY, store
 
     unsafe = [f for f in store(app) if f.area in SAFETY and f.severity is Severity.ERROR]
     for finding in (f for f in broker(app) if f.area == QUEUE_TYPE):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from kombu.exceptions import BatchPublishError, OperationalError
@@ -21,8 +21,10 @@ from app.domain.plan import Lane
 from app.domain.prompt import batch_max_tokens
 from app.ledger.keys import PageRef
 from app.ledger.records import JobRecord, Token
-from app.planning import PageMessages
 from workers.admitted import HEADER, QUEUE_PREFIX
+
+if TYPE_CHECKING:
+    from app.planning import PageMessages
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ govern              the beat's other tick: each pool's limits are decided on
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.exceptions import Ignore
@@ -21,41 +22,81 @@ from redis.exceptions import RedisError
 
 from app import logs, messages
 from app.celery import app
+from app.domain.job import EvaluationJob
 from app.ledger.keys import PageRef
 from app.ledger.records import Token
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE
 from app.recording import patiently
-from app.services import services
+from app.reports.text import printable
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+    from app.services import Services
 
 STORE_AWAY = (RedisError,)
 """Control work waits for the store: given up, it would be found again by the housekeeping only, half a minute later."""
 
 
+def services() -> Services:
+    """The parts of the running worker's loop. Loaded with its first task, for who only submits needs none of them."""
+    from app.services import services as of_this_loop  # noqa: PLC0415
+
+    return of_this_loop()
+
+
 class Evaluate(Task):  # type: ignore[misc]
     """`evaluate.delay(job)` stores the job in the ledger and sends its id alone."""
+
+    def delay(self, job: EvaluationJob | Mapping[str, Any] | str) -> AsyncResult:
+        """Submit a job and return at once; `.get()` of the answer waits for the report. See `apply_async`."""
+        return self.apply_async((job,))
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Submit a job: an `EvaluationJob`, a dict of one, or the id of a job that is in the ledger already.
 
-        Raises pydantic's `ValidationError`, `UnknownPool`, `JobConflict` or a dataset's error before anything is
-        sent; the same job again is the same job. The task id is the job's id, whatever `task_id` says.
+        The same job again is the same job. The task id is the job's id, whatever `task_id` says. Before anything is
+        sent it raises TypeError for what is no job, `InvalidJob`, `JobRefused` (both ValueErrors), `UnknownPool`,
+        `UnknownJob`, `JobConflict` or `DatasetError`.
         """
-        given = (list(args or ()) + list((kwargs or {}).values()))[:1]
-        if not given:
-            raise TypeError("evaluate takes a job")
-        job_id = given[0] if isinstance(given[0], str) else app.submit(given[0])
+        job = _only_job(*(args or ()), **(kwargs or {}))
+        if isinstance(job, str):
+            app.ledger.status(job)  # or it would be waited for without end
+        job_id = job if isinstance(job, str) else app.submit(job)
         options["task_id"] = job_id
         return super().apply_async((job_id,), argsrepr=f"({job_id!r},)", kwargs={}, **options)
 
 
+def _only_job(*given: Any, **named: Any) -> Any:
+    """The one argument that `evaluate` takes; raises TypeError for any other number or name."""
+    takes = "evaluate takes one job: an EvaluationJob, a dict of one, or a submitted job's id"
+    if len(given) + len(named) != 1:
+        names = "".join(f", {name}=" for name in named)
+        raise TypeError(f"{takes}; got {len(given) + len(named)} arguments{names and f' ({names[2:]})'}")
+    if named and "job" not in named:
+        raise TypeError(f"{takes}; it is called job, not {next(iter(named))}")
+    job = given[0] if given else named["job"]
+    if not isinstance(job, str | Mapping | EvaluationJob):
+        raise TypeError(f"{takes}; got {printable(repr(job), 60)}")
+    return job
+
+
 @app.task(base=Evaluate, bind=True, name=messages.EVALUATE, queue=CONTROL_QUEUE)
-async def evaluate(self: Any, job_id: str) -> None:
-    """Start a job. The task's result is stored when the job completes: that is what `.get()` waits for."""
+async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> dict[str, Any]:
+    """Judge a job: items x agents x dimensions x replicates.
+
+        report = evaluate.delay(job).get()
+
+    `job` is an `EvaluationJob`, a dict of one (docs/data-model.md), or the id of a job that was submitted. The result
+    is the report, as a dict; `app.results` reads the opinions. In a worker, where this runs, `job` is the id: the task
+    starts the job, and its result is stored when the job completes.
+    """
+    assert isinstance(job, str)
     try:
-        await patiently(lambda: services().start(job_id), STORE_AWAY)
+        await patiently(lambda: services().start(job), STORE_AWAY)
     except (OSError, KombuError) as error:
         # A failure would be the job's result, though the housekeeping starts it again.
-        logs.store_away(error, job=job_id)
+        logs.store_away(error, job=job)
     raise Ignore  # its result is stored when the job completes
 
 
