@@ -1,0 +1,93 @@
+"""Jobs from asyncio programs: submitted, watched and cancelled without blocking the loop.
+
+    async with AsyncClient() as client:
+        report = await client.evaluate(job)
+
+The ledger alone is asked, so no result backend has to be listened to, and any number of jobs may be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Self
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from app.celery import Dicast, create_app
+from app.domain.job import EvaluationJob
+from app.domain.report import Report
+from app.ledger.client import JobLost, JobState, JobStatus
+from app.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from config.settings import environment
+
+LOOK_FIRST_S = 0.1
+LOOK_MAX_S = 1.0
+
+
+class AsyncClient:
+    """A submitter, for one event loop. It is of this environment and `.env`, unless `environ` or `app` is given.
+
+    All methods raise redis's errors while the store is away, but for `wait`, which goes on asking.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, *, app: Dicast | None = None) -> None:
+        self._app = app if app is not None else create_app(environment() if environ is None else environ)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._app.close)
+
+    async def submit(self, job: EvaluationJob | Mapping[str, Any]) -> str:
+        """Check a job and store it; returns its id. The same job again is the same job.
+
+        Raises TypeError, `InvalidJob`, `JobRefused`, `UnknownPool`, `DatasetError` or `JobConflict`.
+        """
+
+        def store_and_send() -> str:
+            job_id = self._app.submit(job)
+            # Without its message, the job is found by the housekeeping a little later.
+            with contextlib.suppress(OperationalError, RedisError):
+                self._app.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+            return job_id
+
+        return await asyncio.to_thread(store_and_send)
+
+    async def status(self, job_id: str) -> JobStatus:
+        """A job's state and counters now; raises `UnknownJob`."""
+        return await asyncio.to_thread(self._app.ledger.status, job_id)
+
+    async def wait(self, job_id: str) -> Report:
+        """The report, when the job has ended; bound it by `asyncio.timeout`. Raises `UnknownJob` and `JobLost`."""
+        pause_s = LOOK_FIRST_S
+        while True:
+            with contextlib.suppress(RedisError):
+                status = await self.status(job_id)
+                if status.state is JobState.LOST:
+                    raise JobLost(job_id)
+                if status.report is not None:
+                    return Report.model_validate(status.report)
+            await asyncio.sleep(pause_s)
+            pause_s = min(LOOK_MAX_S, 1.5 * pause_s)
+
+    async def evaluate(self, job: EvaluationJob | Mapping[str, Any]) -> Report:
+        """Submit a job and wait for its report. Cancelling this leaves the job to itself: see `cancel`."""
+        return await self.wait(await self.submit(job))
+
+    async def cancel(self, job_id: str) -> JobState:
+        """Make no new calls for a job; returns its state before. Raises `UnknownJob`."""
+
+        def cancel() -> JobState:
+            before, finish = self._app.ledger.cancel(job_id)
+            if finish:
+                self._app.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
+            return before
+
+        return await asyncio.to_thread(cancel)
