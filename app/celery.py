@@ -29,6 +29,7 @@ from config.settings import Settings, environment
 from workers.admitted import QUEUE_PREFIX, Admitted
 from workers.broker import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker, result_backend
 from workers.loop_bridge import loop_resource
+from workers.names import Names
 from workers.nodes import Node, Registry
 from workers.reaper import own_unacked
 from workers.store.connection import StoreClient, connect, connect_async
@@ -49,6 +50,8 @@ BEAT_EVERY_S = 1.0
 HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
 """After so long another tick has come; `BEAT_MESSAGES_MAX` is more than come in that time."""
 BEAT_MESSAGES_MAX = 100
+CLIENTS = "-"
+"""Stands for whoever is no node, where the broker wants a name of what it hands out."""
 CALL_GRACE_S = 10.0
 """How much longer a lease lives than the call it is for."""
 
@@ -96,6 +99,12 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def keys(self) -> Keys:
         return Keys(self.settings.namespace)
+
+    @cached_property
+    def names(self) -> Names:
+        """What is at the broker; of an installation with the default namespace as plain as the documentation has it."""
+        namespace = self.settings.namespace
+        return Names("" if namespace == Settings.namespace_default() else namespace)
 
     @cached_property
     def store_url(self) -> str:
@@ -217,13 +226,19 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def configuration(self) -> dict[str, Any]:
         """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""
-        exchange, broker = Exchange("dicast", type="direct"), self.broker
+        named, broker = self.names.of, self.broker
+        exchange = Exchange(named("dicast"), type="direct")
         names = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE]
         arguments = dict.fromkeys(names, broker.queue_arguments)
         arguments[BEAT_QUEUE] = broker.short_lived(HOUSEKEEPING_WORTH_S, BEAT_MESSAGES_MAX)
         return {
             **broker.settings,
+            "broker_transport_options": self.transport_options(CLIENTS),
             "result_backend": result_backend(self.store_url),
+            "result_backend_transport_options": self._result_keys(),
+            "control_exchange": named("celery"),
+            "event_exchange": named("celeryev"),
+            "event_queue_prefix": named("celeryev"),
             "broker_connection_retry_on_startup": True,
             "broker_connection_max_retries": None,
             "redis_max_connections": MAX_CONNECTIONS,
@@ -247,12 +262,13 @@ class Dicast(Celery):  # type: ignore[misc]
             "result_serializer": "json",
             "accept_content": ["json"],
             "task_queues": [
-                Queue(name, exchange, routing_key=name, queue_arguments=dict(given))
+                # By its plain name it is known here, and as `-Q`, in every namespace.
+                Queue(named(name), exchange, routing_key=named(name), queue_arguments=dict(given), alias=name)
                 for name, given in arguments.items()
             ],
-            "task_default_queue": CONTROL_QUEUE,
+            "task_default_queue": named(CONTROL_QUEUE),
             "task_default_exchange": exchange.name,
-            "task_default_routing_key": CONTROL_QUEUE,
+            "task_default_routing_key": named(CONTROL_QUEUE),
             "task_create_missing_queues": False,
             "beat_schedule": {
                 "housekeeping": {
@@ -266,9 +282,18 @@ class Dicast(Celery):  # type: ignore[misc]
                     "options": {"queue": BEAT_QUEUE, "expires": BEAT_EVERY_S},
                 },
             },
-            "beat_schedule_filename": str(Path(self.settings.state_dir) / "celerybeat-schedule"),
+            "beat_schedule_filename": str(Path(self.settings.state_dir) / named("celerybeat-schedule")),
             "beat_max_loop_interval": BEAT_EVERY_S,
         }
+
+    def transport_options(self, holder: str) -> dict[str, Any]:
+        """The broker's; where that is the store, messages that are not acknowledged are `holder`'s."""
+        own = own_unacked(self.keys, holder) if self.broker.is_store else {}
+        return {**self.broker.settings["broker_transport_options"], **own}
+
+    def _result_keys(self) -> dict[str, Any]:
+        """Options that have Celery keep results and chords' counts under this installation's keys."""
+        return {"global_keyprefix": self.keys.at("results") + ":"} if self.names.namespace else {}
 
 
 def create_app(environ: Mapping[str, str]) -> Dicast:
@@ -334,5 +359,4 @@ def _become_a_node(sender: str, conf: Any, **_: Any) -> None:
     """Before the worker connects: it looks at the store, and gets an identity and unacknowledged messages."""
     _refuse_an_unsafe_store()
     app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=app.settings.slots)
-    if app.broker.is_store:
-        conf.broker_transport_options = {**conf.broker_transport_options, **own_unacked(app.keys, app.node.id)}
+    conf.broker_transport_options = app.transport_options(app.node.id)

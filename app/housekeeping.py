@@ -20,7 +20,6 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import PAGE_STILL_MS, Ledger
 from app.ledger.records import JobRecord
 from app.messages import Messages
-from workers.admitted import QUEUE_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +146,7 @@ class Housekeeper:
         pools = set(lane.pools)
         empty = await self._messages.queues_empty(pools)
         lost = await self._ledger.find_lost(
-            ref, lane.stride, queue_empty=empty, queues=[QUEUE_PREFIX + pool for pool in pools]
+            ref, lane.stride, queue_empty=empty, queues=[self._messages.queue(pool) for pool in pools]
         )
         if lost is None:
             await self._messages.gather(ref)

@@ -124,6 +124,10 @@ class Messages:
 
         await asyncio.to_thread(declare)
 
+    def queue(self, pool: str) -> str:
+        """What the pool's queue is called at the broker."""
+        return str(self._app.amqp.queues[QUEUE_PREFIX + pool].name)
+
     async def queues_empty(self, pools: Collection[str]) -> bool:
         """Whether no message waits in the broker for any of these pools."""
 

@@ -120,7 +120,9 @@ class Settings:
         False,
         "start workers although the store may lose jobs, or lets other hosts in without a password",
     )
-    namespace: str = _setting("DICAST_NAMESPACE", "dicast", "prefix of all keys in the store")
+    namespace: str = _setting(
+        "DICAST_NAMESPACE", "dicast", "names an installation where several share a store or broker"
+    )
     worker_slots: int = _setting(
         "DICAST_WORKER_SLOTS",
         0,
@@ -214,6 +216,10 @@ class Settings:
     @classmethod
     def pools_file_default(cls) -> str:
         return next(str(spec.default) for spec in fields(cls) if spec.name == "pools_file")
+
+    @classmethod
+    def namespace_default(cls) -> str:
+        return next(str(spec.default) for spec in fields(cls) if spec.name == "namespace")
 
     @property
     def slots(self) -> int:

@@ -13,6 +13,7 @@ from workers.policy.admission import Outcome
 
 HEADER = "dicast"
 QUEUE_PREFIX = "provider."
+"""Begins the names of queues that are read by gates; a pool's name follows (workers/names.py)."""
 
 
 @dataclass(frozen=True, slots=True)

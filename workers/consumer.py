@@ -29,6 +29,7 @@ from workers.admitted import QUEUE_PREFIX, AdmittedRequest
 from workers.depths import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.gate import FALLBACK_S, Gate, GateConfig
+from workers.names import plain
 from workers.prefetch import Prefetch
 from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
@@ -169,7 +170,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             self.task_consumer._queues.pop(name)
             gate = self.gates.get(name)
             if gate is None:
-                gate = self.gates[name] = Gate(self, name.removeprefix(QUEUE_PREFIX))
+                gate = self.gates[name] = Gate(self, plain(name).removeprefix(QUEUE_PREFIX))
             channel = self.connection.channel()
             in_store = isinstance(channel, RedisChannel)
             if in_store:

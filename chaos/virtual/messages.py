@@ -53,6 +53,9 @@ class SimMessages:
         await self._wired()
         self._world.publish("control", Message("finish", (job_id,)))
 
+    def queue(self, pool: str) -> str:
+        return pool
+
     async def queues_empty(self, pools: Collection[str]) -> bool:
         await self._wired()
         return not any(self._world.queues[pool] for pool in pools)
