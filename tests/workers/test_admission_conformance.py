@@ -111,7 +111,7 @@ class Both:
 
     async def step(self):
         chance = self.chance
-        self.now_ms += chance.choice([0, 0, 1, 7, 40, 250, 900, 6000])
+        self.now_ms += chance.choice([0, 0, 1, 7, 40, 250, 900, 6000]) if chance.random() > 0.03 else 45_000
         if chance.random() < 0.15:
             await self.decide()
         open_calls = list(self.state.leases)
@@ -150,7 +150,7 @@ class Both:
             lease=f"l{next(self.serial)}",
             job=chance.choice(list(JOBS)),
             project=chance.choice(PROJECTS),
-            model=chance.choice(MODELS),
+            model=chance.choice((*MODELS, f"passing {next(self.serial) // 20}")),
             input_tokens=chance.choice([0.0, 20.0, 150.0]),
             output_tokens=chance.choice([0.0, 60.0]),
             jitter=chance.uniform(-1.0, 1.0),
@@ -196,8 +196,9 @@ class Both:
             theirs = remembered["fills"][name]
             for field in ("level", "next_at", "credit", "snapshot"):
                 assert theirs[field] == pytest.approx(getattr(fill, field), abs=1e-6), (name, field)
+        assert set(remembered["spent"]) == set(state.spent)
         for name, spent in state.spent.items():
-            assert remembered["spent"][name] == pytest.approx(list(spent), abs=1e-6)
+            assert remembered["spent"][name][:3] == pytest.approx(list(spent), abs=1e-6)
         assert (remembered["held_by"], remembered["refused"]) == (state.held_by, state.refused)
         assert (remembered["probe"], remembered["probe_until"]) == (state.probe, pytest.approx(state.probe_until))
         standings = {name.replace("c d", "c%20d"): s for name, s in state.projects.items()}

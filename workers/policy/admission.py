@@ -20,6 +20,8 @@ MAX_WAIT_S = 5.0
 """Longest wait told for an empty bucket: by then the parameters are others."""
 CATCH_UP_S = 0.05
 """A paced bucket forgives so much lateness, or polling would cost throughput."""
+SWEEP_S = 10.0
+"""Between two looks for models that nobody uses any more."""
 PROBE_HEARD_S = 5.0
 """A probe that came back is decided upon by then, or its outcome was lost: another may go."""
 
@@ -100,6 +102,8 @@ class EnforcementState:
     probe_until: float = 0.0
     fills: dict[str, Fill] = field(default_factory=dict)
     spent: dict[str, Cost] = field(default_factory=dict)
+    leased_until: dict[str, float] = field(default_factory=dict)
+    swept_at: float = 0.0
     projects: dict[str, Standing] = field(default_factory=dict)
 
 
@@ -138,6 +142,7 @@ def _begin(params: Parameters, state: EnforcementState, request: Request, now: f
         state.version, state.refused = params.version, 0
     for call in list(_expired(state, now)):
         _remove(state, call)
+    _forget_models(params, state, now)
     standing = state.projects.get(request.project)
     if standing is None:
         _forget_silent(params, state, now)
@@ -232,7 +237,8 @@ def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
         fill.snapshot = bucket.snapshot
         if bucket.snapshot > 0:
             since = amount(bucket.unit, state.spent.get(bucket.model, NOTHING)) - bucket.spent
-            fill.level = min(bucket.capacity, bucket.level + net * (now - bucket.dated_at)) - since
+            dated = min(bucket.capacity, bucket.level + net * (now - bucket.dated_at))
+            fill.level = min(bucket.capacity, dated - since)  # the counters may have begun anew since
             fill.at = now
     fill.level = max(fill.level, min(bucket.capacity, fill.level + net * max(0.0, now - fill.at)))
     fill.level += bucket.credit - fill.credit
@@ -268,6 +274,7 @@ def _take(params: Parameters, state: EnforcementState, request: Request, sent: S
     state.spent[request.model] = spent
     if request.model:
         state.spent[""] = _add(state.spent.get("", NOTHING), cost)
+    state.leased_until[request.model] = max(state.leased_until.get(request.model, 0.0), now + request.lease_s)
     standing = state.projects[request.project]
     standing.open += 1
     standing.service += (1.0 + cost.input_tokens + cost.output_tokens) / params.weights.get(request.project, 1.0)
@@ -358,6 +365,18 @@ def _forget_silent(params: Parameters, state: EnforcementState, now: float) -> N
     for project, standing in list(state.projects.items()):
         if standing.open == 0 and now > standing.asked_at + params.demand_ttl_s:
             del state.projects[project]
+
+
+def _forget_models(params: Parameters, state: EnforcementState, now: float) -> None:
+    """Keep the table of models bounded: one that no bucket needs, and that no call is open for, begins anew."""
+    if now < state.swept_at + SWEEP_S:
+        return
+    state.swept_at = now
+    needed = {"", *(bucket.model for bucket in params.buckets)}
+    for model in set(state.spent) - needed:
+        if state.leased_until.get(model, 0.0) < now:
+            del state.spent[model]
+            state.leased_until.pop(model, None)
 
 
 def _add(a: Cost, b: Cost, sign: float = 1.0) -> Cost:

@@ -21,6 +21,7 @@
 --@include enforce.lua
 --@include outcome.lua
 local DECIDER_LATE_MS, SHORT_MS = 150, 1500
+local UNPACKED_MAX = 1000  -- Lua's stack has room for some 8,000 arguments
 local now_ms, pool, node = lease_clock(KEYS[1], ARGV[1]), ARGV[2], ARGV[3]
 local now, wanted = now_ms / 1000, cjson.decode(ARGV[7])
 local stored = redis.call('HMGET', KEYS[5], 'parameters', 'enforcement', 'next_at')
@@ -51,11 +52,11 @@ end
 
 local names = {}
 for project in pairs(state.projects) do names[#names + 1] = project end
-if #names > 0 then
+for first = 1, #names, UNPACKED_MAX do
   local fields = {}
-  for i, project in ipairs(names) do fields[i] = 'o:' .. pool .. '|' .. project end
+  for i = first, math.min(#names, first + UNPACKED_MAX - 1) do fields[#fields + 1] = 'o:' .. pool .. '|' .. names[i] end
   for i, open in ipairs(redis.call('HMGET', KEYS[4], unpack(fields))) do
-    state.projects[names[i]].open = tonumber(open or 0)
+    state.projects[names[first + i - 1]].open = tonumber(open or 0)
   end
 end
 
@@ -84,6 +85,7 @@ local function barred(want)
 end
 
 local function decide(want)
+  forget_models(params, state, now)
   local standing = standing_of(params, state, want.project, open_of, now)
   local reason, wait
   if open_all >= cap or (open_pool >= pool_share and open_all >= cap - behind) then
@@ -111,7 +113,7 @@ end
 
 for i, given in ipairs(wanted) do
   local want = {id = given[1], job = given[2], project = given[3], model = given[4], input = given[5],
-                output = given[6], jitter = given[7]}
+                output = given[6], jitter = given[7], until_s = now + tonumber(ARGV[4]) / 1000}
   if not job_open[want.job] then
     job_open[want.job] = tonumber(redis.call('HGET', KEYS[4], 'j:' .. want.job) or 0)
     job_limit[want.job] = tonumber(redis.call('HGET', KEYS[6], want.job) or -1)

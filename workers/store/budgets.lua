@@ -1,6 +1,6 @@
 -- Budgets that refill: levels, reservations, settlement.             Model: workers/policy/admission.py, same names
 -- A cost is {requests, input tokens, output tokens}. Times are seconds here, as in the parameters.
-local MAX_WAIT_S, CATCH_UP_S = 5, 0.05
+local MAX_WAIT_S, CATCH_UP_S, SWEEP_S, HEALTH_KEPT_S = 5, 0.05, 10, 600
 
 local function amount(unit, cost)
   if unit == 'requests' then return cost[1] end
@@ -33,7 +33,8 @@ local function refilled(state, bucket, now)
     fill.snapshot = bucket.snapshot
     if bucket.snapshot > 0 then
       local since = amount(bucket.unit, state.spent[bucket.model] or {0, 0, 0}) - bucket.spent
-      fill.level = math.min(bucket.capacity, bucket.level + net * (now - bucket.dated_at)) - since
+      local dated = math.min(bucket.capacity, bucket.level + net * (now - bucket.dated_at))
+      fill.level = math.min(bucket.capacity, dated - since)  -- the counters may have begun anew since
       fill.at = now
     end
   end
@@ -62,10 +63,26 @@ local function reserve(params, state, model, cost, now)
   end
 end
 
-local function spend(state, model, cost, sign)
+-- A model's counters, and until when a call of it may be open: its last lease's end.
+local function spend(state, model, cost, sign, until_s)
   local spent = state.spent[model] or {0, 0, 0}
-  state.spent[model] = {spent[1] + sign * cost[1], spent[2] + sign * cost[2], spent[3] + sign * cost[3]}
+  state.spent[model] = {spent[1] + sign * cost[1], spent[2] + sign * cost[2], spent[3] + sign * cost[3],
+                        math.max(spent[4] or 0, until_s)}
   return state.spent[model]
+end
+
+-- Keeps the tables of models bounded: one that no bucket needs, and that no call is open for, begins anew.
+local function forget_models(params, state, now)
+  if now < (state.swept_at or 0) + SWEEP_S then return end
+  state.swept_at = now
+  local needed = {[''] = true}
+  for _, bucket in ipairs(params.buckets) do needed[bucket.model] = true end
+  for model, spent in pairs(state.spent) do
+    if not needed[model] and (spent[4] or 0) < now then state.spent[model] = nil end
+  end
+  for model, health in pairs(state.health or {}) do
+    if now > health.at + HEALTH_KEPT_S then state.health[model] = nil end
+  end
 end
 
 -- Tokens that were reserved and not used come back; requests never do.
@@ -73,7 +90,7 @@ local function settle(params, state, model, reserved, used, ok)
   if ok and used[2] + used[3] <= 0 then return end
   local back = {0, reserved[2] - (ok and used[2] or 0), reserved[3] - (ok and used[3] or 0)}
   for _, name in ipairs(model == '' and {''} or {model, ''}) do
-    if state.spent[name] then spend(state, name, back, -1) end
+    if state.spent[name] then spend(state, name, back, -1, 0) end
   end
   for _, bucket in ipairs(params.buckets) do
     local fill = state.fills[bucket.name]

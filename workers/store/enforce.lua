@@ -98,8 +98,8 @@ local function take(params, state, want, probe, now)
     state.paced_until = math.max(paced_until(params, state), now) + params.pace_s * (1 + params.pace_jitter * want.jitter)
   end
   state.last_sent_at, state.held_by = now, ''
-  local spent = spend(state, want.model, want.cost, 1)
-  if want.model ~= '' then spend(state, '', want.cost, 1) end
+  local spent = spend(state, want.model, want.cost, 1, want.until_s)
+  if want.model ~= '' then spend(state, '', want.cost, 1, want.until_s) end
   local standing = state.projects[want.project]
   standing.open = standing.open + 1
   standing.service = standing.service + (1 + want.cost[2] + want.cost[3]) / weight_of(params, want.project)

@@ -11,9 +11,6 @@ local function note_health(state, model, good, now)
   state.health = state.health or {}
   local health = state.health[model]
   if not health then
-    for name, other in pairs(state.health) do
-      if now > other.at + 10 * HEALTH_S then state.health[name] = nil end
-    end
     health = {good = 0, all = 0, at = now}
     state.health[model] = health
   end
