@@ -157,7 +157,9 @@ class Services:
         await self._app.gate.governor().tick_all(list(self._app.pools.pools))
 
     def _reap(self) -> int:
-        return reap(self._app, self._app.registry, self._app.keys, broker_is_store=self._app.broker.is_store)
+        app = self._app
+        assert app.node is not None
+        return reap(app, app.registry, app.keys, own=app.node.id, broker_is_store=app.broker.is_store)
 
     def _provider(self, pool: str) -> Provider:
         """The pool's provider, made when a unit first needs it."""

@@ -9,7 +9,6 @@ otherwise they end at their deadlines.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -19,10 +18,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import orjson
-import psutil
+from pydantic import TypeAdapter, ValidationError
 from redis.exceptions import RedisError
 
 from workers.policy.rules import RulesStatus
+from workers.processes import Fate, Process
 from workers.store.connection import StoreClient, connect
 from workers.store.epoch import Epoch
 from workers.store.keys import Keys
@@ -39,53 +39,52 @@ BEACON_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One worker process. `id` is unique over restarts, `name` is Celery's; `boot` and `started` name the process."""
+    """One worker process. `id` is unique over restarts, `name` is Celery's; `boot`, `pid` and `started` are its process
+    (see `workers.processes`)."""
 
     id: str
     name: str
-    host: str
-    boot: str
-    pid: int
-    started: float
     limit: int
     slots: int
+    host: str = ""
+    boot: str = ""
+    pid: int = 0
+    started: float = 0
     stuck: str = ""
     """Queues with work that it should take and does not."""
 
     @classmethod
     def here(cls, name: str, *, limit: int, slots: int) -> Node:
         """This process under Celery's node name. Two workers of one name still get two ids."""
+        process = Process.here()
         return cls(
             id=f"{quote(name, safe='@')}#{secrets.token_hex(4)}",
             name=name,
-            host=socket.gethostname(),
-            boot=_boot_id(),
-            pid=os.getpid(),
-            started=psutil.Process().create_time(),
             limit=limit,
             slots=slots,
+            host=socket.gethostname(),
+            boot=process.boot,
+            pid=process.pid,
+            started=process.started,
         )
+
+    @classmethod
+    def read(cls, facts: str) -> Node | None:
+        """A node as it was announced, perhaps by another version: facts that are unknown here are left out, and those
+        that are missing prove nothing. None if this is no node."""
+        try:
+            return _NODE.validate_json(facts)
+        except ValidationError:
+            return None
 
     def proven_dead(self) -> bool:
         """True only if the process ran on this very host since its boot and is gone."""
-        if self.host != socket.gethostname() or self.boot != _boot_id():
+        if self.host != socket.gethostname():
             return False
-        try:
-            process = psutil.Process(self.pid)
-            return bool(process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return True
-        except psutil.Error:
-            return False
+        return Process(self.pid, self.boot, int(self.started)).fate() is Fate.GONE
 
 
-def _boot_id() -> str:
-    """Tells boots and containers apart: a pid means something only within one pid namespace of one boot."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
+_NODE = TypeAdapter(Node)
 
 
 class Registry:
@@ -110,7 +109,7 @@ class Registry:
 
     def known(self) -> list[tuple[Node, bool]]:
         """Every node that is not buried yet, and whether its beacon can be heard."""
-        nodes = [Node(**orjson.loads(facts)) for facts in self._redis.hvals(self._keys.nodes)]
+        nodes = [node for facts in self._redis.hvals(self._keys.nodes) if (node := Node.read(facts)) is not None]
         if not nodes:
             return []
         heard = self._redis.mget([self._keys.node(n.id) for n in nodes])

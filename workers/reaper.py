@@ -44,11 +44,14 @@ def restore_messages(app: Any, keys: Keys, node_id: str, *, keep: frozenset[str]
             return put_back(channel, client, [tag for tag in tags if tag not in keep])
 
 
-def reap(app: Any, registry: Registry, keys: Keys, *, broker_is_store: bool = True) -> int:
-    """One pass over all nodes: take over from those that are dead or silent; returns how many these were. Messages
-    are put back where the broker is the store; RabbitMQ does so itself, as soon as it loses a node's connection."""
+def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True) -> int:
+    """One pass over all nodes: take over from those that are dead or silent, never from the caller's `own`; returns how
+    many these were. Messages are put back where the broker is the store; RabbitMQ does so itself, as soon as it loses a
+    node's connection."""
     gone = 0
     for node, heard in registry.known():
+        if node.id == own:
+            continue
         dead = node.proven_dead()
         if heard and not dead:
             continue

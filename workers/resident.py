@@ -1,8 +1,9 @@
 """A resident: a server process that outlives its starter, at most one to a folder, found by every other process.
 
 Who needs it asks for it, and the first who asks starts it. Whether it is there is decided by asking it (`probe`), not
-by a file: the record of its pid only helps to wait for one that does not answer yet, and to stop it. The record holds
-the process's start time as well, so that a stranger with a recycled pid is never waited for, nor killed.
+by a file: the record of its process only helps to wait for one that does not answer yet, and to stop it. The record
+tells it from every other process (see `workers.processes`), so that a stranger with a recycled pid is never waited for,
+nor killed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -19,14 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
+from workers.processes import Fate, Process
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.02
 LOG_TAIL_BYTES = 2000
-SAME_START_S = 1.0
-"""A start time is computed from the wall clock; corrected clocks move it by less, and pids do not recur that fast."""
 
 
 class ResidentError(RuntimeError):
@@ -66,9 +66,9 @@ class Resident:
             answer = self._probe()
             if answer is not None:
                 return answer, False
-            pid = self._recorded()
-            if pid is not None:
-                return self._answer(lambda: alive(*pid), end), False
+            recorded = self._recorded()
+            if recorded is not None:
+                return self._answer(lambda: alive(recorded), end), False
             process = self._spawn(command(), env or {})
             return self._answer(lambda: process.poll() is None, end), True
 
@@ -79,9 +79,9 @@ class Resident:
         with self._locked(time.monotonic() + grace_s):
             known = self._recorded()
             if known is None and (answer := self._probe()) is not None:
-                known = _identity(answer.pid)
+                known = Process.of(answer.pid)
             if known is not None:
-                terminate(*known, grace_s=grace_s, name=self.name)
+                terminate(known, grace_s=grace_s, name=self.name)
             self._record.unlink(missing_ok=True)
             return known is not None
 
@@ -97,10 +97,10 @@ class Resident:
                 start_new_session=True,  # neither the terminal's Ctrl-C nor its end reaches it
             )
         threading.Thread(target=process.wait, name=f"reaper of {self.name}", daemon=True).start()
-        identity = _identity(process.pid)
-        if identity is not None:
+        known = Process.of(process.pid)
+        if known is not None:
             fresh = self._record.with_suffix(".new")
-            fresh.write_text(json.dumps({"pid": identity[0], "started": identity[1]}))
+            fresh.write_text(json.dumps(known._asdict()))
             fresh.replace(self._record)
         return process
 
@@ -116,16 +116,16 @@ class Resident:
                 raise ResidentError(f"{self.name} is running but does not answer{self._tail()}")
             time.sleep(POLL_S)
 
-    def _recorded(self) -> tuple[int, float] | None:
-        """Pid and start time of the process that was started last, if it still lives."""
+    def _recorded(self) -> Process | None:
+        """The process that was started last, if it still lives."""
         try:
             record = json.loads(self._record.read_text())
-            known = int(record["pid"]), float(record["started"])
+            known = Process(int(record["pid"]), str(record.get("boot", "")), int(record["started"]))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ResidentError(f"{self._record} is damaged ({error}): remove it if no {self.name} runs") from None
-        return known if alive(*known) else None
+        return known if alive(known) else None
 
     def _tail(self) -> str:
         return f"; {self.log} ends with:\n{tail(self.log)}"
@@ -147,22 +147,21 @@ class Resident:
             yield
 
 
-def alive(pid: int, started: float) -> bool:
-    """Whether the very process that started then still runs; one that only waits to be reaped does not."""
-    identity = _identity(pid)
-    return identity is not None and abs(identity[1] - started) < SAME_START_S
+def alive(process: Process) -> bool:
+    """Whether this very process still runs, for certain; one that only waits to be reaped does not."""
+    return process.fate() is Fate.ALIVE
 
 
-def terminate(pid: int, started: float, *, grace_s: float, name: str) -> None:
+def terminate(process: Process, *, grace_s: float, name: str) -> None:
     """Ask that process to end, and kill it after `grace_s`. Does nothing if it is gone or another has its pid."""
     end = time.monotonic() + grace_s
-    _signal(pid, started, psutil.Process.terminate)
-    while alive(pid, started) and time.monotonic() < end:
+    _signal(process, signal.SIGTERM)
+    while alive(process) and time.monotonic() < end:
         time.sleep(POLL_S)
-    if alive(pid, started):
-        logger.warning("%s (pid %d) does not end within %g s; it is killed", name, pid, grace_s)
-        _signal(pid, started, psutil.Process.kill)
-        while alive(pid, started):
+    if alive(process):
+        logger.warning("%s (pid %d) does not end within %g s; it is killed", name, process.pid, grace_s)
+        _signal(process, signal.SIGKILL)
+        while alive(process):
             time.sleep(POLL_S)
 
 
@@ -176,15 +175,7 @@ def tail(log: Path) -> str:
         return ""
 
 
-def _signal(pid: int, started: float, send: Callable[[psutil.Process], None]) -> None:
-    if alive(pid, started):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            send(psutil.Process(pid))
-
-
-def _identity(pid: int) -> tuple[int, float] | None:
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else (pid, process.create_time())
-    except psutil.NoSuchProcess:
-        return None
+def _signal(process: Process, number: signal.Signals) -> None:
+    if alive(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)

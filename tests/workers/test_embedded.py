@@ -16,6 +16,7 @@ from celery import Celery
 from kombu import Connection
 
 from workers import resident
+from workers.processes import Process
 from workers.store import embedded
 from workers.store.embedded import ResidentError, backend_url, broker_url, ensure_running, stop
 
@@ -117,10 +118,10 @@ def test_data_survive(state_dir, end):
 
 def test_stop_tells_whether_one_ran_and_leaves_nothing_running(state_dir):
     assert not stop(state_dir)
-    pid = ensure_running(state_dir).pid
-    started = psutil.Process(pid).create_time()
+    process = Process.of(ensure_running(state_dir).pid)
+    assert resident.alive(process)
     assert stop(state_dir)
-    assert not resident.alive(pid, started)
+    assert not resident.alive(process)
     assert not stop(state_dir)
     assert "Valkey is now ready to exit" in (state_dir / "store" / "valkey.log").read_text()
 
@@ -129,10 +130,11 @@ def test_a_stranger_with_its_pid_is_neither_waited_for_nor_killed(state_dir):
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         (state_dir / "store").mkdir(mode=0o700)
-        started = psutil.Process(stranger.pid).create_time() - 100
-        (state_dir / "store" / "valkey.json").write_text(json.dumps({"pid": stranger.pid, "started": started}))
+        known = Process.of(stranger.pid)
+        other = json.dumps(known._replace(started=known.started - 1)._asdict())
+        (state_dir / "store" / "valkey.json").write_text(other)
         assert not stop(state_dir)
-        (state_dir / "store" / "valkey.json").write_text(json.dumps({"pid": stranger.pid, "started": started}))
+        (state_dir / "store" / "valkey.json").write_text(other)
         store = ensure_running(state_dir)
         assert store.started_by_us
         assert store.pid != stranger.pid
@@ -145,11 +147,19 @@ def test_a_stranger_with_its_pid_is_neither_waited_for_nor_killed(state_dir):
 def test_one_without_a_record_is_found_and_can_be_stopped(state_dir):
     """Its starter was killed before it could write the record."""
     store = ensure_running(state_dir)
-    started = psutil.Process(store.pid).create_time()
+    process = Process.of(store.pid)
     (state_dir / "store" / "valkey.json").unlink()
     assert ensure_running(state_dir).pid == store.pid
     assert stop(state_dir)
-    assert not resident.alive(store.pid, started)
+    assert not resident.alive(process)
+
+
+def test_a_record_of_another_form_is_nobodys(state_dir):
+    """As it was written when start times were told by the wall clock: whether it runs is decided by asking it."""
+    store = ensure_running(state_dir)
+    (state_dir / "store" / "valkey.json").write_text(json.dumps({"pid": store.pid, "started": 1700000000.25}))
+    assert ensure_running(state_dir).pid == store.pid
+    assert stop(state_dir)
 
 
 def test_a_damaged_record_is_named(state_dir):

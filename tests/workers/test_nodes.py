@@ -3,39 +3,81 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from workers.nodes import Node
+import orjson
+import psutil
+import pytest
+
+from workers.nodes import Node, Registry
+from workers.processes import Process
+from workers.store.connection import connect
 from workers.store.keys import Keys, encode
+
+KEYS = Keys("test")
+
+
+def here():
+    return Node.here("w@h", limit=1, slots=1)
+
+
+def of(process):
+    known = Process.of(process.pid)
+    return replace(here(), pid=known.pid, started=known.started)
 
 
 def test_a_living_process_is_not_dead():
-    assert not Node.here("w@h", limit=1, slots=1).proven_dead()
+    assert not here().proven_dead()
 
 
 def test_a_gone_process_of_this_host_is_dead():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    import psutil
-
-    here = Node.here("w@h", limit=1, slots=1)
-    node = replace(here, pid=process.pid, started=psutil.Process(process.pid).create_time())
+    node = of(process)
     assert not node.proven_dead()
     process.kill()
-    assert node.proven_dead() or process.wait()  # a zombie until it is waited for
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert node.proven_dead(), "a zombie until it is waited for"
     process.wait()
     process.stdin.close()
     assert node.proven_dead()
 
 
+@pytest.mark.parametrize("step_s", [1, -1, 3600, -3600])
+def test_a_step_of_the_hosts_clock_kills_nobody(monkeypatch, step_s):
+    """The kernel tells by its wall clock when the host was booted; a start time counted from there moves."""
+    node, boot_time = here(), psutil._psplatform.boot_time
+    before = psutil.Process().create_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot_time() + step_s)
+    monkeypatch.setattr(psutil._psplatform, "BOOT_TIME", boot_time() + step_s, raising=False)
+    assert psutil.Process().create_time() == pytest.approx(before + step_s, abs=0.1), "this is such a start time"
+    assert not node.proven_dead()
+
+
 def test_a_recycled_pid_is_another_process():
-    assert replace(Node.here("w@h", limit=1, slots=1), started=1.0).proven_dead()
+    assert replace(here(), started=1).proven_dead()
 
 
 def test_silence_from_elsewhere_proves_nothing():
-    gone = replace(Node.here("w@h", limit=1, slots=1), pid=2**22 + os.getpid())
+    gone = replace(here(), pid=2**22 + os.getpid())
     assert gone.proven_dead()
     assert not replace(gone, host="elsewhere").proven_dead()
     assert not replace(gone, boot="another boot").proven_dead()
+
+
+def test_records_of_other_versions_are_read_and_prove_nothing(redis_url):
+    """One that tells its start by the wall clock, one that knows more, one that knows less; and what is no node."""
+    registry = Registry(connect(redis_url), KEYS)
+    node = here()
+    facts = asdict(node)
+    older = {**facts, "id": "older", "boot": node.boot.rpartition("/")[0], "pid": 2**22 + 1, "started": 1700000000.25}
+    newer = {**facts, "id": "newer", "zone": "eu"}
+    brief = {"id": "brief", "name": "w@h", "limit": 3, "slots": 2}
+    for n, record in enumerate([older, newer, brief, {"id": "none"}, "text", None]):
+        registry._redis.hset(KEYS.nodes, str(n), orjson.dumps(record))
+    found = {n.id: n for n, heard in registry.known()}
+    assert set(found) == {"older", "newer", "brief"}
+    assert found["brief"].limit == 3
+    assert not any(n.proven_dead() for n in found.values())
 
 
 def test_keys_are_injective():

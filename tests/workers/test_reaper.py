@@ -45,6 +45,19 @@ def test_a_silent_node_loses_its_messages_and_keeps_its_leases(redis_url, monkey
     assert registry.known() == []
 
 
+def test_nobody_buries_itself(redis_url, monkeypatch):
+    """Whoever can reap lives, though its beacon is silent, and whatever its host says of its process."""
+    registry = Registry(connect(redis_url), KEYS)
+    own = replace(Node.here("w@h", limit=1, slots=1), started=1)
+    registry.announce(own)
+    monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node: 3)
+    assert own.proven_dead()
+    assert reaper.reap(None, registry, KEYS, own=own.id) == 0
+    registry.silence(own)
+    assert reaper.reap(None, registry, KEYS, own=own.id) == 0
+    assert [node for node, _ in registry.known()] == [own]
+
+
 def test_each_message_of_a_dead_node_goes_back_once(redis_url):
     """Two heirs at it together; what the node still works on, as one that has reconnected, stays where it is."""
     broker = redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")

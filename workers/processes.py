@@ -1,0 +1,93 @@
+"""Processes of this host, told apart from every other that has had or will have their pid.
+
+A process is named by its pid, by when it started in clock ticks since boot (field 22 of `/proc/<pid>/stat`), and by
+where both mean something: the boot, the pid namespace and the time namespace. None of these moves with the host's
+clock. Whether a process is gone is told only where that is certain; what `/proc` hides or lacks proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+_PROC = Path("/proc")
+_STATE, _THREADS, _STARTED = 0, 17, 19
+"""Places of fields 3, 20 and 22 among those behind the command's name."""
+_DEAD = {"Z", "X", "x"}
+
+
+class Fate(Enum):
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class Process(NamedTuple):
+    """One process. `boot` names where pid and ticks mean something, '' if that cannot be told."""
+
+    pid: int
+    boot: str
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has this pid now; None if none has, or it cannot be looked at."""
+        boot = boot_id()
+        try:
+            fields = _stat(pid)
+        except (OSError, ValueError):
+            return None
+        return cls(pid, boot, int(fields[_STARTED])) if boot else None
+
+    @classmethod
+    def here(cls) -> Process:
+        """This one. Where it cannot be looked at nobody will ever prove it dead."""
+        return cls.of(os.getpid()) or cls(os.getpid(), "", 0)
+
+    def fate(self) -> Fate:
+        """What has become of it. A zombie is gone once all its threads are, which may have connections open."""
+        if not self.boot or self.boot != boot_id():
+            return Fate.UNKNOWN
+        try:
+            fields = _stat(self.pid)
+            state, threads, started = fields[_STATE], int(fields[_THREADS]), int(fields[_STARTED])
+        except (OSError, ValueError):
+            return Fate.UNKNOWN if _has_a_process(self.pid) else Fate.GONE
+        if started != self.started or (state in _DEAD and threads <= 1):
+            return Fate.GONE
+        return Fate.ALIVE
+
+
+def boot_id() -> str:
+    """Tells boots and containers apart, '' where that is not possible. Ticks are counted in the reader's own time
+    namespace; a `/proc` of another pid namespace than this process's tells of other processes."""
+    try:
+        if int((_PROC / "self/stat").read_bytes().split(b" ", 1)[0]) != os.getpid():
+            return ""
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        pids = (_PROC / "self/ns/pid").readlink()
+    except (OSError, ValueError):
+        return ""
+    try:
+        times = str((_PROC / "self/ns/time").readlink())
+    except OSError:  # before Linux 5.6
+        times = "-"
+    return f"{boot}/{pids}/{times}"
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields behind the command's name, which may hold spaces and brackets itself."""
+    return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
+
+
+def _has_a_process(pid: int) -> bool:
+    """What `/proc` hides (`hidepid`) is there all the same: the kernel refuses to signal it, or would."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
