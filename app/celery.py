@@ -32,6 +32,7 @@ from workers.loop_bridge import loop_resource
 from workers.names import Names
 from workers.nodes import Node, Registry
 from workers.reaper import own_unacked
+from workers.steady_schedule import every
 from workers.store.connection import StoreClient, connect, connect_async
 from workers.store.embedded import ensure_running
 from workers.store.epoch import Epoch
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
 
 BEAT_EVERY_S = 1.0
 HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
-"""After so long another tick has come; `BEAT_MESSAGES_MAX` is more than come in that time."""
+"""After so long another tick has come, and `BEAT_MESSAGES_MAX` is more than come in that time. To a worker whose clock
+is further ahead of the beat's, its ticks are over when they come: the workers then keep house themselves."""
 BEAT_MESSAGES_MAX = 100
 CLIENTS = "-"
 """Stands for whoever is no node, where the broker wants a name of what it hands out."""
@@ -273,16 +275,16 @@ class Dicast(Celery):  # type: ignore[misc]
             "beat_schedule": {
                 "housekeeping": {
                     "task": HOUSEKEEPING,
-                    "schedule": BEAT_EVERY_S,
+                    "schedule": every(BEAT_EVERY_S),
                     "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
                 },
                 "governor": {
                     "task": GOVERNOR,
-                    "schedule": BEAT_EVERY_S,
-                    "options": {"queue": BEAT_QUEUE, "expires": BEAT_EVERY_S},
+                    "schedule": every(BEAT_EVERY_S),
+                    "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
                 },
             },
-            "beat_schedule_filename": str(Path(self.settings.state_dir) / named("celerybeat-schedule")),
+            "beat_scheduler": "celery.beat:Scheduler",
             "beat_max_loop_interval": BEAT_EVERY_S,
         }
 
