@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +19,11 @@ from app import logs
 from app.calls import ALL_DIMENSIONS, NO_ANSWER, Call, answered, refused
 from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
-from app.domain.job import Deployment, Item
+from app.domain.job import Deployment
+from app.domain.nonce import nonce_for
 from app.domain.opinion import ErrorKind, Usage
 from app.domain.plan import Lane
-from app.domain.prompt import batch_prompt, is_fresh, single_prompt
+from app.domain.prompt import Prompt, batch_prompt, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
 from app.job_cache import JobCache
@@ -60,7 +60,8 @@ class Outcome:
 
 class Judge:
     """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
-    `call_timeout_s` how long a pool's call may take in total, `epoch` the store's epoch as far as is known."""
+    `call_timeout_s` how long a pool's call may take in total, `epoch` the store's epoch as far as is known, `nonce_key`
+    the installation's secret."""
 
     def __init__(
         self,
@@ -71,12 +72,13 @@ class Judge:
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
         epoch: Callable[[], int],
+        nonce_key: Callable[[], Awaitable[bytes]],
         spool: Spool,
     ) -> None:
         self.recorder = Recorder(ledger, spool)
         self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)), epoch)
         self._ledger, self._provider, self._model = ledger, provider, model
-        self._policy, self._call_timeout_s = policy, call_timeout_s
+        self._policy, self._call_timeout_s, self._nonce_key = policy, call_timeout_s, nonce_key
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
@@ -163,12 +165,9 @@ class Judge:
             return await self._failed(call, failure, 0.0, {"calls": 0})
         if call.token.batch and not provider.structured_output:
             return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None, unpaid=True)
-        nonce = _nonce_for(call.item)
-        prompt = (
-            batch_prompt(call.agent, call.dimensions, call.item, nonce)
-            if call.token.batch
-            else single_prompt(call.agent, call.dimensions[0], call.item, nonce, structured=provider.structured_output)
-        )
+        key = await patiently(self._nonce_key)
+        nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate)
+        prompt = _prompt(call, nonce, provider)
         request = ChatRequest(
             model=self._model(call.deployment),
             system=prompt.system,
@@ -365,12 +364,14 @@ def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:
     return Outcome(counts, plan=recorded.plan, gather=recorded.gather)
 
 
-def _nonce_for(item: Item) -> str:
-    """Random for each call, and nowhere in the item, whose author then cannot have known it."""
-    while True:
-        nonce = secrets.token_hex(8)
-        if is_fresh(nonce, item):
-            return nonce
+def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
+    fixed = provider.nonce_in_schema
+    if call.token.batch:
+        return batch_prompt(call.agent, call.dimensions, call.item, nonce, fixed_nonce=fixed)
+    structured = provider.structured_output
+    return single_prompt(
+        call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed
+    )
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

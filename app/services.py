@@ -22,6 +22,7 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
 from app.ledger.records import JobRecord, Recorded
 from app.messages import Messages
+from app.nonce_key import NonceKey
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
 from app.providers.local import LocalProvider
@@ -74,6 +75,7 @@ class Services:
             ),
             call_timeout_s=app.call_timeout_s,
             epoch=lambda: app.epoch.number,
+            nonce_key=NonceKey(self._client, app.keys, settings, lambda: app.epoch.number).get,
             spool=self.spool,
         )
         self._planner = Planner(
@@ -172,7 +174,9 @@ class Services:
         def build(base_url: str | None = None) -> Provider:
             return build_provider(spec, self._settings, self._app.environ, base_url=base_url)
 
-        return LocalProvider(self._settings.state_dir, build) if spec.provider == "local" else build()
+        if spec.provider == "local":
+            return LocalProvider(self._settings.state_dir, build, nonce_in_schema=spec.nonce_in_schema)
+        return build()
 
     def _announce(self, job_id: str, report: dict[str, Any]) -> None:
         self._app.backend.mark_as_done(job_id, report)

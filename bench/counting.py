@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import celery.backends.redis
 import orjson
@@ -35,6 +35,7 @@ from app.ledger.records import Token
 from app.messages import Messages
 from app.planning import Planner
 from app.providers.base import ChatReply, ChatRequest
+from app.providers.simulated.answers import nonce_of
 from app.spool import Spool
 from bench.pipeline import Machine
 from tests.e2e.cluster import ROOT, a_job, until
@@ -153,7 +154,7 @@ class _Desk:
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         self._judge = Judge(
             ledger, provider=lambda _: _Provider(), model=_model, policy=policy, call_timeout_s=lambda _: 60.0,
-            epoch=lambda: 1, spool=Spool(folder, "counting", "here"),
+            epoch=lambda: 1, nonce_key=_nonce_key, spool=Spool(folder, "counting", "here"),
         )  # fmt: skip
         self._gatherer = Gatherer(ledger, results_dir=str(folder), retention_s=60, model=_model, announce=_ignore)
 
@@ -199,14 +200,20 @@ class _Desk:
         return sum(self._app.store.memory_usage(self._ledger.keys.page(ref), samples=0) for ref in pages)
 
 
+async def _nonce_key() -> bytes:
+    return b"counting"
+
+
 class _Provider:
     """Answers at once, in this process."""
 
     structured_output = True
-    _TEXT = orjson.dumps({"argument": "It says why, and how. " * 8, "cited_evidence": ["A text"], "score": 7}).decode()
+    nonce_in_schema = False
+    _OPINION: ClassVar = {"argument": "It says why, and how. " * 8, "cited_evidence": ["A text"], "score": 7}
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        return ChatReply(self._TEXT, request.model, Usage(input_tokens=300, output_tokens=60), structured=True)
+        text = orjson.dumps({"nonce": nonce_of(request.user), **self._OPINION}).decode()
+        return ChatReply(text, request.model, Usage(input_tokens=300, output_tokens=60), structured=True)
 
     async def close(self) -> None:
         """There is nothing to close."""

@@ -1,8 +1,8 @@
 """The invariants, checked after healing from the provider's log, the ledger, the files and the logs.
 
 I1 one outcome, I2 one completion, I3 nothing accepted is lost, I4 cap, I6 leases return, I7 spend, I9 no stale write,
-I10 in time, I11 bounded, I12 no secrets, I15 books balance. (I8, no paid answer thrown away, is I7 where no process
-dies: an answer that is lost has to be paid for again.)
+I10 in time, I11 bounded, I12 no secrets, I13 own answers, I15 books balance. (I8, no paid answer thrown away, is I7
+where no process dies: an answer that is lost has to be paid for again.)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.ledger.client import JobState
 from app.replay import replay
 from chaos.canaries import SECRETS, TEXT, found_in
 from chaos.installation import LIMIT, Installation
+from chaos.own_answers import foreign
 from chaos.runs import OPEN_BEFORE_S, Run
 from tests.e2e.cluster import until
 
@@ -35,6 +36,7 @@ def judge(run: Run, *, ended: bool) -> list[str]:
     found: list[str] = []
     if ended:
         found += _outcomes(run)
+        found += _answers(run)
         found += _quiet(run)
     found += _provider(run)
     found += _secrets(run)
@@ -90,6 +92,17 @@ def _outcomes(run: Run) -> list[str]:
 
 def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
     return entry["judge"], entry["criterion_id"], entry["item_id"], entry["replicate"]
+
+
+# ---------------------------------------------------------------------------------------------------- I13
+def _answers(run: Run) -> list[str]:
+    """Batches are left out: what was asked in one call follows from what each call found."""
+    try:
+        opinions = run.place.cluster.opinions(run.job_id)
+    except FileNotFoundError:  # of a job that is not there
+        return []
+    units = [] if run.job.get("batching") else foreign(run.job, opinions)
+    return [f"I13: {len(units)} units have the answer to another question: {units[:3]}"] if units else []
 
 
 # ---------------------------------------------------------------------------------------------------- I6

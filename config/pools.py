@@ -61,6 +61,7 @@ class PoolSpec:
     structured_channel: str = "json_schema"
     max_tokens_field: str = "max_tokens"
     schema_lengths: bool = True
+    nonce_in_schema: bool = False
     limit: int | None = None
     ceiling: int | None = None
     adaptive: bool = True
@@ -205,6 +206,7 @@ def _pool(name: str, table: Any) -> PoolSpec:
         raise PoolsError(f"pool {name!r}: model is missing")
     values.setdefault("model", _DEFAULT_MODELS.get(provider))
     _dialect_options(name, values)
+    values.setdefault("nonce_in_schema", provider == "local")
     # A key goes by default only to the provider that issued it: another base_url has to ask for one by name.
     if values.setdefault("api_key_env", None if values.get("base_url") else _KEY_VARIABLES.get(provider)) == "":
         values["api_key_env"] = None
@@ -331,6 +333,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "structured_channel": _one_of(STRUCTURED_CHANNELS),
     "max_tokens_field": _one_of(MAX_TOKENS_FIELDS),
     "schema_lengths": _flag,
+    "nonce_in_schema": _flag,
     "limit": _count(100_000),
     "ceiling": _count(100_000),
     "adaptive": _flag,

@@ -108,6 +108,14 @@ class Settings:
         secret=True,
     )
 
+    nonce_key: str | None = _setting(
+        "DICAST_NONCE_KEY",
+        None,
+        "secret that the codes in prompts follow from, 32 or more characters, the same for all workers; empty: "
+        "DICAST_MESSAGE_KEY, or one kept in the store",
+        secret=True,
+    )
+
     pools_file: str = _setting("DICAST_POOLS_FILE", "config/pools.toml", "the pools: providers, models, first limits")
     results_dir: str = _setting(
         "DICAST_RESULTS_DIR", "results", "finished jobs' files; shared by all machines that do control work"
@@ -204,8 +212,9 @@ class Settings:
             )
         if settings.broker_url is not None and not settings.broker_url.startswith(("amqp://", "amqps://")):
             raise SettingsError("DICAST_BROKER_URL must begin with amqp:// or amqps://, got a hidden value")
-        if settings.message_key is not None and len(settings.message_key) < MESSAGE_KEY_CHARS:
-            raise SettingsError(f"DICAST_MESSAGE_KEY must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
+        for name, key in (("DICAST_MESSAGE_KEY", settings.message_key), ("DICAST_NONCE_KEY", settings.nonce_key)):
+            if key is not None and len(key) < MESSAGE_KEY_CHARS:
+                raise SettingsError(f"{name} must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
         if settings.retry_max_delay < settings.retry_initial_delay:
             raise SettingsError(
                 f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({settings.retry_initial_delay}), "

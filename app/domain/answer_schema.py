@@ -1,7 +1,9 @@
 """The JSON schemas by which a judge is asked for its answer through a structured channel.
 
-A schema never holds anything that differs from call to call (the nonce, the text): providers compile a schema once and
-keep it, and a new one costs seconds. It is the same for all calls of one agent with one scale, or one rubric.
+Every answer begins with the call's nonce, which tells it from the answer to another call. Where a provider compiles a
+schema and keeps it, a new one costs seconds, and its prompt cache may begin with it: there the schema holds nothing
+that differs from call to call, the nonce is any text, and the model copies it from the question. Where the schema
+becomes a grammar for the one call, it may hold the nonce itself: then even a model too weak to copy it must write it.
 Keys stand in the order in which a constrained model writes them: it argues and quotes before it scores.
 
 Lengths are bounded so that even a weak model comes to the end of its answer within `max_tokens`. They bind the model,
@@ -15,12 +17,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.domain.job import Dimension, Scale
+from app.domain.nonce import NONCE_CHARS
 
 CHARACTERS_PER_TOKEN = 2
 """A cautious guess: English has about four, escaped or non-Latin text far fewer."""
 
-FRAME_TOKENS = 40
-"""An opinion's braces, keys, white space and score."""
+FRAME_TOKENS = 60
+"""An opinion's braces, keys, white space, nonce and score."""
 
 LENGTHS = frozenset({"minLength", "maxLength"})
 """Keywords that OpenAI's strict mode does not document: pass them to `without`."""
@@ -46,18 +49,20 @@ def room(max_tokens: int, opinions: int = 1) -> Room:
     )
 
 
-def single_schema(scale: Scale, limits: Room) -> Schema:
-    """One opinion: `{"argument", "cited_evidence", "score"}`. All calls with the same share it: not to be changed."""
-    return _single(scale.min, scale.max, limits)
+def single_schema(scale: Scale, limits: Room, nonce: str | None = None) -> Schema:
+    """One opinion: `{"nonce", "argument", "cited_evidence", "score"}`. With a `nonce`, no other is valid; without one
+    all calls with the same scale share the schema: not to be changed."""
+    schema = _single(scale.min, scale.max, limits)
+    return schema if nonce is None else _only(nonce, schema)
 
 
 @lru_cache
 def _single(lowest: int, highest: int, limits: Room) -> Schema:
-    return _object(_opinion(lowest, highest, limits))
+    return _object({"nonce": _NONCE, **_opinion(lowest, highest, limits)})
 
 
-def batch_schema(dimensions: Sequence[Dimension], limits: Room) -> Schema:
-    """All opinions on one item: `{"opinions": [{"criterion_id", "argument", "cited_evidence", "score"}, ...]}`.
+def batch_schema(dimensions: Sequence[Dimension], limits: Room, nonce: str | None = None) -> Schema:
+    """All opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`; `nonce` as above.
 
     The score's bounds are those of the widest scale; the reader checks each score against its own.
     """
@@ -72,7 +77,8 @@ def batch_schema(dimensions: Sequence[Dimension], limits: Room) -> Schema:
         "minItems": len(dimensions),
         "maxItems": len(dimensions),
     }
-    return _object({"opinions": opinions})
+    schema = _object({"nonce": _NONCE, "opinions": opinions})
+    return schema if nonce is None else _only(nonce, schema)
 
 
 def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
@@ -88,6 +94,13 @@ def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
         return [strip(value) for value in node] if isinstance(node, list) else node
 
     return dict(strip(schema))
+
+
+_NONCE: Schema = {"type": "string", "minLength": NONCE_CHARS, "maxLength": NONCE_CHARS}
+
+
+def _only(nonce: str, schema: Schema) -> Schema:
+    return {**schema, "properties": {**schema["properties"], "nonce": {"type": "string", "enum": [nonce]}}}
 
 
 def _opinion(lowest: int, highest: int, limits: Room) -> Schema:

@@ -5,9 +5,9 @@ The judged text, the task it answers and the reference are data. Two fences stan
 * *Every line is quoted.* Each line of the material begins with `> `, and no other line of the message does. A text
   cannot leave its block, whatever it holds. Control tokens of chat templates (`<|im_end|>`, `[INST]`) are broken up,
   because servers that render templates would obey them inside a text.
-* *The end carries a nonce.* The material ends at the line `END OF MATERIAL <nonce>`, drawn at random for this call;
-  it cannot stand in a text that existed before the call (`is_fresh` makes sure). The system text says that only what
-  follows that line is a request.
+* *The end carries a nonce.* The material ends at the line `END OF MATERIAL <nonce>`. No author can know the nonce,
+  which follows from a secret (app/domain/nonce.py), and it stands in none of the item's texts. The system text says
+  that only what follows that line is a request.
 
 The nonce stands behind the material and not before it, because of what a provider can reuse. System text and material
 are the same for all dimensions of one agent and item, for the batched call and for its retries one by one; a nonce in
@@ -19,11 +19,10 @@ brings can stand (material is quoted, instructions are indented):
 
     SCALE: <min>..<max>                                    a single call's scale
     CRITERION: <id as a JSON string> SCALE: <min>..<max>   one line for each criterion of a batched call
-    NONCE: <hex>                                           the value that the answer's "nonce" must have; only where
-                                                           the answer does not come through a structured channel
+    NONCE: <hex>                                           the value that the answer's "nonce" must have
 
-In a structured channel the schema excludes an echoed text, and a nonce would cost tokens and, in the schema, a new
-schema for every call; elsewhere an answer counts only if it carries the nonce.
+An answer counts only if it carries the nonce, in a structured channel too: what stands between us and the model (a
+gateway, a proxy, a connection that is used again) may hand over the answer to another call, which fits the schema.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from typing import Any
 
 from app.domain.answer_schema import Room, batch_schema, room, single_schema
 from app.domain.job import Agent, Dimension, Item
+from app.domain.nonce import is_fresh
 
 _NONCE = re.compile(r"[0-9a-f]{16,64}")
 
@@ -67,21 +67,27 @@ class Prompt:
     max_tokens: int
 
 
-def single_prompt(agent: Agent, dimension: Dimension, item: Item, nonce: str, *, structured: bool) -> Prompt:
-    """Ask for one opinion. `structured` tells whether the provider constrains its answers to a schema."""
+def single_prompt(
+    agent: Agent, dimension: Dimension, item: Item, nonce: str, *, structured: bool, fixed_nonce: bool = False
+) -> Prompt:
+    """Ask for one opinion. `structured` tells whether the provider constrains its answers to a schema, `fixed_nonce`
+    whether the schema may be one for this call alone."""
     limits = room(agent.max_tokens)
-    request = ["Judge the text above by this one criterion:", _criterion(dimension), _scale(dimension)]
-    first = ""
-    if not structured:
-        request.append(f"NONCE: {nonce}")
-        first = f'Under "nonce", repeat "{nonce}". '
     score = f"a whole number from {dimension.scale.min} to {dimension.scale.max}"
-    request.append(f"Answer with one JSON object and nothing else. {first}{_opinion(limits, score)}")
-    schema = single_schema(dimension.scale, limits) if structured else None
+    request = [
+        "Judge the text above by this one criterion:",
+        _criterion(dimension),
+        _scale(dimension),
+        f"NONCE: {nonce}",
+        f"{_ANSWER} {_repeat(nonce)} {_opinion(limits, score)}",
+    ]
+    schema = single_schema(dimension.scale, limits, nonce if fixed_nonce else None) if structured else None
     return Prompt(_system(agent.persona), _message(item, nonce, request), schema, agent.max_tokens)
 
 
-def batch_prompt(agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str) -> Prompt:
+def batch_prompt(
+    agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str, *, fixed_nonce: bool = False
+) -> Prompt:
     """Ask for the opinions on all `dimensions` (at least one) in one answer, through the structured channel."""
     max_tokens = batch_max_tokens(agent, len(dimensions))
     limits = room(max_tokens, len(dimensions))
@@ -90,21 +96,18 @@ def batch_prompt(agent: Agent, dimensions: Sequence[Dimension], item: Item, nonc
         criterion_id = json.dumps(dimension.id, ensure_ascii=not dimension.id.isprintable())
         request += [f"CRITERION: {criterion_id} {_scale(dimension)}", _criterion(dimension)]
     opinion = _opinion(limits, "a whole number on the criterion's scale")
+    request.append(f"NONCE: {nonce}")
     request.append(
-        f'Answer with one JSON object and nothing else. Under "opinions", list {len(dimensions)} objects, one for each '
+        f'{_ANSWER} {_repeat(nonce)} Under "opinions", list {len(dimensions)} objects, one for each '
         f'criterion, in this order. In each of them, repeat the criterion\'s id under "criterion_id". {opinion}'
     )
-    return Prompt(_system(agent.persona), _message(item, nonce, request), batch_schema(dimensions, limits), max_tokens)
+    schema = batch_schema(dimensions, limits, nonce if fixed_nonce else None)
+    return Prompt(_system(agent.persona), _message(item, nonce, request), schema, max_tokens)
 
 
 def batch_max_tokens(agent: Agent, dimensions: int) -> int:
     """Room for a batched answer: the agent's `max_tokens` an opinion, but no more than common models can write."""
     return max(agent.max_tokens, min(agent.max_tokens * dimensions, 8192))
-
-
-def is_fresh(nonce: str, item: Item) -> bool:
-    """Whether `nonce` occurs in none of the item's texts. If it does, the caller draws another."""
-    return not any(nonce in text.lower() for text in (item.text, item.prompt, item.reference) if text)
 
 
 @lru_cache  # a text for all open calls of an agent, not one for each
@@ -116,7 +119,7 @@ def _message(item: Item, nonce: str, request: Sequence[str]) -> str:
     if not _NONCE.fullmatch(nonce):
         raise ValueError("a nonce is 16 to 64 hexadecimal digits, in lower case")
     if not is_fresh(nonce, item):
-        raise ValueError("the nonce occurs in the item: draw another")
+        raise ValueError("the nonce occurs in the item")
     parts = ["MATERIAL"]
     if item.prompt:
         parts += ["The task that the text answers:", _quoted(item.prompt)]
@@ -139,6 +142,13 @@ def _criterion(dimension: Dimension) -> str:
 
 def _scale(dimension: Dimension) -> str:
     return f"SCALE: {dimension.scale.min}..{dimension.scale.max}"
+
+
+_ANSWER = "Answer with one JSON object and nothing else."
+
+
+def _repeat(nonce: str) -> str:
+    return f'Under "nonce", repeat "{nonce}".'
 
 
 def _opinion(limits: Room, score: str) -> str:

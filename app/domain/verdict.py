@@ -3,15 +3,15 @@
 Finding the answer (`Malformed` if it cannot be found):
 
 1. More than `MAX_ANSWER_CHARS` characters are no answer. White space and a byte order mark around it are nothing.
-2. In the structured channel the whole text must be one JSON object. It need not carry the nonce; a nonce that is there
-   and differs is refused.
+2. In the structured channel the whole text must be one JSON object that carries the call's nonce: what fits the schema
+   may still be the answer to another call.
 3. Elsewhere the answer is the one outermost JSON object that carries the call's nonce, whatever stands around it:
    a code fence, chat, objects without the nonce or with another. Several such objects count as one if they are equal,
    else the answer is ambiguous.
 
 Reading an opinion (malformed, or corrupt in a batch, unless all hold):
 
-4. The keys are `argument`, `cited_evidence`, `score` (and `nonce`, or in a batch `criterion_id`), all of them, once.
+4. The keys are `argument`, `cited_evidence`, `score` (and `criterion_id` in a batch, else `nonce`), all of them, once.
 5. `score` is a whole number on the dimension's scale. 7.0 is 7, as JSON Schema's "integer" has it; "7", true, null,
    7.0000001, NaN, 1e999 and numbers of thousands of digits are no scores.
 6. `argument` is a text that is not blank, `cited_evidence` a list of texts, blank ones left out, both within bounds.
@@ -140,7 +140,9 @@ def _find(text: str, *, structured: bool, nonce: str) -> dict[str, Json]:
         raise _Refused(answer.reason)
     if not isinstance(answer, dict):
         raise _Refused("the answer is no JSON object")
-    if "nonce" in answer and answer["nonce"] != nonce:
+    if "nonce" not in answer:
+        raise _Refused("the answer carries no nonce")
+    if answer["nonce"] != nonce:
         raise _Refused("the answer carries another nonce")
     return answer
 

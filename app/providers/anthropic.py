@@ -40,6 +40,7 @@ class AnthropicProvider:
         self, spec: PoolSpec, *, api_key: str | None, base_url: str | None, timeout_s: float, max_response_bytes: int
     ) -> None:
         self.structured_output = spec.structured_output
+        self.nonce_in_schema = spec.nonce_in_schema
         self._forced_tool = spec.structured_channel == "tool"
         self._client = anthropic.AsyncAnthropic(
             base_url=base_url or spec.base_url or DEFAULT_BASE_URL,

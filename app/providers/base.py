@@ -74,6 +74,9 @@ class Provider(Protocol):
     structured_output: bool
     """Whether `ChatRequest.schema` is honoured; if not, units are judged one by one even when batching is on."""
 
+    nonce_in_schema: bool
+    """Whether a schema may differ from call to call at no cost, and so hold the nonce itself."""
+
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Make one call; raises `ProviderFailure`, or `asyncio.CancelledError` when the caller's deadline cuts it."""
         ...

@@ -105,8 +105,10 @@ class LocalProvider:
 
     structured_output = True
 
-    def __init__(self, state_dir: str | Path, build: Callable[[str], Provider]) -> None:
-        self._state_dir, self._build = state_dir, build
+    def __init__(
+        self, state_dir: str | Path, build: Callable[[str], Provider], *, nonce_in_schema: bool = True
+    ) -> None:
+        self._state_dir, self._build, self.nonce_in_schema = state_dir, build, nonce_in_schema
         self._hold: IO[str] | None = None
         self._inner: Provider | None = None
         self._inner_url = ""

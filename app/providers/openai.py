@@ -35,6 +35,7 @@ class OpenAIProvider:
         self, spec: PoolSpec, *, api_key: str | None, base_url: str | None, timeout_s: float, max_response_bytes: int
     ) -> None:
         self.structured_output = spec.structured_output
+        self.nonce_in_schema = spec.nonce_in_schema
         self._max_tokens_field = spec.max_tokens_field
         self._schema_lengths = spec.schema_lengths
         self._client = _client(

@@ -64,6 +64,7 @@ KINDS = {
     "unknown": "has criteria that nobody asked for",
     "chatter": "has talk around the JSON",
     "wrong_nonce": "carries another call's nonce",
+    "swapped": "is the answer to another call",
 }
 """As the simulated provider names them."""
 

@@ -56,6 +56,10 @@ class Request:
     _request_dict: dict[str, Any] = field(default_factory=dict)
 
 
+async def _nonce_key() -> bytes:
+    return b"virtual"
+
+
 class NoSpool:
     """A disk that takes nothing: what a killed node has not recorded is lost with it."""
 
@@ -108,6 +112,7 @@ class Node:
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             epoch=lambda: 0,
+            nonce_key=_nonce_key,
             spool=NoSpool(),  # type: ignore[arg-type]
         )  # fmt: skip
         self.gatherer = SimGatherer(

@@ -10,6 +10,7 @@ import orjson
 from app.domain.failure import FailureKind
 from app.domain.opinion import Usage
 from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from app.providers.simulated.answers import nonce_of
 from chaos.virtual.wire import Host
 from chaos.virtual.world import World
 
@@ -20,6 +21,7 @@ class SimProvider:
     """Answers, refuses, spoils or hangs, as the world's odds have it."""
 
     structured_output = True
+    nonce_in_schema = False
 
     def __init__(self, world: World, host: Host, name: str) -> None:
         self._world, self._host, self._name = world, host, name
@@ -63,8 +65,10 @@ class SimProvider:
 
 def _answer(units: list[tuple[int, int, int]], good: bool, request: ChatRequest) -> str:
     opinion = {"argument": "so", "cited_evidence": [], "score": 5}
+    nonce = nonce_of(request.user)
     if not good:
         return "{"
     if request.schema is not None and "opinions" in orjson.dumps(request.schema).decode():
-        return orjson.dumps({"opinions": [{"criterion_id": f"d{d}", **opinion} for _, _, d in units]}).decode()
-    return orjson.dumps(opinion).decode()
+        opinions = [{"criterion_id": f"d{d}", **opinion} for _, _, d in units]
+        return orjson.dumps({"nonce": nonce, "opinions": opinions}).decode()
+    return orjson.dumps({"nonce": nonce, **opinion}).decode()

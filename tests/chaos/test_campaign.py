@@ -26,7 +26,7 @@ def place():
     shutil.rmtree(place.folder)
 
 
-@pytest.mark.parametrize("fault", ["nothing", "double_messages", "kill_worker", "restart_store"])
+@pytest.mark.parametrize("fault", ["nothing", "answers_swapped", "double_messages", "kill_worker", "restart_store"])
 def test_invariants_hold_under_a_fault(place, fault):
     verdict = perform(place, [CATALOGUE[fault]], seed=1)
     place.heal()
@@ -51,6 +51,10 @@ def test_the_checker_sees_what_is_wrong(place):
     whole = opinions.read_text()
     opinions.write_text(whole + whole.splitlines()[0] + "\n")
     assert seen() == {"I1"}
+    first, *others = whole.splitlines()
+    told = json.loads(first)
+    opinions.write_text("\n".join([json.dumps({**told, "score": told["score"] % 10 + 1}), *others]) + "\n")
+    assert seen() == {"I13"}
     opinions.write_text(whole)
     log = place.workers[0].log
     size = log.stat().st_size

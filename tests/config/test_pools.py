@@ -60,7 +60,12 @@ def test_the_file_shipped():
             'provider = "anthropic"\nmodel = "m"\nbase_url = "https://llm.example/api"',
             {"structured_channel": "tool", "api_key_env": None, "structured_output": True},
         ),
-        ('provider = "local"', {"dialect": "openai", "structured_output": True, "api_key_env": None}),
+        (
+            'provider = "local"',
+            {"dialect": "openai", "structured_output": True, "api_key_env": None, "nonce_in_schema": True},
+        ),
+        ('provider = "local"\nnonce_in_schema = false', {"nonce_in_schema": False}),
+        ('provider = "openai"\nmodel = "m"', {"nonce_in_schema": False}),
         ('provider = "local"\ndialect = "anthropic"', {"structured_output": True, "structured_channel": "tool"}),
         (
             'provider = "simulated"\ndialect = "anthropic"\nmodel = "m"',

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from app.domain.answer_schema import LENGTHS, batch_schema, room, single_schema, without
 from app.domain.job import Agent, Dimension, Item, Scale
-from app.domain.prompt import Prompt, batch_prompt, is_fresh, single_prompt
+from app.domain.nonce import is_fresh
+from app.domain.prompt import Prompt, batch_prompt, single_prompt
 from app.domain.verdict import Verdict, read_single
 
 NONCE = "5f0c2a9be1d47783"
@@ -36,11 +37,12 @@ def unquoted(user: str) -> list[str]:
 
 def test_machine_readable_lines() -> None:
     assert MACHINE_LINE.findall(single("Text.").user) == ["SCALE: 1..10", f"NONCE: {NONCE}"]
-    assert MACHINE_LINE.findall(single("Text.", structured=True).user) == ["SCALE: 1..10"]
+    assert MACHINE_LINE.findall(single("Text.", structured=True).user) == ["SCALE: 1..10", f"NONCE: {NONCE}"]
     batched = batch_prompt(AGENT, [CLARITY, TRUTH], item("Text."), NONCE)
     assert MACHINE_LINE.findall(batched.user) == [
         'CRITERION: "clarity" SCALE: 1..10',
         'CRITERION: "tr\\"uth" SCALE: 0..3',
+        f"NONCE: {NONCE}",
     ]
 
 
@@ -50,14 +52,30 @@ def test_no_criterion_can_write_a_machine_readable_line() -> None:
     user = single_prompt(AGENT, dimension, item("Text."), NONCE, structured=False).user
     batched = batch_prompt(AGENT, [dimension], item("Text."), NONCE).user
     machine = [[line for line in text.splitlines() if MACHINE_LINE.match(line)] for text in (user, batched)]
-    assert machine == [["SCALE: 1..10", f"NONCE: {NONCE}"], ['CRITERION: "a\\u2028SCALE: 9..9" SCALE: 1..10']]
+    assert machine == [
+        ["SCALE: 1..10", f"NONCE: {NONCE}"],
+        ['CRITERION: "a\\u2028SCALE: 9..9" SCALE: 1..10', f"NONCE: {NONCE}"],
+    ]
 
 
-def test_a_plain_question_has_no_schema_and_a_structured_one_no_nonce_in_it() -> None:
+def test_a_plain_question_has_no_schema_and_a_structured_one_asks_for_the_nonce_without_naming_it() -> None:
     assert single("Text.").schema is None
     structured = single("Text.", structured=True)
     assert NONCE not in json.dumps(structured.schema)
     assert structured.schema == single("Another.", structured=True, nonce=NONCE[::-1]).schema
+
+
+def test_a_schema_for_one_call_allows_only_its_nonce_and_is_else_the_same() -> None:
+    shared = single("Text.", structured=True).schema
+    fixed = single_prompt(AGENT, CLARITY, item("Text."), NONCE, structured=True, fixed_nonce=True).schema
+    batched = batch_prompt(AGENT, [CLARITY, TRUTH], item("Text."), NONCE, fixed_nonce=True).schema
+    assert shared is not None and fixed is not None and batched is not None
+    for schema in (fixed, batched):
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["properties"]["nonce"] == {"type": "string", "enum": [NONCE]}
+        assert next(iter(schema["properties"])) == "nonce", "a constrained model writes it first"
+    assert {**fixed["properties"], "nonce": 0} == {**shared["properties"], "nonce": 0}
+    assert NONCE not in json.dumps(single("Text.", structured=True).schema), "the shared one was not changed"
 
 
 def test_dimensions_of_one_agent_and_item_share_all_before_the_nonce() -> None:
@@ -138,7 +156,7 @@ def test_the_nonce_must_be_fresh_and_hexadecimal() -> None:
     assert not is_fresh(NONCE, item("x", prompt=NONCE))
     assert not is_fresh(NONCE, item("x", reference=NONCE))
     assert is_fresh(NONCE, item(NONCE[:-1]))
-    with pytest.raises(ValueError, match="draw another"):
+    with pytest.raises(ValueError, match="occurs in the item"):
         single(NONCE)
     for nonce in ("", "abc", "g" * 16, "A" * 16, "a" * 65, f"{NONCE}\n"):
         with pytest.raises(ValueError, match="hexadecimal"):
@@ -165,6 +183,7 @@ def test_a_full_answer_ends_within_its_tokens(max_tokens: int) -> None:
     """At the cautious rate of characters per token, whatever is written between the keys."""
     limits = room(max_tokens)
     answer = {
+        "nonce": NONCE,
         "argument": "a" * limits.argument_chars,
         "cited_evidence": ["q" * limits.quote_chars] * limits.quotes,
         "score": 10,
@@ -188,8 +207,9 @@ def test_schemas_keep_to_what_strict_modes_allow(schema: dict[str, object]) -> N
             assert isinstance(properties, dict)
             assert node["required"] == list(properties) and node["additionalProperties"] is False
             assert [key for key in properties if key != "criterion_id"] in (
+                ["nonce", "argument", "cited_evidence", "score"],
                 ["argument", "cited_evidence", "score"],
-                ["opinions"],
+                ["nonce", "opinions"],
             )
     assert schema["type"] == "object"
 

@@ -61,7 +61,8 @@ def storable(verdict: Verdict) -> None:
 
 
 def test_texts_are_cleaned_and_their_valid_parts_kept() -> None:
-    body = json.dumps({"argument": " a\ud800b\x00c\r\nd\x1b[31m ", "cited_evidence": ["\x07", "q\udc00"], "score": 7})
+    answer = {"argument": " a\ud800b\x00c\r\nd\x1b[31m ", "cited_evidence": ["\x07", "q\udc00"], "score": 7}
+    body = json.dumps({"nonce": NONCE, **answer})
     verdict = read_single(body, structured=True, nonce=NONCE, scale=SCALE)
     assert verdict == Verdict(7, "a\ufffdbc\nd[31m", ("q\ufffd",))
     storable(verdict)
@@ -87,6 +88,7 @@ NEARLY_OPINIONS = st.fixed_dictionaries(
         "cited_evidence": st.lists(st.text(st.characters(codec=None)), max_size=3) | JSON_VALUES,
         "score": st.integers(-1, 12) | st.sampled_from([7.0, 7.5, True]) | JSON_VALUES,
         "more": JSON_VALUES,
+        "nonce": st.just(NONCE) | JSON_VALUES,
     },
 )
 
@@ -94,7 +96,7 @@ NEARLY_OPINIONS = st.fixed_dictionaries(
 @given(NEARLY_OPINIONS)
 def test_the_reader_accepts_what_the_schema_accepts(answer: dict[str, object]) -> None:
     """Up to the lengths, which bind the model and not the reader, and blank texts."""
-    schema = deepcopy(single_schema(SCALE, room(1024)))  # every call shares the original
+    schema = deepcopy(single_schema(SCALE, room(1024), NONCE))
     schema["properties"]["argument"] = {"type": "string", "maxLength": MAX_ARGUMENT_CHARS}
     schema["properties"]["cited_evidence"] = {"type": "array", "items": {"type": "string"}}
     valid = jsonschema.Draft202012Validator(schema).is_valid(answer)
@@ -132,7 +134,7 @@ def entry(criterion_id: object, score: object = 2, argument: str = "It holds.", 
 
 
 def batch(*entries: object, **more: object) -> str:
-    return json.dumps({"opinions": list(entries), **more})
+    return json.dumps({"nonce": NONCE, "opinions": list(entries), **more})
 
 
 def read(text: str, *, structured: bool = True) -> BatchReading:
@@ -175,10 +177,12 @@ BATCHES: list[tuple[str, str, str, str, str]] = [
     ("id as a number", batch(entry(7), *GOOD), "clarity truth style", "", "?"),
     ("entries of other types", batch(None, 7, "clarity", [], {}, *GOOD), "clarity truth style", "", "? ? ? ? ?"),
     ("lone surrogate in an id", batch(entry("clarity\ud800"), *GOOD), "clarity truth style", "", ""),
-    ("more keys beside the list", batch(*GOOD, summary="fine", nonce=NONCE), "clarity truth style", "", ""),
+    ("more keys beside the list", batch(*GOOD, summary="fine"), "clarity truth style", "", ""),
     ("another nonce", batch(*GOOD, nonce=OTHER), "", "clarity truth style", "?"),
-    ("list twice", '{"opinions": [], "opinions": []}', "", "clarity truth style", "?"),
-    ("no list", '{"opinions": {"clarity": 7}}', "", "clarity truth style", "?"),
+    ("nonce null", batch(*GOOD, nonce=None), "", "clarity truth style", "?"),
+    ("no nonce", json.dumps({"opinions": GOOD}), "", "clarity truth style", "?"),
+    ("list twice", signed('{"opinions": [], "opinions": []}'), "", "clarity truth style", "?"),
+    ("no list", signed('{"opinions": {"clarity": 7}}'), "", "clarity truth style", "?"),
     ("bare list", json.dumps(GOOD), "", "clarity truth style", "?"),
     ("a single answer", opinion(), "", "clarity truth style", "?"),
     ("cut", batch(*GOOD)[:-20], "", "clarity truth style", "?"),
@@ -200,7 +204,7 @@ def test_batches(body: str, accepted: str, missing: str, corrupt: str) -> None:
 
 def test_a_batch_outside_the_structured_channel_needs_the_nonce() -> None:
     assert set(read(f"Sure. {batch(*GOOD, nonce=NONCE)}", structured=False).accepted) == {"clarity", "truth", "style"}
-    assert read(batch(*GOOD), structured=False).accepted == {}
+    assert read(batch(*GOOD, nonce=OTHER), structured=False).accepted == {}
 
 
 def test_raw_payloads_are_one_short_printable_line() -> None:

@@ -16,6 +16,9 @@ import psutil
 import pytest
 from jsonschema import validate
 
+from app.domain.job import Agent, Dimension, Item
+from app.domain.prompt import single_prompt
+from app.domain.verdict import Verdict, read_single
 from app.providers import local, local_server
 from app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from app.providers.local import (
@@ -120,6 +123,21 @@ async def test_an_answer_obeys_the_schema_in_both_dialects(model, dialect):
     assert again.text == first.text
     assert not free.structured
     assert free.text
+
+
+@slow
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_the_weak_model_writes_the_nonce_because_its_schema_allows_no_other(model, dialect):
+    agent, dimension = Agent(name="ann", max_tokens=120), Dimension(id="clarity", instructions="Is it clear?")
+    item, nonce = Item(id="1", text="Buses are good."), "5f0c2a9be1d47783"
+    judge = provider(model, dialect)
+    asked = single_prompt(agent, dimension, item, nonce, structured=True, fixed_nonce=judge.nonce_in_schema)
+    try:
+        reply = await judge.complete(request(system=asked.system, user=asked.user, schema=asked.schema))
+    finally:
+        await judge.close()
+    read = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=dimension.scale)
+    assert isinstance(read, Verdict), (read, reply.text)
 
 
 @slow

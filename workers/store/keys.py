@@ -122,6 +122,11 @@ class Keys:
         return self.at("refused_messages")
 
     @property
+    def nonce_key(self) -> str:
+        """string: the secret that nonces follow from, where the operator gives none"""
+        return self.at("nonce_key")
+
+    @property
     def beat(self) -> str:
         """string, exists while some beat or worker leads the housekeeping"""
         return self.at("beat")

@@ -65,6 +65,8 @@ class Judge:
         schema = _resolved(schema, root)
         if "const" in schema:
             return schema["const"]
+        if len(schema.get("enum") or ()) == 1:  # no choice, so what follows is as if nothing had been asked
+            return schema["enum"][0]
         if schema.get("enum"):
             return schema["enum"][self._below(len(schema["enum"]))]
         alternatives = schema.get("anyOf") or schema.get("oneOf")

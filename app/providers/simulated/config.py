@@ -15,7 +15,9 @@ from app.providers.simulated.told import DIALECTS
 
 # How an answer can be spoilt. The first group breaks the HTTP answer, the second the judge's words in it.
 BODY_FAULTS = ("drip", "cut", "hang", "huge", "bomb", "html", "invalid_json")
-ANSWER_FAULTS = ("out_of_range", "wrong_type", "missing", "duplicate", "unknown", "wrong_nonce", "chatter", "null")
+ANSWER_FAULTS = (
+    "out_of_range", "wrong_type", "missing", "duplicate", "unknown", "wrong_nonce", "chatter", "null", "swapped",
+)  # fmt: skip
 FAULTS = BODY_FAULTS + ANSWER_FAULTS
 
 

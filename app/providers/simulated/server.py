@@ -15,6 +15,7 @@ import asyncio
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Self
@@ -40,6 +41,7 @@ _JSON = "application/json"
 _BACKLOG = 8192
 _FAILURES = (500, 502, 503, 504)
 _LONGEST_FAILURE_S = 2.0
+_ANSWERS_KEPT = 100
 _OPENAI, _ANTHROPIC = OpenAI(), Anthropic()
 
 
@@ -72,6 +74,7 @@ class SimulatedProvider:
         self._record = Record(self.config.log_size, self.config.log_file)
         self._total = Meter()
         self._good_answers = 0
+        self._answers: deque[tuple[str | None, str]] = deque(maxlen=_ANSWERS_KEPT)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -239,7 +242,11 @@ class SimulatedProvider:
         fault = self._draw_fault(behaviour)
         if latency_s:
             await asyncio.sleep(latency_s)
-        text = self._text(call, behaviour, fault)
+        own = self._text(call, behaviour, fault)
+        text = self._other_answer(entry["nonce"]) if fault == "swapped" else own
+        self._answers.append((entry["nonce"], own))
+        if text is None:  # there is none yet to mix it up with
+            text, fault = own, None
         used = tokens_of(text)
         entry["output_tokens"] = used
         self._record.tokens["output"] += used
@@ -304,7 +311,12 @@ class SimulatedProvider:
     def _text(self, call: Call, behaviour: Behaviour, fault: str | None) -> str:
         judge = Judge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
         answer = judge.plain() if call.schema is None else judge.instance(call.schema)
-        return spoil(fault, answer) if fault in ANSWER_FAULTS else orjson.dumps(answer).decode()
+        spoilt = fault in ANSWER_FAULTS and fault != "swapped"
+        return spoil(fault, answer) if fault and spoilt else orjson.dumps(answer).decode()
+
+    def _other_answer(self, nonce: str | None) -> str | None:
+        """The latest answer to another question than this."""
+        return next((text for other, text in reversed(self._answers) if other != nonce), None)
 
     def _chance(self, share: float) -> bool:
         return share > 0 and self._random.random() < share

@@ -1,0 +1,40 @@
+"""The code that ties an answer to its question, and marks where the judged material ends.
+
+It follows from a secret of the installation and from what is asked: a retry is the same request byte for byte, so that
+caches of gateways serve it and reruns reproduce, and whoever does not know the secret cannot write the code into a text
+that is to be judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from itertools import count
+
+from app.domain.job import Agent, Dimension, Item
+
+NONCE_CHARS = 16
+"""Hexadecimal digits, in lower case."""
+
+
+def nonce_for(key: bytes, agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int) -> str:
+    """The nonce of one question. Holds: it occurs in none of the item's texts (`is_fresh`), and two questions share one
+    only if they ask the same: same texts, judge, criteria and replicate. The job, and the ids of items, do not count.
+    """
+    asked = hashlib.sha256(b"%d" % replicate)
+    texts = ["" if text is None else f"={text}" for text in (item.text, item.prompt, item.reference)]
+    for part in (*texts, agent.model_dump_json(), *[dimension.model_dump_json() for dimension in dimensions]):
+        data = part.encode("utf-8", "surrogatepass")
+        asked.update(b":%d:" % len(data))  # or two texts could be divided otherwise
+        asked.update(data)
+    for number in count():
+        nonce = hmac.new(key, asked.digest() + b"%d" % number, hashlib.sha256).hexdigest()[:NONCE_CHARS]
+        if is_fresh(nonce, item):
+            return nonce
+    raise AssertionError("counting does not end")
+
+
+def is_fresh(nonce: str, item: Item) -> bool:
+    """Whether `nonce` occurs in none of the item's texts."""
+    return not any(nonce in text.lower() for text in (item.text, item.prompt, item.reference) if text)

@@ -1,0 +1,114 @@
+"""A judge on a real ledger, with a provider that answers as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from app.domain.opinion import Usage
+from app.domain.retry import RetryPolicy
+from app.judging import Judge, Outcome
+from app.ledger.keys import PageRef
+from app.ledger.records import Token
+from app.providers.base import ChatReply, ChatRequest
+from app.providers.simulated.answers import Judge as Answers
+from app.providers.simulated.answers import nonce_of
+from app.spool import Spool
+from tests.ledger.bench import Bench
+from workers.admitted import Admitted, Lease
+
+Answer = Callable[[ChatRequest], ChatReply]
+
+
+def good(request: ChatRequest) -> ChatReply:
+    """What an obedient model says."""
+    answers = Answers(1, request.model, f"{request.system}\n{request.user}", 60)
+    answer = answers.plain() if request.schema is None else answers.instance(request.schema)
+    return ChatReply(orjson.dumps(answer).decode(), "answering-model", Usage(input_tokens=70, output_tokens=30), True)
+
+
+def failing(error: Exception) -> Answer:
+    def fail(_: ChatRequest) -> ChatReply:
+        raise error
+
+    return fail
+
+
+class Scripted:
+    """Gives one answer after the other, the last one for ever; `asked` are the requests."""
+
+    structured_output = True
+
+    def __init__(self, *answers: Answer, nonce_in_schema: bool = False) -> None:
+        self.asked: list[ChatRequest] = []
+        self.nonce_in_schema = nonce_in_schema
+        self._answers = list(answers) or [good]
+
+    @property
+    def nonces(self) -> list[str | None]:
+        return [nonce_of(request.user) for request in self.asked]
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        self.asked.append(request)
+        return self._answers[min(len(self.asked), len(self._answers)) - 1](request)
+
+    async def close(self) -> None: ...
+
+
+class Desk:
+    """One worker's judge. `policy` waits for nothing."""
+
+    def __init__(self, bench: Bench, folder: Path, provider: Any, **policy: Any) -> None:
+        self.bench, self.provider = bench, provider
+        self.judge = Judge(
+            bench.one,
+            provider=lambda _: provider,
+            model=lambda deployment: deployment.model or "asked-model",
+            policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
+            call_timeout_s=lambda _: 60.0,
+            epoch=lambda: 0,
+            nonce_key=self._nonce_key,
+            spool=Spool(folder, "test", "here"),
+        )
+        self.leases: list[Lease] = []
+
+    async def _nonce_key(self) -> bytes:
+        return b"secret"
+
+    async def do(self, ref: PageRef, token: str | int) -> Outcome:
+        """One message's work. What it defers is not waited for: the next `do` comes at once."""
+        loop = asyncio.get_running_loop()
+        lease = Lease(lambda _: None, lambda call: call(), "l", Admitted(ref.job, "p", {}), loop.time() + 600.0)
+        self.leases.append(lease)
+        return await self.judge.judge(ref, Token.parse(str(token)), lease)
+
+    async def again(self, ref: PageRef, token: str | int, times: int) -> Outcome:
+        """The same message so often, as if each wait were over."""
+        for _ in range(times):
+            await self.bench.asyncs.hdel(self.bench.one.keys.page(ref), f"w:{token}")
+            outcome = await self.do(ref, token)
+        return outcome
+
+    async def results(self, ref: PageRef) -> dict[int, dict[str, Any]]:
+        """Position -> {"opinion", "error"?} of the units that have ended."""
+        fields = await self.bench.asyncs.hgetall(self.bench.one.keys.page(ref))
+        return {int(name[2:]): orjson.loads(text) for name, text in fields.items() if name.startswith("r:")}
+
+    async def counters(self, job: str) -> dict[str, str]:
+        found: dict[str, str] = await self.bench.asyncs.hgetall(self.bench.one.keys.job(job))
+        return found
+
+
+def said(score: int, nonce: str | None) -> str:
+    """A single answer's text."""
+    answer = {"nonce": nonce, "argument": "Because it is so.", "cited_evidence": [], "score": score}
+    return orjson.dumps(answer).decode()
+
+
+def dump(requests: Sequence[ChatRequest]) -> list[bytes]:
+    """Requests as bytes, to be compared."""
+    return [orjson.dumps({name: getattr(r, name) for name in ChatRequest.__dataclass_fields__}) for r in requests]

@@ -1,0 +1,117 @@
+"""What becomes of one message: prompt, call, answer, and what is recorded."""
+
+from __future__ import annotations
+
+from app.domain.failure import FailureKind
+from app.domain.opinion import Usage
+from app.nonce_key import NonceKey, given
+from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from config.settings import Settings
+from tests.judge.desk import Scripted, dump, failing, good, said
+from tests.ledger.bench import KEYS, a_job
+
+
+# --------------------------------------------------------------------------------------------- answers and questions
+async def test_the_answer_to_another_question_is_never_scored(bench, desk):
+    """A gateway that mixes answers up: each is valid, fits the schema and comes through the structured channel."""
+    answers: list[ChatReply] = []
+
+    def mixed_up(request: ChatRequest) -> ChatReply:
+        answers.append(good(request))
+        return answers[-2] if len(answers) > 1 else answers[-1]
+
+    ref = await bench.started(a_job(items=24, dimensions=1), units=24)
+    judge = desk(Scripted(mixed_up), max_attempts=1)
+    for position in range(24):
+        await judge.do(ref, position)
+    results = await judge.results(ref)
+    scored = [position for position, result in results.items() if result["opinion"]["score"] is not None]
+    assert scored == [0], "the first got its own answer"
+    assert {result["error"]["message"] for result in results.values() if "error" in result} == {
+        "answer refused: the answer carries another nonce"
+    }
+
+
+async def test_the_answer_to_another_batch_is_never_scored(bench, desk):
+    first: list[ChatReply] = []
+
+    def the_first(request: ChatRequest) -> ChatReply:
+        first.append(good(request))
+        return first[0]
+
+    ref = await bench.started(a_job(items=2, dimensions=3), batched=True, units=6)
+    judge = desk(Scripted(the_first))
+    assert (await judge.do(ref, "b0")).follow_ups == ()
+    assert [token.position for token in (await judge.do(ref, "b3")).follow_ups] == [3, 4, 5]
+    assert sorted(await judge.results(ref)) == [0, 1, 2]
+
+
+async def test_a_retry_is_the_same_request_byte_for_byte(bench, desk):
+    away = failing(ProviderFailure(FailureKind.SERVER, "503", status_code=503))
+    unreadable = lambda _: ChatReply("{", "m", Usage(), structured=True)  # noqa: E731
+    ref = await bench.started(a_job(items=2, dimensions=1), units=2)
+    judge = desk(Scripted(away, unreadable, good))
+    await judge.again(ref, 0, 3)
+    await judge.do(ref, 1)
+    first, second, third, other = dump(judge.provider.asked)
+    assert first == second == third != other
+    assert (await judge.results(ref))[0]["opinion"]["score"] is not None
+
+
+async def test_the_same_question_in_another_job_is_the_same_request(bench, desk):
+    judge = desk(Scripted())
+    for name in ("one", "two"):
+        ref = await bench.started(a_job(name, items=1, dimensions=2, replicates=2), units=4)
+        for position in range(4):
+            await judge.do(ref, position)
+    requests = dump(judge.provider.asked)
+    assert requests[:4] == requests[4:]
+    assert len(set(requests)) == 4, "replicates are different questions"
+
+
+async def test_where_the_schema_may_hold_it_no_other_nonce_is_valid(bench, desk):
+    ref = await bench.started(a_job(items=1, dimensions=2), units=2)
+    judge = desk(Scripted(nonce_in_schema=True))
+    await judge.do(ref, 0)
+    schema = judge.provider.asked[0].schema
+    assert schema["properties"]["nonce"]["enum"] == judge.provider.nonces
+
+
+async def test_an_answer_without_the_nonce_is_asked_for_again(bench, desk):
+    bare = ChatReply(said(7, None).replace('"nonce":null,', ""), "m", Usage(), structured=True)
+    ref = await bench.started(a_job(items=1, dimensions=1), units=1)
+    judge = desk(Scripted(lambda _: bare, good))
+    await judge.again(ref, 0, 2)
+    assert len(judge.provider.asked) == 2 and (await judge.results(ref))[0]["opinion"]["attempts"] == 2
+
+
+# --------------------------------------------------------------------------------------------- the installation's key
+def settings(**variables: str) -> Settings:
+    return Settings.from_env({f"DICAST_{name}": value for name, value in variables.items()})
+
+
+async def test_all_processes_share_one_key_though_nobody_gave_one(bench):
+    one, two = (NonceKey(bench.asyncs, KEYS, settings(), lambda: 1) for _ in range(2))
+    assert await one.get() == await two.get() == await one.get()
+    assert len(await one.get()) == 32
+    assert await bench.asyncs.ttl(KEYS.nonce_key) == -1
+
+
+async def test_a_store_that_was_emptied_has_a_new_key_for_all(bench):
+    epoch = [1]
+    one, two = (NonceKey(bench.asyncs, KEYS, settings(), lambda: epoch[0]) for _ in range(2))
+    before = await one.get()
+    await bench.asyncs.delete(KEYS.nonce_key)
+    assert await one.get() == before
+    epoch[0] = 2
+    assert await one.get() == await two.get() != before
+
+
+def test_a_given_key_is_the_installations_own():
+    own, shared = "n" * 32, "m" * 32
+    assert given(settings(), "a") is None
+    assert given(settings(NONCE_KEY=own, MESSAGE_KEY=shared), "a") == given(settings(NONCE_KEY=own), "a")
+    keys = {given(settings(NONCE_KEY=own), "a"), given(settings(MESSAGE_KEY=shared), "a"),
+            given(settings(NONCE_KEY=own), "b")}  # fmt: skip
+    assert len(keys) == 3
+    assert own in settings(NONCE_KEY=own).secrets(), "it is masked in logs"
