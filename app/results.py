@@ -41,7 +41,7 @@ def load_report(job: Job, results_dir: str | Path | None = None) -> Report:
 
 
 def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[JudicialOpinion]:
-    """All opinions, in the order of their units. For very many, `app.reports.files.read_opinions` gives one at a time."""
+    """All opinions, in the order of their units; `app.reports.files.read_opinions` gives one at a time."""
     root, report = _place(job, results_dir)
     return list(read_opinions(root, report.job_id))
 
