@@ -14,7 +14,8 @@ from rich.text import Text
 from app import datasets
 from app.celery import Dicast
 from app.domain.job import Item, ItemSource
-from app.domain.prompt import Prompt, batch_prompt, is_fresh, single_prompt
+from app.domain.nonce import nonce_for
+from app.domain.prompt import Prompt, batch_prompt, single_prompt
 from app.reports.text import printable
 from app.submission import Prepared
 from app.terminal.console import Terminal
@@ -63,7 +64,7 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     if first.prompt.schema is not None:
         out.print(Text("--- the answer's schema", "dim"))
         out.print(Text(orjson.dumps(first.prompt.schema).decode()), soft_wrap=True)
-    terminal.say("Nothing was submitted. The code at the material's end is another in each call.", "dim")
+    terminal.say("Nothing was submitted. The code at the material's end will be another.", "dim")
 
 
 def notes(dicast: Dicast, ready: Prepared) -> list[str]:
@@ -81,18 +82,19 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
 
 
 def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
-    """The prompt as a judge would send it; only its code is drawn anew for each call."""
+    """The prompt as a judge would send it; only its code follows from a secret that is not known here."""
     job, lane = ready.job, ready.lanes[0]
     unit = lane.unit(0)
     agent, item = job.agents[unit.agent], _first_item(ready)
-    nonce = next(code for code in iter(lambda: secrets.token_hex(8), "") if is_fresh(code, item))
+    asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
+    nonce = nonce_for(secrets.token_bytes(32), agent, asked, item, unit.replicate)
+    spec = dicast.pools.get(agent.choices[0].pool)
+    fixed = spec.nonce_in_schema
     if lane.batched:
-        asked = job.dimensions
-        prompt = batch_prompt(agent, asked, item, nonce)
+        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed)
     else:
-        asked = [job.dimensions[unit.dimension]]
-        structured = dicast.pools.get(agent.choices[0].pool).structured_output
-        prompt = single_prompt(agent, asked[0], item, nonce, structured=structured)
+        structured = spec.structured_output
+        prompt = single_prompt(agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed)
     return FirstUnit(item.id, agent.name, [dimension.id for dimension in asked], prompt)
 
 
