@@ -49,6 +49,8 @@ def test_a_refusal_passes_by_its_first_word(words: str, passing: bool) -> None:
         (redis.TimeoutError("Timeout reading from socket"), True),
         (redis.exceptions.InvalidResponse("Protocol Error: b'HTTP'"), True),
         (NotReady("not heard yet"), True),
+        (redis.ReadOnlyError(), True),
+        (redis.exceptions.OutOfMemoryError(), True),
         (ConnectionResetError(104, "reset"), True),
         (TimeoutError(), True),
         (redis.DataError("Invalid input of type: 'dict'"), False),

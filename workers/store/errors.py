@@ -8,14 +8,29 @@ from __future__ import annotations
 
 import re
 
+from redis.exceptions import (
+    ClusterDownError,
+    InvalidResponse,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
 PASSING_CODES = frozenset({
     "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN",
 })  # fmt: skip
 """First words of a server's refusals that end by themselves, or when an operator has made room."""
+
+_PASSING = (
+    StoreConnectionError, StoreTimeoutError, InvalidResponse,
+    ClusterDownError, NoScriptError, OutOfMemoryError, ReadOnlyError, TryAgainError,
+)  # fmt: skip
+"""redis-py's own classes of such errors."""
 
 _CODE = re.compile(r"(?:Command # \d+ .* of pipeline caused error: )?([A-Z]+)\b", re.DOTALL)
 """A pipeline of redis-py puts words of its own before the server's."""
@@ -27,7 +42,7 @@ class NotReady(RedisError):
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same command may succeed later. A refused login passes: until it is mended nothing can be written."""
-    if isinstance(error, StoreConnectionError | StoreTimeoutError | InvalidResponse | NotReady):
+    if isinstance(error, (*_PASSING, NotReady)):
         return True
     if isinstance(error, ResponseError):
         return code(error) in PASSING_CODES
