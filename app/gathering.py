@@ -19,8 +19,10 @@ from app import logs
 from app.domain.job import Agent, Deployment, Item
 from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import ReportAgent, ReportDimension, ReportHeader
+from app.ledger.client import JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
+from app.recording import patiently
 from app.reports import files
 from app.reports.resuming import write_items
 
@@ -40,7 +42,8 @@ class _ItemsGone(LookupError):
 
 
 class Gatherer:
-    """Gathers on one event loop. `announce` stores a job's report as its task's result; it may be called twice."""
+    """Gathers on one event loop. `announce` stores a job's report as its task's result, `announce_loss` that the store
+    has forgotten the job; they may be called twice."""
 
     def __init__(
         self,
@@ -50,9 +53,10 @@ class Gatherer:
         retention_s: int,
         model: Callable[[Deployment], str],
         announce: Callable[[str, dict[str, Any]], None],
+        announce_loss: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
-        self._model, self._announce = model, announce
+        self._model, self._announce, self._announce_loss = model, announce, announce_loss
         self._finishing: set[str] = set()
 
     async def gather(self, ref: PageRef) -> Gathered:
@@ -68,10 +72,9 @@ class Gatherer:
         finish, plan = await self._ledger.close_page(ref, len(job.lanes))
         return Gathered(finish, plan)
 
-    def _write(self, ref: PageRef, page: dict[str, str]) -> None:
+    def _write(self, ref: PageRef, page: dict[int, str]) -> None:
         opinions, errors = [], []
-        results = [(int(name[2:]), text) for name, text in page.items() if name.startswith("r:")]
-        for _, text in sorted(results):
+        for _, text in sorted(page.items()):
             result = orjson.loads(text)
             opinions.append(JudicialOpinion.model_construct(**result["opinion"]))
             if "error" in result:
@@ -115,7 +118,8 @@ class Gatherer:
         report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
         if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job_id)
-        completed = await self._ledger.complete(job_id, report.model_dump_json().encode(), self._retention_s)
+        text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
+        completed = await patiently(lambda: self._ledger.complete(job_id, text, self._retention_s, attempt))
         if completed:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
         await self.announce(job_id)
@@ -146,7 +150,11 @@ class Gatherer:
         record = await self._ledger.progress(job_id)
         if "report" in record:
             await asyncio.to_thread(self._announce, job_id, orjson.loads(record["report"]))
-            await self._ledger.announced(job_id)
+        elif record.get("state") == JobState.LOST:
+            await asyncio.to_thread(self._announce_loss, job_id)
+        elif record:  # not ended: submitted again, or resumed
+            return
+        await self._ledger.announced(job_id)
 
 
 def _instant(ms: int) -> datetime:

@@ -27,6 +27,7 @@ from app.domain.prompt import Prompt, batch_prompt, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
 from app.job_cache import JobCache
+from app.ledger.client import JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import UNCLAIMED_MS, Ledger
 from app.ledger.records import Claim, Deferral, Due, JobRecord, Recorded, Token, Written
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
+UNCLAIM_MAX_S = 2.0
+"""A worker that stops waits so long for a claim that is under way."""
 SILENT_MS = 16_000
 """By then an owner that has died is silent, and its work may be claimed."""
 
@@ -116,14 +119,11 @@ class Judge:
     ) -> Outcome:  # fmt: skip
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
-        state, item, claims = await patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
+        state, item, claims = await self._claim(ref, token, positions, unit.item)
         if bury is not None and claims and all(c.verdict is Claimed.OWNED for c in claims):
             # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
             await patiently(bury)
-            state, item, claims = await patiently(lambda: self._ledger.claim(ref, token, positions, unit.item))
-            if any(c.verdict is Claimed.OWNED for c in claims):
-                later = [Due(token, SILENT_MS, wait=False)]
-                await patiently(lambda: self._ledger.defer(ref, {}, [], later))
+            state, item, claims = await self._claim(ref, token, positions, unit.item, again_ms=SILENT_MS)
         if state is None or item is None:
             return Outcome(counts=True)
         run = [c for c in claims if c.verdict is Claimed.RUN]
@@ -149,7 +149,34 @@ class Judge:
         except Exception as error:
             # A fault of this program: it must not leave the unit in the hands of a task that is gone.
             logger.exception("job %s, unit %s.%s.%s", ref.job, ref.lane, ref.page, token)
-            return await self._failed(call, ProviderFailure(FailureKind.INTERNAL, repr(error)), 0.0, {})
+            made = {"calls": int(call.latency_s > 0.0)}
+            return await self._failed(call, ProviderFailure(FailureKind.INTERNAL, repr(error)), 0.0, made)
+
+    async def _claim(
+        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, again_ms: int | None = None
+    ) -> tuple[JobState | None, Item | None, list[Claim]]:
+        attempt = self._ledger.attempt()
+        claiming = asyncio.ensure_future(
+            patiently(lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms))
+        )
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._unclaim(ref, token, claiming))
+            raise
+
+    async def _unclaim(
+        self, ref: PageRef, token: Token, claiming: asyncio.Future[tuple[JobState | None, Item | None, list[Claim]]]
+    ) -> None:
+        """The worker stops, and the claim may be obeyed yet: others must not take it for a call that was paid."""
+        if not (await asyncio.wait({claiming}, timeout=UNCLAIM_MAX_S))[0] or claiming.exception() is not None:
+            claiming.cancel()
+            return
+        _, _, claims = claiming.result()
+        mine = [c for c in claims if c.verdict is Claimed.RUN]
+        deferrals = [Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1) for c in mine]
+        if deferrals:
+            await self.recorder.defer(ref, {}, deferrals, [Due(token, 0)])
 
     # ------------------------------------------------------------------ the call
     async def _call(self, call: Call, lease: Lease | None) -> Outcome:
@@ -318,7 +345,7 @@ class Judge:
             Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid)) for c in call.claims
         ]
         due = [Due(call.token, int(delay_s * 1000))]
-        await patiently(lambda: self._ledger.defer(call.ref, counters, deferrals, due))
+        await self.recorder.defer(call.ref, counters, deferrals, due)
         return Outcome(counts=False)
 
     async def _one_by_one(
@@ -329,7 +356,7 @@ class Judge:
         deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
         tokens = [Token(c.position) for c in claims]
         due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
-        await patiently(lambda: self._ledger.defer(call.ref, {"retries": spent, **counters}, deferrals, due))
+        await self.recorder.defer(call.ref, {"retries": spent, **counters}, deferrals, due)
         return replace(_outcome(True, recorded), follow_ups=tokens)
 
     # ------------------------------------------------------------------ records

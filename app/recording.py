@@ -1,7 +1,7 @@
 """Results on their way into the ledger: a store that is away is waited for, with the answers safe on disk meanwhile.
 
-What the store took may be gone with its server, if the one in its place is a copy that had not got it yet. So results
-are remembered for a while, and told to the next server too.
+What the store took may be gone with its server, if the one in its place is a copy that had not got it yet. So what was
+written is remembered for a while, and told to the next server too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import orjson
-from redis.exceptions import RedisError
 
 from app import logs
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
-from app.ledger.records import Recorded, Result, Written
+from app.ledger.records import Deferral, Due, Recorded, Result
 from app.spool import Spool
+from workers.store.errors import is_passing
 
 T = TypeVar("T")
 
@@ -34,20 +34,24 @@ REMEMBERED_MAX = 10_000
 class _Entry(NamedTuple):
     at: float
     ref: PageRef
-    counters: dict[str, int]
-    results: Sequence[Result]
+    write: Callable[[], Awaitable[Recorded | None]]
 
 
 class Recorder:
-    """Writes results on one event loop."""
+    """Writes how claims ended, on one event loop."""
 
     def __init__(self, ledger: Ledger, spool: Spool) -> None:
         self._ledger, self._spool = ledger, spool
         self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
 
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
-        """Write results into the ledger, however long that takes; on disk too, when it is not at once."""
-        writing = asyncio.ensure_future(patiently(lambda: self._ledger.record(ref, counters, results)))
+        """Write results into the ledger, however long that takes; on disk too, when it is not at once. Raises what
+        waiting cannot mend; then they are nowhere."""
+
+        def write() -> Awaitable[Recorded]:
+            return self._ledger.record(ref, counters, results)
+
+        writing = asyncio.ensure_future(patiently(write))
         kept: Path | None = None
         try:
             if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
@@ -60,26 +64,36 @@ class Recorder:
                 writing.cancel()
                 self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
             raise
+        except Exception:
+            self._spool.drop(kept)  # nobody else could store it either
+            raise
         self._spool.drop(kept)
-        self._remember(ref, counters, results)
+        self._remember(ref, write)
         return recorded
 
-    def _remember(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> None:
+    async def defer(
+        self, ref: PageRef, counters: dict[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
+    ) -> None:
+        """Give units up until their messages come again, however long that takes to write."""
+
+        async def write() -> None:
+            await self._ledger.defer(ref, counters, deferrals, due)
+
+        await patiently(write)
+        self._remember(ref, write)
+
+    def _remember(self, ref: PageRef, write: Callable[[], Awaitable[Recorded | None]]) -> None:
         now = asyncio.get_running_loop().time()
         while self._stored and self._stored[0].at < now - REMEMBERED_S:
             self._stored.popleft()
-        self._stored.append(_Entry(now, ref, counters, results))
+        self._stored.append(_Entry(now, ref, write))
 
     async def recall(self) -> AsyncIterator[tuple[PageRef, Recorded]]:
-        """Tell the store again what it took in the last `REMEMBERED_S`; yields what it did not know. Raises redis
-        errors; then all is told again with the next call. What counts is the ledger's decision, by the fences."""
+        """Tell the store again what it took in the last `REMEMBERED_S`; yields results that it did not know. Raises
+        redis errors; then all is told again with the next call. What counts is the ledger's decision, by the fences."""
         open_pages = set(await self._ledger.open_pages()) if self._stored else set()
-        for _, ref, counters, results in list(self._stored):
-            if ref not in open_pages:
-                continue
-            recorded = await self._ledger.record(ref, {}, results)
-            if Written.NEW in recorded.written:
-                await self._ledger.record(ref, counters, [])  # the same script had counted them
+        for _, ref, write in list(self._stored):
+            if ref in open_pages and (recorded := await write()) is not None and recorded.news:
                 yield ref, recorded
 
     async def store_spooled(self, entry: bytes) -> tuple[PageRef, Recorded]:
@@ -95,16 +109,16 @@ def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[Result]) 
     return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
 
 
-async def patiently(
-    operation: Callable[[], Awaitable[T]], away: tuple[type[Exception], ...] = (RedisError, OSError)
-) -> T:
-    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat. `away` are the
-    errors that tell of it; where files are written, an `OSError` may be theirs."""
+async def patiently(operation: Callable[[], Awaitable[T]]) -> T:
+    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat. Raises at once what
+    waiting cannot mend."""
     pause_s = 0.05
     while True:
         try:
             return await operation()
-        except away as error:
+        except Exception as error:
+            if not is_passing(error):
+                raise
             logs.store_away(error)
             await asyncio.sleep(pause_s)
             pause_s = min(STORE_PAUSE_MAX_S, pause_s * 2)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from app import logs
 from app.celery import Dicast, app
@@ -20,7 +22,7 @@ from app.judging import Judge
 from app.ledger.client import JobLost, JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
-from app.ledger.records import JobRecord, Recorded
+from app.ledger.records import JobRecord, Recorded, Written
 from app.messages import Messages
 from app.nonce_key import NonceKey
 from app.planning import DatasetChanged, Planner
@@ -34,6 +36,7 @@ from workers.execution_pool import loop_resource
 from workers.prospects import Prospects
 from workers.reaper import reap
 from workers.store.connection import connect_batching
+from workers.store.errors import is_passing
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +92,7 @@ class Services:
             retention_s=RETENTION_S,
             model=self.model,
             announce=self._announce,
+            announce_loss=self._announce_loss,
         )
         self.housekeeper = Housekeeper(
             self.ledger, self.messages, self.gatherer,
@@ -107,7 +111,7 @@ class Services:
         if job.resumed:
             await self._prepare(job)
         limit = await asyncio.to_thread(self._limit)
-        state, started = await self.ledger.start(job_id, limit)
+        state, started = await self.ledger.start(job_id, limit, job.resumed)
         if started:
             logs.limit_frozen(job=job_id, limit=limit, units=job.units)
             await self.ledger.attended(job_id)
@@ -123,7 +127,8 @@ class Services:
         """A resumed job's files make room, and its items come back."""
         if (await self.ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
             return
-        await asyncio.to_thread(set_aside, self._settings.results_dir, job.id)
+        waits = partial(self._app.ledger.awaits_start, job.id)
+        await asyncio.to_thread(set_aside, self._settings.results_dir, job.id, waits=waits)
         if isinstance(job.spec.items, list) and await self.ledger.item_count(job.id) < job.items:
             pages, first = read_items(self._settings.results_dir, job.id, ITEMS_TOGETHER), 0
             while page := await asyncio.to_thread(next, pages, None):
@@ -183,26 +188,32 @@ class Services:
         with self._app.events.default_dispatcher() as events:
             events.send("task-succeeded", uuid=job_id, result=f"<report of {job_id}>", runtime=report["wall_s"])
 
+    def _announce_loss(self, job_id: str) -> None:
+        self._app.backend.mark_as_failure(job_id, JobLost(job_id))
+
     async def _lost(self, job_id: str, facts: Mapping[str, str]) -> None:
         if await self.ledger.mourn(job_id, facts, RETENTION_S):
-            error = JobLost(job_id)
-            logger.error("%s", error, extra={"event": "job_lost", "job": job_id})
-            await asyncio.to_thread(self._app.backend.mark_as_failure, job_id, error)
+            logger.error("%s", JobLost(job_id), extra={"event": "job_lost", "job": job_id})
+            await self.gatherer.announce(job_id)
 
     async def _adopt(self) -> None:
         """Store answers that dead processes of this machine have left on disk."""
-        for path, entry in await asyncio.to_thread(lambda: list(islice(self.spool.orphans(), ADOPTED_TOGETHER))):
-            try:
-                ref, recorded = await self.judge.recorder.store_spooled(entry)
-            except (ValueError, KeyError) as error:
-                logger.error("%s holds no answer: %s", path, error)
-                path.rename(path.with_suffix(".broken"))
-                continue
-            logger.warning(
-                "an answer of %s was on disk, and is stored", ref, extra={"event": "adopted", "job": ref.job}
-            )
-            self.spool.drop(path)
-            await self._follow(ref, recorded)
+        with contextlib.ExitStack() as locks:
+            entries = await asyncio.to_thread(locks.enter_context, self.spool.orphans(ADOPTED_TOGETHER))
+            for path, entry in entries:
+                try:
+                    ref, recorded = await self.judge.recorder.store_spooled(entry)
+                except (ValueError, KeyError, ResponseError) as error:
+                    if is_passing(error):
+                        raise
+                    logger.error("%s holds no answer: %s", path, error)
+                    self.spool.refuse(path)
+                    continue
+                what = "is stored" if Written.NEW in recorded.written else "came too late"
+                logger.warning("an answer of %s was on disk, and %s", ref, what,
+                               extra={"event": "adopted", "job": ref.job, "counted": recorded.news})  # fmt: skip
+                self.spool.drop(path)
+                await self._follow(ref, recorded)
 
     async def _recall(self) -> None:
         """Store answers again that the store took and has lost."""

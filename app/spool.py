@@ -80,37 +80,27 @@ class Spool:
             self._left.discard(path)
             path.unlink(missing_ok=True)
 
+    def refuse(self, path: Path) -> None:
+        """The entry cannot be read: it is kept for people, and no heir is given it again."""
+        path.rename(path.with_suffix(".broken"))
+        self._left.discard(path)
+
     def leave(self, path: Path | None) -> None:
         """The task that kept the entry has ended without storing it: it is now as one of a dead process."""
         if path is not None:
             self._left.add(path)
 
-    def orphans(self) -> Iterator[tuple[Path, bytes]]:
+    @contextlib.contextmanager
+    def orphans(self, most: int) -> Iterator[list[tuple[Path, bytes]]]:
         """Entries whose process is gone, and own ones that were left, oldest first of each owner. Nobody else is given
-        an owner's entries meanwhile; the caller drops those it has stored."""
-        for path in sorted(self._left):
-            yield path, path.read_bytes()
-        for folder in sorted(self._root.glob("*/")) if self._root.exists() else []:
-            if folder != self._own:
-                yield from self._of_dead(folder)
-
-    def _of_dead(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
-        try:
-            lock = os.open(folder / "lock", os.O_RDWR)
-        except FileNotFoundError:  # just made, or just emptied by another heir
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for path in sorted(folder.glob("*.json")):
-                yield path, path.read_bytes()
-            if not any(folder.glob("*.json")):
-                for path in folder.iterdir():
-                    path.unlink()
-                folder.rmdir()
-        except BlockingIOError:
-            return  # its owner lives
-        finally:
-            os.close(lock)
+        an owner's entries before the block ends; the caller drops there those it has stored."""
+        found = [(path, path.read_bytes()) for path in sorted(self._left)[:most]]
+        with contextlib.ExitStack() as inherited:
+            for folder in sorted(self._root.glob("*/")) if self._root.exists() else []:
+                if folder != self._own and len(found) < most and inherited.enter_context(_inherited(folder)):
+                    left = sorted(folder.glob("*.json"))[: most - len(found)]
+                    found += [(path, path.read_bytes()) for path in left]
+            yield found
 
     def _open(self) -> None:
         """Make the folder and lock it; again if an heir took it for an abandoned one in between."""
@@ -137,6 +127,30 @@ class Spool:
                 self._own.rmdir()
             os.close(self._lock)
             self._lock = None
+
+
+@contextlib.contextmanager
+def _inherited(folder: Path) -> Iterator[bool]:
+    """Whether the folder's owner is gone and nobody else has inherited it; then it is the caller's until the block
+    ends, and vanishes if it is empty then."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR)
+    except FileNotFoundError:  # just made, or just emptied by another heir
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+        if not any(folder.glob("*.json")):
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+    finally:
+        os.close(lock)
 
 
 def _is_at(file: int, path: Path) -> bool:

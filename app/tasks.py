@@ -1,4 +1,5 @@
 """The Celery tasks: thin ends of the pipeline. Messages carry ids; what they mean is in the ledger.
+Control work waits for the store: given up, it would be found again by the housekeeping only, half a minute later.
 
 evaluate            a job: its result is the job's report, its task id the job's id
 judge_dimension     one unit, by a judge of a pool's queue
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from app.services import Services
-
-STORE_AWAY = (RedisError,)
-"""Control work waits for the store: given up, it would be found again by the housekeeping only, half a minute later."""
 
 
 def services() -> Services:
@@ -93,8 +91,8 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
     """
     assert isinstance(job, str)
     try:
-        await patiently(lambda: services().start(job), STORE_AWAY)
-    except (OSError, KombuError) as error:
+        await patiently(lambda: services().start(job))
+    except (OSError, KombuError, RedisError) as error:
         # A failure would be the job's result, though the housekeeping starts it again.
         logs.store_away(error, job=job)
     raise Ignore  # its result is stored when the job completes
@@ -142,21 +140,21 @@ async def judge_batch(self: Any, job_id: str, lane: int, page: int, token: str, 
 
 @app.task(name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)
 async def gather_page(job_id: str, lane: int, page: int) -> None:
-    gathered = await patiently(lambda: services().gatherer.gather(PageRef(job_id, lane, page)), STORE_AWAY)
+    gathered = await patiently(lambda: services().gatherer.gather(PageRef(job_id, lane, page)))
     if gathered.plan:
-        await patiently(lambda: services().plan(job_id, lane), STORE_AWAY)
+        await patiently(lambda: services().plan(job_id, lane))
     if gathered.finish:
         await services().messages.finish(job_id)
 
 
 @app.task(name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
 async def plan_lane(job_id: str, lane: int) -> None:
-    await patiently(lambda: services().plan(job_id, lane), STORE_AWAY)
+    await patiently(lambda: services().plan(job_id, lane))
 
 
 @app.task(name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)
 async def finish_job(job_id: str) -> None:
-    await patiently(lambda: services().gatherer.finish(job_id), STORE_AWAY)
+    await patiently(lambda: services().gatherer.finish(job_id))
 
 
 @app.task(name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -23,7 +24,8 @@ os._exit(9)
 
 
 def contents(spool):
-    return [entry for _, entry in spool.orphans()]
+    with spool.orphans(100) as found:
+        return [entry for _, entry in found]
 
 
 def test_what_a_dead_process_kept_is_the_next_ones(tmp_path):
@@ -36,10 +38,33 @@ def test_what_a_dead_process_kept_is_the_next_ones(tmp_path):
     keeper.communicate("\n")
     assert contents(heir) == [b"entry 0", b"entry 1", b"entry 2"]
     assert contents(Spool(tmp_path, "other", "heir#2")) == []
-    for path, _ in heir.orphans():
-        heir.drop(path)
+    with heir.orphans(100) as found:
+        for path, _ in found:
+            heir.drop(path)
     assert contents(heir) == []
     assert list((tmp_path / "spool" / "ns").iterdir()) == []
+
+
+def test_two_heirs_are_not_given_the_same_until_the_first_has_stored_it(tmp_path):
+    left, first, second = (Spool(tmp_path, "ns", name) for name in ("dead", "first", "second"))
+    for n in range(3):
+        left.put(b"entry %d" % n)
+    os.close(left._lock)  # as its process's end does
+    with first.orphans(2) as found:
+        assert [entry for _, entry in found] == [b"entry 0", b"entry 1"]
+        assert contents(second) == []
+        for path, _ in found:
+            first.drop(path)
+    assert contents(second) == [b"entry 2"]
+
+
+def test_what_cannot_be_read_is_kept_for_people_and_given_to_nobody(tmp_path):
+    spool = Spool(tmp_path, "ns", "a")
+    path = spool.put(b"not json")
+    spool.leave(path)
+    spool.refuse(path)
+    assert contents(spool) == []
+    assert path.with_suffix(".broken").read_bytes() == b"not json"
 
 
 def test_a_process_that_stops_leaves_what_it_could_not_store(tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from app.gathering import Gathered
 from app.judging import Outcome
@@ -19,7 +19,7 @@ def test_a_units_message_is_acknowledged_after_its_work(task):
     assert task.gated
 
 
-@pytest.mark.parametrize("error", [ConnectionError, OperationalError])
+@pytest.mark.parametrize("error", [PermissionError, OperationalError, ResponseError])
 async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     """What is raised here would be what `.get()` gives to the caller, though the job will run."""
 

@@ -2,7 +2,8 @@
 -- claim.lua: the work claim. Who may work on these units of a page now?
 -- KEYS  1 job  2 page  3 due  4 clock  5 the page's assignments  6 assigned  7 epoch
 -- ARGV  1 now_ms  2 node  3 prefix of the nodes' beacons  4 token of the message  5 its member of due
---       6 deaths that quarantine  7 ms that a claim may last  8 item field  9 most calls of a unit  10... positions
+--       6 deaths that quarantine  7 ms that a claim may last  8 item field  9 most calls of a unit
+--       10 a name of this attempt  11 ms until the message comes again if others own a unit, or ''  12... positions
 -- Reply {job state, item, {verdict, fence, attempts, requeues, calls, ms since the first claim}, ...}; verdict: run | done | owned | waiting |
 --       cancelled | poison | spent (no more calls are paid for) | unknown (a call may have been paid, and the job pays
 --       for no second one). Job state '' when there is no such page any more, 'unheard' while the claimer's own beacon
@@ -10,48 +11,75 @@
 -- Holds: of all claims of a unit only that with the newest fence can write a result. A fence is an epoch plus
 --       the claims since, so that none comes twice, not even after a flush. A claim lasts as long as its owner's beacon,
 --       and at most as long as a call may; after that the unit is free for the next, and a death is counted against it.
+--       An attempt that comes again is answered as the first time and changes nothing.
 --@include clock.lua
 --@include unit.lua
-local now, node = lease_clock(KEYS[4], ARGV[1]), ARGV[2]
-local state = redis.call('HGET', KEYS[1], 'state')
-if not state or redis.call('EXISTS', KEYS[2]) == 0 then return {'', false} end
+local now, node, attempt = lease_clock(KEYS[4], ARGV[1]), ARGV[2], ARGV[10]
+local state, spend = unpack(redis.call('HMGET', KEYS[1], 'state', 'spend'))
+local fields = {'left', ARGV[8], 'w:' .. ARGV[4]}
+for i = 12, #ARGV do
+  fields[#fields + 1] = 'u:' .. ARGV[i]
+  fields[#fields + 1] = 'r:' .. ARGV[i]
+end
+local page = redis.call('HMGET', KEYS[2], unpack(fields))
+if not state or not page[1] then return {'', false} end
 if redis.call('EXISTS', ARGV[3] .. node) == 0 then return {'unheard', false} end
-local epoch = tonumber(redis.call('HGET', KEYS[7], 'number') or 0)
-local reply = {state, redis.call('HGET', KEYS[2], ARGV[8])}
-local waiting = state == 'running' and redis.call('HEXISTS', KEYS[2], 'w:' .. ARGV[4]) == 1
-if not waiting then
+
+local units, again = {}, false
+for i = 12, #ARGV do
+  units[i] = read_unit(page[2 * i - 20])
+  again = again or claim_of(units[i], 'attempt', attempt) ~= nil
+end
+local waiting = state == 'running' and page[3] ~= false
+if not waiting and not again then
   redis.call('ZREM', KEYS[3], ARGV[5])
-  redis.call('HDEL', KEYS[2], 'w:' .. ARGV[4])
+  if page[3] then redis.call('HDEL', KEYS[2], 'w:' .. ARGV[4]) end
   local pool = redis.call('HGET', KEYS[5], ARGV[4])
   if pool then
     redis.call('HDEL', KEYS[5], ARGV[4])
     if redis.call('HINCRBY', KEYS[6], pool, -1) <= 0 then redis.call('HDEL', KEYS[6], pool) end
   end
 end
-local once, twice = redis.call('HGET', KEYS[1], 'spend') == 'at_most_once', false
-for i = 10, #ARGV do
-  local position, verdict = ARGV[i], 'run'
-  local u = read_unit(KEYS[2], position) or
-    {fence = 0, owner = '', attempts = 0, requeues = 0, calls = 0, deaths = 0, since = now, at = now}
-  local others = u.owner ~= '' and u.owner ~= node
-  if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then
-    verdict = 'done'
-  elseif others and in_living_hands(u, ARGV[3], now, tonumber(ARGV[7])) then
-    verdict = 'owned'
-    redis.call('HSET', KEYS[2], 'unchorded', 1)  -- this message ends without counting for its chord
+
+local once, twice, owned = spend == 'at_most_once', false, false
+local epoch = tonumber(redis.call('HGET', KEYS[7], 'number') or 0)
+
+-- The verdict on a unit that nobody has answered this attempt for; the unit is written.
+local function decide(position, u)
+  local others, verdict = u.owner ~= '' and u.owner ~= node, 'run'
+  if others and in_living_hands(u, ARGV[3], now, tonumber(ARGV[7])) then
+    verdict, owned = 'owned', true
   elseif waiting then
     verdict = 'waiting'
   else
-    if others then u.deaths = u.deaths + 1 end
+    if others and u.owner ~= NOBODY then u.deaths = u.deaths + 1 end
     if state ~= 'running' then verdict = 'cancelled'
     elseif u.deaths >= tonumber(ARGV[6]) then verdict = 'poison'
     elseif once and u.owner ~= '' then verdict = 'unknown'
     elseif u.calls >= tonumber(ARGV[9]) then verdict = 'spent'
     else u.calls, twice = u.calls + 1, twice or u.owner ~= '' end
     u.fence, u.owner, u.at = math.max(u.fence, epoch) + 1, node, now
-    write_unit(KEYS[2], position, u)
   end
-  reply[#reply + 1] = {verdict, u.fence, u.attempts, u.requeues, u.calls, now - u.since}
+  local asked_only = verdict == 'owned' or verdict == 'waiting'
+  u.claims[#u.claims + 1] = {attempt = attempt, fence = asked_only and 0 or u.fence, verdict = verdict, ending = ''}
+  write_unit(KEYS[2], position, u)
+  return verdict
+end
+
+local reply = {state, page[2]}
+for i = 12, #ARGV do
+  local u, verdict = units[i] or new_unit(now)
+  local before = claim_of(u, 'attempt', attempt)
+  if before then verdict = before.verdict
+  elseif page[2 * i - 19] then verdict = 'done'
+  elseif again then verdict = 'owned'
+  else verdict = decide(ARGV[i], u) end
+  local fence = before and before.fence > 0 and before.fence or u.fence
+  reply[#reply + 1] = {verdict, fence, u.attempts, u.requeues, u.calls, now - u.since}
+end
+if owned then
+  redis.call('HSET', KEYS[2], 'unchorded', 1)  -- this message ends without counting for its chord
+  if ARGV[11] ~= '' then redis.call('ZADD', KEYS[3], now + tonumber(ARGV[11]), ARGV[5]) end
 end
 if twice then redis.call('HINCRBY', KEYS[1], 'possible_double_charges', 1) end  -- one call, whatever it is for
 return reply

@@ -120,9 +120,7 @@ class LedgerClient:
         """
         assert job.id is not None
         k = self._keys
-        staged = k.base.at("staging", secrets.token_hex(8))
-        if isinstance(job.items, list):
-            self._stage(staged, job.items)
+        items = job.items if isinstance(job.items, list) else []
         spec = job.model_copy(update={"items": []}) if isinstance(job.items, list) else job
         fields = {
             "spec": spec.model_dump_json(),
@@ -132,10 +130,15 @@ class LedgerClient:
             "lanes": orjson.dumps(lanes).decode(),
             **extra,
         }
-        verdict = self._submit(
-            keys=[k.job(job.id), k.items(job.id), staged, k.jobs, k.unfinished, k.base.clock],
-            args=["", job.id, digest_of(job), UNATTENDED_MS, *[part for pair in fields.items() for part in pair]],
-        )
+        parts, verdict = [part for pair in fields.items() for part in pair], "unstaged"
+        while verdict == "unstaged":  # they expire, and a store may be emptied
+            attempt = secrets.token_hex(8)
+            staged = k.base.at("staging", attempt)
+            self._stage(staged, items)
+            verdict = self._submit(
+                keys=[k.job(job.id), k.items(job.id), staged, k.jobs, k.unfinished, k.base.clock, k.outbox],
+                args=["", job.id, digest_of(job), UNATTENDED_MS, len(items), attempt, *parts],
+            )
         if verdict == "other":
             raise JobConflict(job.id)
         return bool(verdict == "new")
@@ -151,6 +154,9 @@ class LedgerClient:
 
     def is_lost(self, job: str) -> bool:
         return bool(self._redis.hget(self._keys.job(job), "state") == JobState.LOST)
+
+    def awaits_start(self, job: str) -> bool:
+        return bool(self._redis.hget(self._keys.job(job), "state") == JobState.SUBMITTED)
 
     def status(self, job: str) -> JobStatus:
         """Raises `UnknownJob`."""
@@ -178,7 +184,7 @@ class LedgerClient:
         deferred = [m for m, _ in self._redis.zscan_iter(k.due, match=f"{job}|*", count=1000)]
         state, finish = self._cancel(
             keys=[k.job(job), k.base.job_limits, k.pages(job), k.due, k.base.clock, k.unfinished],
-            args=["", job, len(orjson.loads(lanes)), *deferred],
+            args=["", job, len(orjson.loads(lanes)), secrets.token_hex(8), *deferred],
         )
         return JobState(state), bool(finish)
 
@@ -192,7 +198,8 @@ class LedgerClient:
         if lanes is None:
             raise UnknownJob(job)
         keys = [k.job(job), k.unfinished, k.base.clock]
-        return JobState(self._resume(keys=keys, args=["", job, len(orjson.loads(lanes)), UNATTENDED_MS]))
+        args = ["", job, len(orjson.loads(lanes)), UNATTENDED_MS, secrets.token_hex(8)]
+        return JobState(self._resume(keys=keys, args=args))
 
     def open_calls(self) -> dict[str, int]:
         """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- complete.lua: a job completes exactly once; its announcement stays in the outbox until somebody has made it.
 -- KEYS  1 job  2 items  3 pages  4 job_limits  5 unfinished  6 outbox  7 jobs
--- ARGV  1 now_ms  2 job id  3 report  4 retention s  5 prefix of the jobs
--- Reply 1 if this call completed it.
+-- ARGV  1 now_ms  2 job id  3 report  4 retention s  5 prefix of the jobs  6 a name of this attempt
+-- Reply 1 if this attempt completed it.
 --@include clock.lua
-if redis.call('HGET', KEYS[1], 'state') ~= 'finishing' then return 0 end
-local outcome, finished = redis.call('HGET', KEYS[1], 'outcome'), wall_clock(ARGV[1])
-redis.call('HSET', KEYS[1], 'state', outcome, 'report', ARGV[3], 'finished_ms', finished)
+local state, outcome, completer = unpack(redis.call('HMGET', KEYS[1], 'state', 'outcome', 'completer'))
+if completer == ARGV[6] then return 1 end
+if state ~= 'finishing' then return 0 end
+redis.call('HSET', KEYS[1], 'state', outcome, 'report', ARGV[3], 'finished_ms', wall_clock(ARGV[1]), 'completer', ARGV[6])
 redis.call('DEL', KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[4], ARGV[2])
 redis.call('ZREM', KEYS[5], ARGV[2])

@@ -3,18 +3,20 @@
 -- messages, the units that nobody living works on and no message will bring become due.
 -- KEYS  1 page  2 due  3 clock  4... queues in which its messages may wait, if the store is the broker
 -- ARGV  1 now_ms  2 prefix of the members of due  3 prefix of the nodes' beacons  4 stride  5 1 if the page's queue is empty
---       6 ms that a claim may last  7 prefix of the page keys
--- Reply -1 if the page is whole (gather it), else how many messages were found lost.
+--       6 ms that a claim may last  7 prefix of the page keys  8 a name of this attempt
+-- Reply -1 if the page is whole (gather it), else how many messages were found lost; the same to an attempt that comes
+-- again, which is no second look.
 --@include clock.lua
 --@include unit.lua
 local now, page = lease_clock(KEYS[3], ARGV[1]), KEYS[1]
-local left, seen, first, units = unpack(redis.call('HMGET', page, 'left', 'seen', 'first', 'units'))
+local left, seen, first, units, planner = unpack(redis.call('HMGET', page, 'left', 'seen', 'first', 'units', 'planner'))
 if not left then return 0 end
 if left == '0' then return -1 end
-redis.call('HSET', page, 'seen', left)
-local planner = redis.call('HGET', page, 'planner')
+local left_then, attempt, found_then = string.match(seen or '', '^(%d+) (%S+) (%d+)$')
+if attempt == ARGV[8] then return tonumber(found_then) end
+redis.call('HSET', page, 'seen', left .. ' ' .. ARGV[8] .. ' 0')
 local orphaned = planner and redis.call('EXISTS', ARGV[3] .. planner) == 0
-if left ~= seen and not orphaned then return 0 end
+if left ~= left_then and not orphaned then return 0 end
 if orphaned then redis.call('HDEL', page, 'planner') end
 
 -- Queues are first in, first out: if what comes next is of pages that were opened later, nothing of this page waits. But
@@ -43,8 +45,8 @@ local nothing_waits = ARGV[5] == '1' or orphaned or passed
 if passed then redis.call('HSET', page, 'again_ms', 2 * now - opened) end
 
 local function is_lost(position)
-  if redis.call('HEXISTS', page, 'r:' .. position) == 1 then return false, false end
-  local u = read_unit(page, position)
+  local u = read_unit(redis.call('HGET', page, 'u:' .. position))
+  if not u and redis.call('HEXISTS', page, 'r:' .. position) == 1 then return false, false end
   if not u then return nothing_waits, true end
   if u.owner ~= '' then return not in_living_hands(u, ARGV[3], now, tonumber(ARGV[6])), false end
   return redis.call('ZSCORE', KEYS[2], ARGV[2] .. position) == false and
@@ -63,5 +65,5 @@ for group = tonumber(first), tonumber(first) + tonumber(units) - 1, stride do
     lost = lost + redis.call('ZADD', KEYS[2], 'NX', now, ARGV[2] .. token)
   end
 end
-if lost > 0 then redis.call('HSET', page, 'unchorded', 1) end
+if lost > 0 then redis.call('HSET', page, 'unchorded', 1, 'seen', left .. ' ' .. ARGV[8] .. ' ' .. lost) end
 return lost

@@ -5,8 +5,8 @@
 --@include unit.lua
 local reply, first, units = {}, unpack(redis.call('HMGET', KEYS[1], 'first', 'units'))
 for position = tonumber(first or 0), tonumber(first or 0) + tonumber(units or 0) - 1 do
-  local u = read_unit(KEYS[1], position)
-  if u and u.owner == ARGV[1] and redis.call('HEXISTS', KEYS[1], 'r:' .. position) == 0 then
+  local u = read_unit(redis.call('HGET', KEYS[1], 'u:' .. position))
+  if u and u.owner == ARGV[1] then
     reply[#reply + 1], reply[#reply + 2] = position, u.fence
   end
 end

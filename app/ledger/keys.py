@@ -43,7 +43,8 @@ class LedgerKeys:
         return self.base.at("job", job, "pages")
 
     def page(self, ref: PageRef) -> str:
-        """hash: left, epoch it was opened in, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result"""
+        """hash: left, epoch it was opened in, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result,
+        late -> claims that had not told their end when their unit got its result"""
         return self.base.at("job", ref.job, "page", str(ref.lane), str(ref.page))
 
     def assignments(self, ref: PageRef) -> str:
@@ -70,7 +71,11 @@ class LedgerKeys:
         """zset 'job|lane|page|position' -> ms when the unit's message must be published (again)"""
         return self.base.at("due")
 
+    def taken(self, node: str) -> str:
+        """string, expires: what a node took last of `due`"""
+        return self.base.at("taken", node)
+
     @property
     def outbox(self) -> str:
-        """set of jobs whose completion has not been announced"""
+        """set of jobs whose completion, or loss, has not been announced"""
         return self.base.at("outbox")

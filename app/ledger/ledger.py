@@ -2,15 +2,19 @@
 
 Every write names the fence of its claim, and every way to a job's end leads through the same scripts, so that a
 message that comes twice, late or never changes no outcome.
+
+Every verb may be repeated, for its answer may be lost after it was obeyed: redis-py sends a command again by itself,
+and callers do (`app.recording.patiently`). What would not come out the same twice names its attempt.
 """
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import orjson
-from redis.exceptions import RedisError
 
 from app.domain.job import EvaluationJob, Item
 from app.domain.plan import Lane
@@ -18,6 +22,7 @@ from app.ledger.client import HERE, UNATTENDED_MS, JobState
 from app.ledger.keys import LedgerKeys, PageRef
 from app.ledger.records import Claim, Deferral, Due, JobRecord, LaneState, Recorded, Result, Token, Verdict, Written
 from workers.store.connection import AsyncStoreClient
+from workers.store.errors import NotReady
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
 
@@ -30,7 +35,7 @@ PAGE_STILL_MS = 30_000
 LOOK_SOON_MS = 2_000
 
 
-class Unheard(RedisError):
+class Unheard(NotReady):
     """The store does not hear this node, as after a cut: what it claims now others would take from it at once."""
 
     def __str__(self) -> str:
@@ -45,11 +50,19 @@ class Ledger:
         for one unit, those whose worker died and those that were refused included."""
         self._redis, self._node, self._claim_ms, self._calls_max = client, node, claim_ms, calls_max
         self.keys = LedgerKeys(keys)
+        self._due, self._clock, self._epoch = self.keys.due, keys.clock, keys.epoch
+        self._assigned, self._beacons = keys.assigned, keys.node("")
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "held", "disown", "assign", "mourn",
+            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
+        self._name, self._numbers = secrets.token_urlsafe(4), itertools.count(1)
+        self._taking: int | None = None
+
+    def attempt(self) -> str:
+        """A name for an attempt at a verb, which no other of any process has."""
+        return f"{self._name}{next(self._numbers):x}"
 
     # ------------------------------------------------------------------ jobs
     async def job(self, job: str) -> JobRecord | None:
@@ -73,10 +86,13 @@ class Ledger:
             resumed=int(resumed or 0),
         )
 
-    async def start(self, job: str, limit: int) -> tuple[JobState | None, bool]:
-        """Freeze the limit of a submitted job; returns its state now and whether this call started it."""
+    async def start(self, job: str, limit: int, resumed: int = 0) -> tuple[JobState | None, bool]:
+        """Freeze the limit of a submitted job; returns its state now and whether this call started it. One that was
+        resumed more often than `resumed` is left alone."""
         k = self.keys
-        state, started = await self._scripts["start"](keys=[k.job(job), k.base.job_limits], args=["", job, limit])
+        state, started = await self._scripts["start"](
+            keys=[k.job(job), k.base.job_limits], args=["", job, limit, resumed, self.attempt()]
+        )
         return (JobState(state) if state else None), bool(started)
 
     async def attended(self, job: str) -> None:
@@ -85,7 +101,7 @@ class Ledger:
 
     async def now_ms(self) -> int:
         """The lease clock as last written: at most a few hundred ms old while anybody works."""
-        return int(await self._redis.hget(self.keys.base.clock, "now") or 0)
+        return int(await self._redis.hget(self._clock, "now") or 0)
 
     async def wall_ms(self) -> int:
         """The store's wall clock, which dates jobs."""
@@ -99,17 +115,15 @@ class Ledger:
 
     async def claim_finish(self, job: str) -> bool:
         """Whether this node may write the report of a finishing job; not while another living node is at it."""
-        return bool(
-            await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self.keys.base.node("")])
-        )
+        return bool(await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self._beacons]))
 
-    async def complete(self, job: str, report: bytes, retention_s: int) -> bool:
-        """End a finishing job with its report; True for the one call that did it."""
+    async def complete(self, job: str, report: bytes, retention_s: int, attempt: str = "") -> bool:
+        """End a finishing job with its report; True for the one attempt that did it, however often it is repeated."""
         k = self.keys
         return bool(
             await self._scripts["complete"](
                 keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.jobs],
-                args=["", job, report, retention_s, k.job("")],
+                args=["", job, report, retention_s, k.job(""), attempt or self.attempt()],
             )
         )
 
@@ -129,11 +143,12 @@ class Ledger:
         return [dict(zip(names, values, strict=True)) if all(values) else None for values in await pipe.execute()]
 
     async def mourn(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
-        """Put a job on record as lost; True for the one call that did it, False if there is a job of this id."""
-        fields = [part for pair in facts.items() for part in pair]
+        """Put a job on record as lost; True for the one call that did it, False if there is a job of this id. Its
+        waiters are to be told, as of one that completed (see `unannounced`)."""
+        k, fields = self.keys, [part for pair in facts.items() for part in pair]
         return bool(
             await self._scripts["mourn"](
-                keys=[self.keys.job(job), self.keys.jobs], args=["", job, retention_s, *fields]
+                keys=[k.job(job), k.jobs, k.outbox], args=["", job, retention_s, self.attempt(), *fields]
             )
         )
 
@@ -173,10 +188,10 @@ class Ledger:
         """
         k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
-        fields += [part for position, payload in results.items() for part in (f"r:{position}", payload.decode())]
+        fields += [part for position, payload in results.items() for part in (f"r:{position}", f";{payload.decode()}")]
         return int(
             await self._scripts["open_page"](
-                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.base.clock, k.base.epoch],
+                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, self._clock, self._epoch],
                 args=[
                     "",
                     ref.lane,
@@ -202,11 +217,12 @@ class Ledger:
         await self._redis.hdel(self.keys.page(ref), "planner")
 
     async def look_soon(self) -> None:
-        """A node has died, or the store: let every open page be looked at, when messages that were put back have had
-        the time to be claimed."""
+        """A node has died, or the store: let every open page and every job be looked at, when messages that were put
+        back have had the time to be claimed. A job's planning may have been asked for from the one who died."""
         soon = await self.now_ms() + LOOK_SOON_MS
-        for member in await self._redis.zrangebyscore(self.keys.watch, f"({soon}", "+inf"):
-            await self._redis.zadd(self.keys.watch, {member: soon}, xx=True, lt=True)
+        for zset in (self.keys.watch, self.keys.unfinished):
+            if later := await self._redis.zrangebyscore(zset, f"({soon}", "+inf"):
+                await self._redis.zadd(zset, dict.fromkeys(later, soon), xx=True, lt=True)
 
     async def pool_rate(self, pool: str) -> tuple[float, int]:
         """Calls per second that end in a pool at present, and how many jobs run."""
@@ -218,31 +234,27 @@ class Ledger:
 
     # ------------------------------------------------------------------ units
     async def claim(
-        self, ref: PageRef, token: Token, positions: Sequence[int], item: int
-    ) -> tuple[JobState | None, Item | None, list[Claim]]:
-        """Claim units of one item for the message `token`; (None, None, []) when the page is no more. Raises
-        `Unheard`."""
+        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, attempt: str = "",
+        *, again_ms: int | None = None,
+    ) -> tuple[JobState | None, Item | None, list[Claim]]:  # fmt: skip
+        """Claim units of one item for the message `token`; (None, None, []) when the page is no more. To be repeated
+        with the same `attempt` until there is an answer. If others own one of them, the message comes again after
+        `again_ms`, if that is given. Raises `Unheard`."""
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
-            keys=[
-                k.job(ref.job),
-                k.page(ref),
-                k.due,
-                k.base.clock,
-                k.assignments(ref),
-                k.base.assigned,
-                k.base.epoch,
-            ],
+            keys=[k.job(ref.job), k.page(ref), self._due, self._clock, k.assignments(ref), self._assigned, self._epoch],
             args=[
                 "",
                 self._node,
-                k.base.node(""),
-                str(token),
-                f"{ref}|{token}",
+                self._beacons,
+                (name := str(token)),
+                f"{ref}|{name}",
                 QUARANTINE_DEATHS,
                 self._claim_ms,
                 f"i:{item}",
                 self._calls_max,
+                attempt or self.attempt(),
+                "" if again_ms is None else again_ms,
                 *positions,
             ],
         )
@@ -261,34 +273,39 @@ class Ledger:
         """Count messages for the pools that were chosen for them, until they are claimed."""
         k = self.keys
         await self._scripts["assign"](
-            keys=[k.page(ref), k.assignments(ref), k.base.assigned],
+            keys=[k.page(ref), k.assignments(ref), self._assigned],
             args=[part for token, pool in pools.items() for part in (str(token), pool)],
         )
 
     async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[Result]) -> Recorded:
-        """Write results, each at most once."""
+        """Write results, each at most once; `counters` are added if any of these claims had not told its end before."""
         k = self.keys
-        left, plan, gather, *written = await self._scripts["record"](
-            keys=[k.job(ref.job), k.page(ref), k.base.epoch, k.due, k.base.clock],
+        left, plan, gather, news, *written = await self._scripts["record"](
+            keys=[k.job(ref.job), k.page(ref), self._epoch, self._due, self._clock],
             args=[
                 "",
                 ref.lane,
+                ref.page,
                 _dumps(counters),
                 _dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results]),
                 f"{ref}|",
+                self._node,
+                self._beacons,
             ],
         )
-        return Recorded(int(left), bool(plan), bool(gather), [Written(w) for w in written])
+        return Recorded(int(left), bool(plan), bool(gather), [Written(w) for w in written], bool(news))
 
     async def defer(
         self, ref: PageRef, counters: Mapping[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
     ) -> list[Written]:
-        """Give units up until their messages come (again)."""
+        """Give units up until their messages come (again); `counters` as of `record`."""
         k = self.keys
-        written = await self._scripts["defer"](
-            keys=[k.job(ref.job), k.page(ref), k.due, k.base.clock],
+        _, *written = await self._scripts["defer"](
+            keys=[k.job(ref.job), k.page(ref), self._due, self._clock, self._epoch],
             args=[
                 "",
+                ref.lane,
+                ref.page,
                 f"{ref}|",
                 _dumps(counters),
                 _dumps(deferrals),
@@ -298,11 +315,16 @@ class Ledger:
         return [Written(w) for w in written]
 
     async def take_due(self) -> list[tuple[PageRef, Token]]:
-        """Messages to publish now. Each stays due, a minute later, until somebody claims it."""
+        """Messages to publish now. Each stays due, a minute later, until somebody claims it. After an error, the next
+        call is given what was taken by the one whose answer was lost."""
         k = self.keys
+        if self._taking is None:
+            self._taking = next(self._numbers)
         members = await self._scripts["take_due"](
-            keys=[k.due, k.base.clock], args=["", DUE_TOGETHER, UNCLAIMED_MS, k.base.at("job") + ":"]
+            keys=[self._due, self._clock, k.taken(self._node)],
+            args=["", DUE_TOGETHER, UNCLAIMED_MS, k.base.at("job") + ":", self._taking],
         )
+        self._taking = None
         taken = []
         for member in members:
             ref, token = member.rsplit("|", 1)
@@ -310,19 +332,20 @@ class Ledger:
         return taken
 
     # ------------------------------------------------------------------ gathering
-    async def take_page(self, ref: PageRef) -> dict[str, str] | None:
-        """All fields of a whole page; {} when it is gathered already, None while units are open."""
+    async def take_page(self, ref: PageRef) -> dict[int, str] | None:
+        """The results of a whole page, by position; {} when it is gathered already, None while units are open."""
         fields = await self._scripts["take_page"](keys=[self.keys.page(ref)])
         if not fields:
             return None if await self._redis.exists(self.keys.page(ref)) else {}
-        return dict(zip(fields[::2], fields[1::2], strict=True))
+        pairs = zip(fields[::2], fields[1::2], strict=True)
+        return {int(name[2:]): text.partition(";")[2] for name, text in pairs if name.startswith("r:")}
 
     async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
         """Drop a page whose results lie on disk; returns (finish the job, plan the lane)."""
         k = self.keys
         finish, plan = await self._scripts["close_page"](
-            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), k.base.assigned],
-            args=[ref.lane, ref.page, str(ref), lanes],
+            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), self._assigned],
+            args=[ref.lane, ref.page, str(ref), lanes, self._node, self._beacons],
         )
         return bool(finish), bool(plan)
 
@@ -336,15 +359,16 @@ class Ledger:
         """
         k = self.keys
         lost = await self._scripts["find_lost"](
-            keys=[k.page(ref), k.due, k.base.clock, *queues],
+            keys=[k.page(ref), self._due, self._clock, *queues],
             args=[
                 "",
                 f"{ref}|",
-                k.base.node(""),
+                self._beacons,
                 stride,
                 int(queue_empty),
                 self._claim_ms,
                 k.base.at("job") + ":",
+                self.attempt(),
             ],
         )
         return None if lost < 0 else int(lost)
@@ -361,23 +385,23 @@ class Ledger:
         """This node works on these units no more, whatever the store says, and how that ended is lost: they become due.
         Returns how many; what has a result or a newer claim meanwhile stays as it is."""
         k, pairs = self.keys, [number for claim in claims.items() for number in claim]
-        keys = [k.page(ref), k.due, k.base.clock]
+        keys = [k.page(ref), self._due, self._clock]
         return int(await self._scripts["disown"](keys=keys, args=["", f"{ref}|", self._node, *pairs]))
 
     async def unannounced(self) -> list[str]:
-        """Jobs that are complete and whose waiters have not been told."""
+        """Jobs that are complete, or lost, and whose waiters have not been told."""
         return sorted(await self._redis.smembers(self.keys.outbox))
 
     async def ripe(self, job: str) -> bool:
-        """Whether nothing of a cancelling job is open any more; it is finishing then."""
-        if await self._redis.scard(self.keys.pages(job)):
-            return False
-        await self._redis.hset(self.keys.job(job), "state", JobState.FINISHING)
-        return True
+        """Whether a cancelled job is to be finished; it is, as soon as nothing of it is open any more."""
+        return bool(await self._scripts["ripe"](keys=[self.keys.job(job), self.keys.pages(job)]))
 
     async def lead(self, for_ms: int) -> bool:
         """Whether no beat has ticked for `for_ms`; then this node leads until as much later."""
-        return bool(await self._redis.set(self.keys.base.beat, self._node, nx=True, px=for_ms))
+        mine = f"{self._node} {self.attempt()}"
+        if await self._redis.set(self.keys.base.beat, mine, nx=True, px=for_ms):
+            return True
+        return bool(await self._redis.get(self.keys.base.beat) == mine)  # set by this very command, and answered twice
 
     async def led(self, for_ms: int) -> None:
         """A tick was taken: nobody else needs to lead."""

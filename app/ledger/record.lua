@@ -1,50 +1,68 @@
 #!lua flags=allow-oom
 -- record.lua: results take effect once, whoever brings them and however often.
 -- KEYS  1 job  2 page  3 epoch  4 due  5 clock
--- ARGV  1 now_ms  2 lane  3 JSON {counter: n}  4 JSON [[position, fence, result, scored 1|0], ...]
---       5 prefix of the members of due
--- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, verdict, ...}; verdict:
---       new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
+-- ARGV  1 now_ms  2 lane  3 page  4 JSON {counter: n}  5 JSON [[position, fence, result, scored 1|0], ...]
+--       6 prefix of the members of due  7 node  8 prefix of the nodes' beacons
+-- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, 1 if this was news, verdict, ...};
+--       verdict: new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
 -- A fence that is newer than the stored one, or where none is stored than the epoch that the page was opened in, is of a claim
 -- that an older copy of the store does not have: it counts. An older one that nobody has replaced becomes due, for its message is gone.
--- Holds: left = units of the page without a result; a unit's first result stays.
+-- Holds: left = units of the page without a result; a unit's first result stays. The same write again is answered as
+--       the first time, and counters move only for claims that have not told their end before.
 --@include clock.lua
 --@include unit.lua
-local lane, entries = ARGV[2], cjson.decode(ARGV[4])
-local reply = {-1, 0, 0}
-if redis.call('EXISTS', KEYS[2]) == 0 then
-  if redis.call('EXISTS', KEYS[1]) == 1 then count(KEYS[1], {stale = #entries}) end
-  for _ = 1, #entries do reply[#reply + 1] = 'gone' end
+--@include told.lua
+--@include planning.lua
+local lane, entries = ARGV[2], cjson.decode(ARGV[5])
+local reply, counters, new, scored, stale, news = {-1, 0, 0, 0}, cjson.decode(ARGV[4]), 0, 0, 0, false
+
+local page = read_page(KEYS[2], entries)
+if not page then
+  for _, entry in ipairs(entries) do
+    if was_late(KEYS[1], 'late:' .. lane .. '|' .. ARGV[3], entry[1], entry[2]) then stale = stale + 1 end
+    reply[#reply + 1] = 'gone'
+  end
+  if stale > 0 then
+    reply[4], counters.stale = 1, stale
+    count(KEYS[1], counters)
+  end
   return reply
 end
-local new, scored, stale = 0, 0, 0
-local opened_in = tonumber(redis.call('HGET', KEYS[2], 'epoch'))
-local epoch = opened_in and opened_in + 1 or tonumber(redis.call('HGET', KEYS[3], 'number') or math.huge)
-for _, entry in ipairs(entries) do
-  local position, verdict = entry[1], 'new'
-  local u = read_unit(KEYS[2], position)
-  if redis.call('HEXISTS', KEYS[2], 'r:' .. position) == 1 then verdict = 'again'
-  elseif entry[2] < (u and u.fence or epoch) then
-    verdict, stale = 'stale', stale + 1
-    if not u then redis.call('ZADD', KEYS[4], 'NX', lease_clock(KEYS[5], ARGV[1]), ARGV[5] .. position) end
-  else
-    redis.call('HSET', KEYS[2], 'r:' .. position, entry[3])
-    redis.call('HDEL', KEYS[2], 'u:' .. position)
-    new, scored = new + 1, scored + entry[4]
+
+local results, ended, brought = {}, {}, {}
+for i, entry in ipairs(entries) do
+  local position, fence, u, result = entry[1], entry[2], page.units[i], page.results[i]
+  local verdict = 'stale'
+  if brought[position] then verdict = 'again'
+  elseif result then
+    verdict = recorder(result) == fence and 'new' or 'again'
+    news = verdict == 'again' and was_late(KEYS[2], 'late', position, fence) or news
+  elseif is_held(page, u, fence, KEYS[3]) then
+    verdict, new, scored, news = 'new', new + 1, scored + entry[4], true
+    results[2 * new - 1], results[2 * new] = 'r:' .. position, string.format('%d;', fence) .. entry[3]
+    ended[new], brought[position] = 'u:' .. position, true
+    note_late(KEYS[2], position, u, fence)
+  elseif tells(KEYS[2], page, position, u, fence) then
+    stale, news = stale + 1, true
+    if not u then redis.call('ZADD', KEYS[4], 'NX', lease_clock(KEYS[5], ARGV[1]), ARGV[6] .. position) end
   end
   reply[#reply + 1] = verdict
 end
-local counters = cjson.decode(ARGV[3])
-counters.done, counters.scored, counters.failed, counters.stale = new, scored, new - scored, stale
-count(KEYS[1], counters)
-if new == 0 then
-  reply[1] = tonumber(redis.call('HGET', KEYS[2], 'left'))
-else
-  reply[1] = redis.call('HINCRBY', KEYS[2], 'left', -new)
-  local open = redis.call('HINCRBY', KEYS[1], 'open:' .. lane, -new)
-  local job = redis.call('HMGET', KEYS[1], 'state', 'cursor:' .. lane, 'low:' .. lane)
-  if job[1] == 'running' and job[2] ~= '' and open <= tonumber(job[3]) and
-     redis.call('HSETNX', KEYS[1], 'planning:' .. lane, 1) == 1 then reply[2] = 1 end
+
+local left, cursor, low, planning = page.left - new, 'cursor:' .. lane, 'low:' .. lane, 'planning:' .. lane
+if new > 0 then
+  redis.call('HSET', KEYS[2], 'left', left, unpack(results))
+  redis.call('HDEL', KEYS[2], unpack(ended))
 end
-if reply[1] == 0 and redis.call('HEXISTS', KEYS[2], 'unchorded') == 1 then reply[3] = 1 end
+counters.done, counters.scored, counters.failed, counters.stale = new, scored, new - scored, stale
+counters['open:' .. lane] = -new
+local job = count(KEYS[1], news and counters or {}, {cursor, low, planning})
+local who = #entries > 0 and string.format('%s.%d.%d', ARGV[3], entries[1][1], entries[1][2]) or ''
+if job.state == 'running' and job[cursor] ~= '' then
+  local emptied = new > 0 and job['open:' .. lane] <= tonumber(job[low] or 0)
+  if (emptied or was_told_to_plan(job[planning], who)) and
+     is_told_to_plan(KEYS[1], lane, job[planning], who, ARGV[7], ARGV[8]) then reply[2] = 1 end
+end
+reply[1], reply[4] = left, news and 1 or 0
+if left == 0 and page.unchorded then reply[3] = 1 end
 return reply

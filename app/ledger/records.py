@@ -91,12 +91,14 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What follows from a write: `plan` the lane next, or `gather` the page because no chord will."""
+    """What follows from a write: `plan` the lane next, or `gather` the page because no chord will. `news` is False if
+    the ledger knew all of it, and has counted nothing."""
 
     left: int
     plan: bool
     gather: bool
     written: Sequence[Written]
+    news: bool = True
 
 
 @dataclass(frozen=True, slots=True)

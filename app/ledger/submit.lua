@@ -1,17 +1,24 @@
 #!lua
 -- submit.lua: a job is in the ledger whole, or not at all.
--- KEYS  1 job  2 items  3 staged items  4 jobs  5 unfinished  6 clock
--- ARGV  1 now_ms  2 job id  3 digest  4 grace ms until the sweeper looks after it  5... field, value of the job's hash
--- Reply 'new' | 'same' (this very job is there) | 'other' (the id is taken by another job).
+-- KEYS  1 job  2 items  3 staged items  4 jobs  5 unfinished  6 clock  7 outbox
+-- ARGV  1 now_ms  2 job id  3 digest  4 grace ms until the sweeper looks after it  5 how many items are staged
+--       6 a name of this attempt  7... field, value of the job's hash
+-- Reply 'new' | 'same' (this very job is there) | 'other' (the id is taken by another job) | 'unstaged' (its items have
+--       gone from where they were staged); 'new' again to an attempt that comes again.
 --@include clock.lua
-local created, now = wall_clock(ARGV[1]), lease_clock(KEYS[6], ARGV[1])
-local digest = redis.call('HGET', KEYS[1], 'digest')
-if redis.call('HGET', KEYS[1], 'state') == 'lost' then redis.call('DEL', KEYS[1]) end
+local digest, state, submitter = unpack(redis.call('HMGET', KEYS[1], 'digest', 'state', 'submitter'))
 if digest then
   redis.call('DEL', KEYS[3])
+  if submitter == ARGV[6] then return 'new' end
   return digest == ARGV[3] and 'same' or 'other'
 end
-redis.call('HSET', KEYS[1], 'digest', ARGV[3], 'state', 'submitted', 'created_ms', created, unpack(ARGV, 5))
+if redis.call('HLEN', KEYS[3]) ~= tonumber(ARGV[5]) then return 'unstaged' end
+local created, now = wall_clock(ARGV[1]), lease_clock(KEYS[6], ARGV[1])
+if state == 'lost' then
+  redis.call('DEL', KEYS[1])
+  redis.call('SREM', KEYS[7], ARGV[2])
+end
+redis.call('HSET', KEYS[1], 'digest', ARGV[3], 'state', 'submitted', 'created_ms', created, 'submitter', ARGV[6], unpack(ARGV, 7))
 if redis.call('EXISTS', KEYS[3]) == 1 then
   redis.call('RENAME', KEYS[3], KEYS[2])
   redis.call('PERSIST', KEYS[2])

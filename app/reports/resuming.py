@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -34,16 +35,21 @@ def read_items(results_dir: str | Path, job_id: str, together: int) -> Iterator[
             yield page
 
 
-def set_aside(results_dir: str | Path, job_id: str) -> None:
-    """Move an ended job's opinions and errors to where `earlier` reads them. May be killed, and called again."""
+def set_aside(results_dir: str | Path, job_id: str, *, waits: Callable[[], bool]) -> None:
+    """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started: what
+    lies there afterwards is the new run's. May be killed, and called again, and by several at once."""
     folder = job_folder(results_dir, job_id)
-    (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
+    if waits():
+        (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
     for name in _REMADE:
-        (folder / name).unlink(missing_ok=True)
+        if (folder / name).exists() and waits():
+            (folder / name).unlink(missing_ok=True)
     for name in _KEPT:
-        if (folder / name).exists():
-            (folder / name).replace(folder / _EARLIER / name)
-        (folder / _EARLIER / name).touch()
+        if (folder / name).exists() and waits():
+            with contextlib.suppress(FileNotFoundError):  # another was quicker
+                (folder / name).replace(folder / _EARLIER / name)
+        if waits():
+            (folder / _EARLIER / name).touch()
 
 
 def earlier(
