@@ -89,11 +89,13 @@ class Recorder:
         self._stored.append(_Entry(now, ref, write))
 
     async def recall(self) -> AsyncIterator[tuple[PageRef, Recorded]]:
-        """Tell the store again what it took in the last `REMEMBERED_S`; yields results that it did not know. Raises
-        redis errors; then all is told again with the next call. What counts is the ledger's decision, by the fences."""
+        """Tell the store again what it took in the last `REMEMBERED_S`; yields results that it did not know, or that
+        something follows from. Raises redis errors; then all is told again with the next call. What counts is the
+        ledger's decision, by the fences."""
         open_pages = set(await self._ledger.open_pages()) if self._stored else set()
         for _, ref, write in list(self._stored):
-            if ref in open_pages and (recorded := await write()) is not None and recorded.news:
+            recorded = await write() if ref in open_pages else None
+            if recorded is not None and (recorded.news or recorded.plan or recorded.gather):
                 yield ref, recorded
 
     async def store_spooled(self, entry: bytes) -> tuple[PageRef, Recorded]:

@@ -202,7 +202,7 @@ class Ledger:
                     PAGE_STILL_MS,
                     low_water,
                     len(results),
-                    attempt,
+                    attempt or self.attempt(),
                     "first",
                     first,
                     "planner",

@@ -3,13 +3,13 @@
 -- KEYS  1 job  2 page  3 pages  4 watch  5 clock  6 epoch
 -- ARGV  1 now_ms  2 lane  3 page  4 units  5 next cursor ('' at the lane's end)  6 member of watch  7 watch ms
 --       8 low water: units open at which the lane is planned again
---       9 units whose results are among the fields  10 a name of this attempt, or ''  11... further fields: first,
+--       9 units whose results are among the fields  10 a name of this attempt  11... further fields: first,
 --       i:<item>, r:<position>
 -- Reply units now open in the lane, or -1: another planner was first, or the job does not run. The same attempt again,
 --       since its answer was lost, is answered as the first time.
 --@include clock.lua
 local now, lane = lease_clock(KEYS[5], ARGV[1]), ARGV[2]
-if ARGV[10] ~= '' and redis.call('HGET', KEYS[2], 'attempt') == ARGV[10] then
+if redis.call('HGET', KEYS[2], 'attempt') == ARGV[10] then
   return tonumber(redis.call('HGET', KEYS[1], 'open:' .. lane))
 end
 if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return -1 end

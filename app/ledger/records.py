@@ -91,8 +91,8 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What follows from a write: `plan` the lane next, or `gather` the page because no chord will. `news` is False if
-    the ledger knew all of it, and has counted nothing."""
+    """What follows from a write, the same however often it is repeated: `plan` the lane next, or `gather` the page
+    because no chord will. `news` is False if the ledger knew all of it, and this very command has counted nothing."""
 
     left: int
     plan: bool

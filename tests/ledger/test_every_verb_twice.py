@@ -1,0 +1,325 @@
+"""Every verb of the ledger, obeyed twice because its answer was lost: the same answer, and the same store."""
+
+import itertools
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import app.ledger
+from app.domain.job import Item
+from app.domain.plan import lanes
+from app.ledger.client import JobState, LedgerClient
+from app.ledger.keys import PageRef
+from app.ledger.ledger import Ledger
+from app.ledger.records import Deferral, Due, Recorded, Result, Token
+from tests.ledger.bench import a_job
+from tests.ledger.repeating import EPOCH, Stage
+
+REF = PageRef("j", 0, 0)
+FACTS = {"project": "p", "units": "4", "created_ms": "1"}
+
+
+def submit(stage, **more):
+    job = a_job(**more)
+    return stage.client.submit(job, lanes([("p",)], 2, 1, [False]), 4, {})
+
+
+# ------------------------------------------------------------------------------------------------------ states before
+async def nothing(stage):
+    pass
+
+
+async def submitted(stage):
+    submit(stage)
+
+
+async def running(stage):
+    submit(stage)
+    await stage.one.start("j", 5)
+
+
+async def page_open(stage, cursor="", spend="at_least_once"):
+    submit(stage, spend=spend)
+    await stage.one.start("j", 5)
+    await open_page(stage, cursor)
+    await stage.one.published(REF)
+
+
+async def open_page(stage, cursor="", ref=REF):
+    items = dict(enumerate(await stage.one.items("j", range(2))))
+    return await stage.one.open_page(ref, 0, 4, cursor, 1, items, None, f"attempt{ref.page}")
+
+
+async def more_to_come(stage):
+    await page_open(stage, cursor='{"position": 4}')
+
+
+async def claimed(stage, positions=(0,), **page):
+    await page_open(stage, **page)
+    for position in positions:
+        await claim(stage.one, position)
+
+
+async def claim(ledger, position, again_ms=None):
+    return await ledger.claim(REF, Token(position), [position], position // 2, again_ms=again_ms)
+
+
+async def owner_dead(stage, **page):
+    await claimed(stage, **page)
+    stage.kill(0)
+
+
+async def owner_dead_and_heir(stage):
+    await owner_dead(stage)
+    await claim(stage.two, 0)
+
+
+async def heir_done(stage):
+    await owner_dead_and_heir(stage)
+    await record(stage.two, [0], claims=2)
+
+
+async def due_now(stage):
+    await claimed(stage, positions=(0, 1))
+    for position in (0, 1):
+        await defer(stage.one, position)
+
+
+async def waiting(stage):
+    await claimed(stage)
+    await defer(stage.one, 0, delay_ms=5000)
+
+
+async def whole(stage):
+    await claimed(stage, positions=range(4))
+    await record(stage.one, range(4))
+
+
+async def whole_but_late(stage):
+    """A unit of it was claimed twice, and the first has not told its end."""
+    await owner_dead_and_heir(stage)
+    for position in (1, 2, 3):
+        await claim(stage.two, position)
+    await record(stage.two, [0], claims=2)
+    await record(stage.two, [1, 2, 3])
+
+
+async def late_and_gone(stage):
+    await whole_but_late(stage)
+    await stage.two.close_page(REF, 1)
+
+
+async def finishing(stage):
+    await whole(stage)
+    await stage.one.close_page(REF, 1)
+    await stage.one.claim_finish("j")
+
+
+async def completed(stage):
+    await finishing(stage)
+    await stage.one.complete("j", b"{}", 60)
+
+
+async def resumed(stage):
+    await completed(stage)
+    stage.client.resume("j")
+
+
+async def cancelling(stage):
+    await claimed(stage)
+    stage.client.cancel("j")
+
+
+async def cancelling_and_idle(stage):
+    """Its last page was closed by a script that did not see all lanes planned."""
+    await cancelling(stage)
+    stage.redis.delete(stage.one.keys.page(REF), stage.one.keys.pages("j"))
+
+
+async def last_but_one(stage):
+    await more_to_come(stage)
+    for position in range(3):
+        await claim(stage.one, position)
+    await record(stage.one, [0, 1])
+
+
+async def told_to_plan(stage):
+    await last_but_one(stage)
+    await record(stage.one, [2])
+
+
+async def gathered_by_nobody(stage):
+    await claimed(stage, positions=range(4))
+    await claim(stage.two, 3)  # a copy, which its chord does not count
+    await record(stage.one, range(3))
+
+
+async def stands_still(stage):
+    await page_open(stage)
+    await stage.one.find_lost(REF, 1, queue_empty=True)
+
+
+async def all_overdue(stage):
+    await page_open(stage)
+    stage.clock.ms += 60_000
+
+
+async def disowned(stage):
+    await claimed(stage)
+    await stage.one.disown(REF, {0: fence_of()})
+
+
+# -------------------------------------------------------------------------------------------------------------- verbs
+def fence_of(claims=1):
+    return EPOCH + claims
+
+
+def record(ledger, positions, claims=1):
+    counters = {"calls": 1, "tokens_in": 7, "timeouts": 1}
+    return ledger.record(REF, counters, [Result(p, fence_of(claims), b'{"x":1}', True) for p in positions])
+
+
+def defer(ledger, position, claims=1, delay_ms=0, unpaid=0):
+    deferral = Deferral(position, fence_of(claims), 1, 0, unpaid)
+    return ledger.defer(REF, {"calls": 1, "retries": 1}, [deferral], [Due(Token(position), delay_ms)])
+
+
+async def overdue(stage):
+    return [member async for member in stage.two.overdue(stage.two.keys.watch, 30_000)]
+
+
+async def put_items(stage):
+    await stage.one.put_items("j", 0, [Item(id="a", text="b")])
+
+
+CASES = [
+    ("submit", nothing, submit),
+    ("submit", submitted, submit),
+    ("cancel", submitted, lambda s: s.client.cancel("j")),
+    ("cancel", due_now, lambda s: s.client.cancel("j")),
+    ("cancel", waiting, lambda s: s.client.cancel("j")),
+    ("cancel", completed, lambda s: s.client.cancel("j")),
+    ("resume", completed, lambda s: s.client.resume("j")),
+    ("resume", running, lambda s: s.client.resume("j")),
+    ("start", submitted, lambda s: s.one.start("j", 5)),
+    ("start", resumed, lambda s: s.one.start("j", 5, 1)),
+    ("start", resumed, lambda s: s.one.start("j", 5, 0)),
+    ("attended", running, lambda s: s.one.attended("j")),
+    ("claim_finish", finishing, lambda s: s.one.claim_finish("j")),
+    ("claim_finish", finishing, lambda s: s.two.claim_finish("j")),
+    ("complete", finishing, lambda s: s.one.complete("j", b"{}", 60)),
+    ("complete", completed, lambda s: s.two.complete("j", b"{}", 60)),
+    ("announced", completed, lambda s: s.one.announced("j")),
+    ("mourn", nothing, lambda s: s.one.mourn("j", FACTS, 60)),
+    ("mourn", submitted, lambda s: s.one.mourn("j", FACTS, 60)),
+    ("planned", told_to_plan, lambda s: s.one.planned("j", 0)),
+    ("put_items", resumed, put_items),
+    ("open_page", running, open_page),
+    ("open_page", more_to_come, lambda s: open_page(s, ref=REF._replace(page=1))),
+    ("open_page", page_open, lambda s: open_page(s, ref=REF._replace(page=2))),
+    ("published", page_open, lambda s: s.one.published(REF)),
+    ("look_soon", page_open, lambda s: s.one.look_soon()),
+    ("claim", page_open, lambda s: claim(s.one, 0)),
+    ("claim", claimed, lambda s: claim(s.one, 0)),
+    ("claim", claimed, lambda s: claim(s.two, 0)),
+    ("claim", claimed, lambda s: claim(s.two, 0, again_ms=16_000)),
+    ("claim", owner_dead, lambda s: claim(s.two, 0)),
+    ("claim", lambda s: owner_dead(s, spend="at_most_once"), lambda s: claim(s.two, 0)),
+    ("claim", disowned, lambda s: claim(s.one, 0)),
+    ("claim", waiting, lambda s: claim(s.one, 0)),
+    ("claim", due_now, lambda s: claim(s.two, 1)),
+    ("claim", cancelling, lambda s: claim(s.two, 1)),
+    ("claim", heir_done, lambda s: claim(s.two, 0)),
+    ("claim", late_and_gone, lambda s: claim(s.two, 0)),
+    ("assign", page_open, lambda s: s.one.assign(REF, {Token(0): "p", Token(1): "q"})),
+    ("record", claimed, lambda s: record(s.one, [0])),
+    ("record", owner_dead_and_heir, lambda s: record(s.one, [0])),
+    ("record", owner_dead_and_heir, lambda s: record(s.two, [0], claims=2)),
+    ("record", heir_done, lambda s: record(s.one, [0])),
+    ("record", heir_done, lambda s: record(s.two, [0], claims=2)),
+    ("record", late_and_gone, lambda s: record(s.one, [0])),
+    ("record", late_and_gone, lambda s: record(s.two, [0], claims=2)),
+    ("record", page_open, lambda s: record(s.one, [0], claims=-5)),
+    ("record", page_open, lambda s: record(s.one, [0])),
+    ("record", last_but_one, lambda s: record(s.one, [2])),
+    ("record", gathered_by_nobody, lambda s: record(s.one, [3])),
+    ("record", disowned, lambda s: record(s.one, [0])),
+    ("record", waiting, lambda s: record(s.one, [0])),
+    ("defer", claimed, lambda s: defer(s.one, 0)),
+    ("defer", claimed, lambda s: defer(s.one, 0, delay_ms=5000, unpaid=1)),
+    ("defer", owner_dead_and_heir, lambda s: defer(s.one, 0)),
+    ("defer", heir_done, lambda s: defer(s.one, 0)),
+    ("defer", late_and_gone, lambda s: defer(s.one, 0)),
+    ("defer", page_open, lambda s: defer(s.one, 0)),
+    ("defer", page_open, lambda s: defer(s.one, 0, claims=-5)),
+    ("defer", waiting, lambda s: defer(s.one, 0, unpaid=1)),
+    ("take_due", due_now, lambda s: s.one.take_due()),
+    ("take_page", whole, lambda s: s.one.take_page(REF)),
+    ("take_page", page_open, lambda s: s.one.take_page(REF)),
+    ("close_page", whole, lambda s: s.one.close_page(REF, 1)),
+    ("close_page", whole_but_late, lambda s: s.one.close_page(REF, 1)),
+    ("close_page", more_to_come, lambda s: s.one.close_page(REF, 1)),
+    ("find_lost", page_open, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
+    ("find_lost", stands_still, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
+    ("find_lost", whole, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
+    ("disown", claimed, lambda s: s.one.disown(REF, {0: fence_of(), 1: fence_of()})),
+    ("ripe", cancelling, lambda s: s.one.ripe("j")),
+    ("ripe", cancelling_and_idle, lambda s: s.one.ripe("j")),
+    ("ripe", completed, lambda s: s.one.ripe("j")),
+    ("lead", nothing, lambda s: s.one.lead(60_000)),
+    ("led", nothing, lambda s: s.one.led(60_000)),
+    ("overdue", all_overdue, overdue),
+]
+READS = {
+    "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "items", "item_count",
+    "pool_rate", "held", "open_pages", "unannounced", "keys", "is_lost", "awaits_start", "status", "jobs", "open_calls",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "before", "act"), CASES, ids=[f"{n}-{verb}" for n, (verb, *_) in enumerate(CASES)])
+async def test_a_verb_whose_answers_are_lost(redis_url, monkeypatch, verb, before, act):
+    found = []
+    for repeats in (0, 1, 3):
+        numbers = itertools.count()
+        monkeypatch.setattr(secrets, "token_hex", lambda n, numbers=numbers: f"{next(numbers):0{2 * n}x}")
+        stage = Stage(redis_url)
+        stage.redis.flushdb()
+        stage = Stage(redis_url)
+        await before(stage)
+        untouched = stage.dump()
+        stage.from_now_on(lambda repeats=repeats: repeats)
+        answer = act(stage)
+        answer = await answer if hasattr(answer, "__await__") else answer
+        if isinstance(answer, Recorded):
+            answer = replace(answer, news=True)  # of this very command
+        found.append((answer, stage.dump(), untouched))
+        await stage.close()
+    once, *again = found
+    for more in again:
+        assert more[2] == once[2], "the states before are the same"
+        assert more[0] == once[0]
+        assert more[1] == once[1]
+
+
+def test_every_verb_is_a_case():
+    """One that is new has to say what happens when its answer is lost."""
+    verbs = {name for cls in (Ledger, LedgerClient) for name in vars(cls) if not name.startswith("_")}
+    assert verbs - READS == {verb for verb, *_ in CASES}
+    scripts = {path.stem for path in Path(app.ledger.__file__).parent.glob("*.lua")}
+    included = {"unit", "told", "planning"}
+    assert scripts - included - {"held"} <= {verb for verb, *_ in CASES}
+
+
+async def test_the_states_before_are_what_they_say(redis_url):
+    """A case that meets nothing of what it is about would show nothing."""
+    for before, states in (
+        (cancelling_and_idle, JobState.CANCELLING), (resumed, JobState.SUBMITTED), (late_and_gone, JobState.FINISHING),
+    ):  # fmt: skip
+        stage = Stage(redis_url)
+        stage.redis.flushdb()
+        stage = Stage(redis_url)
+        await before(stage)
+        assert stage.client.status("j").state is states
+        await stage.close()
