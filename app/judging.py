@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from app import logs
 from app.calls import ALL_DIMENSIONS, NO_ANSWER, Call, answered, refused
+from app.claiming import Claimer
 from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
 from app.domain.job import Deployment, Item
@@ -27,7 +28,6 @@ from app.domain.prompt import Prompt, batch_prompt, single_prompt
 from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
 from app.job_cache import JobCache
-from app.ledger.client import JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import UNCLAIMED_MS, Ledger
 from app.ledger.records import Claim, Deferral, Due, JobRecord, Recorded, Token, Written
@@ -45,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
-UNCLAIM_MAX_S = 2.0
-"""A worker that stops waits so long for a claim that is under way."""
 SILENT_MS = 16_000
 """By then an owner that has died is silent, and its work may be claimed."""
 
@@ -79,6 +77,7 @@ class Judge:
         spool: Spool,
     ) -> None:
         self.recorder = Recorder(ledger, spool)
+        self._claims = Claimer(ledger, self.recorder)
         self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)), epoch)
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s, self._nonce_key = policy, call_timeout_s, nonce_key
@@ -119,11 +118,11 @@ class Judge:
     ) -> Outcome:  # fmt: skip
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
-        state, item, claims = await self._claim(ref, token, positions, unit.item)
+        state, item, claims = await self._claims.claim(ref, token, positions, unit.item)
         if bury is not None and claims and all(c.verdict is Claimed.OWNED for c in claims):
             # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
             await patiently(bury)
-            state, item, claims = await self._claim(ref, token, positions, unit.item, again_ms=SILENT_MS)
+            state, item, claims = await self._claims.claim(ref, token, positions, unit.item, again_ms=SILENT_MS)
         if state is None or item is None:
             return Outcome(counts=True)
         run = [c for c in claims if c.verdict is Claimed.RUN]
@@ -151,32 +150,6 @@ class Judge:
             logger.exception("job %s, unit %s.%s.%s", ref.job, ref.lane, ref.page, token)
             made = {"calls": int(call.latency_s > 0.0)}
             return await self._failed(call, ProviderFailure(FailureKind.INTERNAL, repr(error)), 0.0, made)
-
-    async def _claim(
-        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, again_ms: int | None = None
-    ) -> tuple[JobState | None, Item | None, list[Claim]]:
-        attempt = self._ledger.attempt()
-        claiming = asyncio.ensure_future(
-            patiently(lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms))
-        )
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._unclaim(ref, token, claiming))
-            raise
-
-    async def _unclaim(
-        self, ref: PageRef, token: Token, claiming: asyncio.Future[tuple[JobState | None, Item | None, list[Claim]]]
-    ) -> None:
-        """The worker stops, and the claim may be obeyed yet: others must not take it for a call that was paid."""
-        if not (await asyncio.wait({claiming}, timeout=UNCLAIM_MAX_S))[0] or claiming.exception() is not None:
-            claiming.cancel()
-            return
-        _, _, claims = claiming.result()
-        mine = [c for c in claims if c.verdict is Claimed.RUN]
-        deferrals = [Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1) for c in mine]
-        if deferrals:
-            await self.recorder.defer(ref, {}, deferrals, [Due(token, 0)])
 
     # ------------------------------------------------------------------ the call
     async def _call(self, call: Call, lease: Lease | None) -> Outcome:
@@ -396,9 +369,7 @@ def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
     if call.token.batch:
         return batch_prompt(call.agent, call.dimensions, call.item, nonce, fixed_nonce=fixed)
     structured = provider.structured_output
-    return single_prompt(
-        call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed
-    )
+    return single_prompt(call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed)
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

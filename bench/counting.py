@@ -41,6 +41,7 @@ from bench.pipeline import Machine
 from tests.e2e.cluster import ROOT, a_job, until
 from workers.admitted import HEADER, QUEUE_PREFIX, Admitted, Lease
 from workers.nodes import Node, Registry
+from workers.result_backend import CHORD_PART
 from workers.store.connection import connect_async
 from workers.store.scripts import script_text
 
@@ -52,7 +53,7 @@ IDLE_S = 2.0
 POOL = "wide"
 OURS = ("app", "workers", "config")
 CELERYS = {
-    "chord part": celery.backends.redis.CHORD_PART_RETURN_LUA,
+    "chord part": CHORD_PART,
     "chord claim": celery.backends.redis.CHORD_CLAIM_EXTEND_LUA,
     "chord cleanup": celery.backends.redis.CHORD_CLEANUP_LUA,
 }

@@ -53,9 +53,7 @@ async def measure(provider: LocalProvider) -> list[tuple[str, Sequence[int]]]:
 async def main() -> None:
     spec = PoolSpec("local", "local", "openai", MODEL)
     with tempfile.TemporaryDirectory() as folder:
-        provider = LocalProvider(
-            folder, lambda url: build_provider(spec, Settings.from_env({}), {}, base_url=url)
-        )
+        provider = LocalProvider(folder, lambda url: build_provider(spec, Settings.from_env({}), {}, base_url=url))
         try:
             for what, counts in await measure(provider):
                 print(f"{what}: {statistics.median(counts):.0f} tokens more ({min(counts)} to {max(counts)})")

@@ -7,7 +7,9 @@ Here the messages are looked at before kombu reads them.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,9 +18,11 @@ from redis.exceptions import RedisError
 from workers.fast_json import loads
 from workers.store.connection import StoreClient
 from workers.store.keys import Keys
+from workers.store.scripts import script_text
 
 logger = logging.getLogger(__name__)
 
+HERE = Path(__file__).parent / "store"
 KEPT = 1000
 MAX_BYTES = 10_000
 """Of each message so much is kept."""
@@ -29,6 +33,7 @@ class Quarantine:
 
     def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
+        self._set_aside = client.register_script(script_text(HERE / "quarantine.lua"))
 
     def add(self, queue: str, reason: str, message: bytes | str) -> None:
         """Set one aside. Its content is kept in the store alone, for it may be anything."""
@@ -36,12 +41,10 @@ class Quarantine:
         text = text.encode("utf-8", "backslashreplace")[:MAX_BYTES].decode("utf-8", "ignore")
         logger.error("a message in %s was set aside: %s", queue, reason,
                      extra={"event": "quarantined", "queue": queue, "reason": reason})  # fmt: skip
+        entry = {"queue": queue, "reason": reason, "message": text, "id": secrets.token_hex(8)}
         try:
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.hincrby(self._keys.refused_messages, reason, 1)
-            pipe.lpush(self._keys.quarantine, orjson.dumps({"queue": queue, "reason": reason, "message": text}))
-            pipe.ltrim(self._keys.quarantine, 0, KEPT - 1)
-            pipe.execute()
+            keys = [self._keys.refused_messages, self._keys.quarantine]
+            self._set_aside(keys=keys, args=[reason, orjson.dumps(entry), KEPT])
         except (RedisError, OSError) as error:
             logger.error("it could not be kept: %s", error)
 

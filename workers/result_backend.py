@@ -10,8 +10,9 @@ greenlet waits, so that the loop never waits for a socket; called anywhere else,
 
 Commands of greenlets that wait at the same time share a round trip: a thousand tasks that end together send some
 dozens of pipelines instead of thousands of commands. A command is sent again when its connection breaks, for a few
-seconds; storing and joining may be repeated without harm, as Celery's redeliveries require anyway. The pair
-SET and PUBLISH of a result is sent in this order but not wrapped in MULTI.
+seconds; storing and joining may be repeated without harm, as Celery's redeliveries require anyway: a chord's member
+counts once, is added once, and the one that completes the chord is told so again. The pair SET and PUBLISH of a result
+is sent in this order but not wrapped in MULTI.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import redis.asyncio
 import redis.client
+from celery.backends.redis import CHORD_PART_RETURN_LUA
 from celery.backends.redis import RedisBackend as CeleryRedisBackend
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
@@ -30,10 +33,18 @@ from redis.backoff import ExponentialBackoff
 from workers.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
 from workers.store.batches import Batches
 from workers.store.connection import DEMOTED, leave_demoted, tell_of_closed
+from workers.store.scripts import script_text
 from workers.store.sentinel import SentinelAddress, async_master_pool, master_pool
 
 RETRIES = 8
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 1.0
+
+CHORD_PART = CHORD_PART_RETURN_LUA.replace(
+    "if redis.call('SET', ckey, claim_token,", "if done_marker == claim_token or redis.call('SET', ckey, claim_token,"
+)
+"""Celery's script, except that a repeat by the member which completed the chord is answered as the first time. Else,
+when that answer was lost, nobody would send the chord's body."""
+CHORD_MEMBER = Path(__file__).parent / "store" / "chord_member.lua"
 
 _SENTINEL_PARAMS = (
     "max_connections",
@@ -80,6 +91,18 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
 
     def _loop_pool(self, connection_class: type[Any] = redis.Connection, **params: Any) -> redis.asyncio.ConnectionPool:
         return redis.asyncio.ConnectionPool(_ASYNC_CONNECTIONS[connection_class], **params)
+
+    @functools.cached_property
+    def _chord_part_return_script(self) -> Any:
+        return self._blocking_client.register_script(CHORD_PART)
+
+    @functools.cached_property
+    def _chord_member_script(self) -> Any:
+        return self._blocking_client.register_script(script_text(CHORD_MEMBER))
+
+    def add_to_chord(self, group_id: str, result: Any) -> None:
+        keys = [self.get_key_for_group(group_id, end) for end in (".d", ".t")]
+        self._chord_member_script(keys=keys, args=[result.id, self.chord_expires or 0], client=self.client)
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:
         """A chord whose header holds groups is joined by Celery's result consumer, which subscribes and sleeps."""

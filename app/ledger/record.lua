@@ -35,11 +35,11 @@ for i, entry in ipairs(entries) do
   local verdict = 'stale'
   if brought[position] then verdict = 'again'
   elseif result then
-    verdict = recorder(result) == fence and 'new' or 'again'
+    verdict = is_of(result, claim_mark(page, fence)) and 'new' or 'again'
     news = verdict == 'again' and was_late(KEYS[2], 'late', position, fence) or news
   elseif is_held(page, u, fence, KEYS[3]) then
     verdict, new, scored, news = 'new', new + 1, scored + entry[4], true
-    results[2 * new - 1], results[2 * new] = 'r:' .. position, string.format('%d;', fence) .. entry[3]
+    results[2 * new - 1], results[2 * new] = 'r:' .. position, claim_mark(page, fence) .. entry[3]
     ended[new], brought[position] = 'u:' .. position, true
     note_late(KEYS[2], position, u, fence)
   elseif tells(KEYS[2], page, position, u, fence) then

@@ -17,6 +17,11 @@ local function read_page(key, entries)
   return page
 end
 
+-- The claim of a result: how r:<position> begins.
+local function claim_mark(page, fence) return string.format('%d;', fence - (page.opened_in or 0)) end
+
+local function is_of(result, mark) return string.sub(result, 1, #mark) == mark end
+
 -- Whether the unit, which has no result, is this claim's to end. One that an older copy of the store does not have is
 -- newer than the unit's, or than the epoch that the page was opened in.
 local function is_held(page, u, fence, epoch_key)

@@ -4,7 +4,8 @@
 -- claims = 'attempt,fence,verdict,ending;...', newest last: who asked, and what he was answered, so that one who asks
 -- again is answered the same. Ending: '' = has not told yet, d = deferred, s = refused as stale.
 --
--- A result is r:<position> = '<fence that brought it>;<result>', and then there is no u:<position>. Claims that had not
+-- A result is r:<position> = '<claim>;<result>', and then there is no u:<position>; the claim that brought it is its fence
+-- less the epoch that the page was opened in, or nothing if the result is from before a resumption. Claims that had not
 -- told their end by then are late: field `late` = ',<position>:<fence>,...' of the page, and of the job when the page is
 -- gone. What they bring yet was a paid call, and is counted once; what any other claim brings is a repeat.
 -- Holds: read_unit reads whatever write_unit writes, and what it cannot read it takes for a unit whose end is lost.
@@ -58,9 +59,6 @@ local function claim_of(u, field, value)
     if c[field] == value then return c end
   end
 end
-
--- The fence that brought a result.
-local function recorder(result) return tonumber(string.match(result, '^(%-?%d+);')) end
 
 -- Notes the claims of a unit that have not told their end, now that another one's result is there.
 local function note_late(page, position, u, fence)

@@ -96,7 +96,8 @@ class Desk:
     async def results(self, ref: PageRef) -> dict[int, dict[str, Any]]:
         """Position -> {"opinion", "error"?} of the units that have ended."""
         fields = await self.bench.asyncs.hgetall(self.bench.one.keys.page(ref))
-        return {int(name[2:]): orjson.loads(text) for name, text in fields.items() if name.startswith("r:")}
+        results = {int(name[2:]): text.partition(";")[2] for name, text in fields.items() if name.startswith("r:")}
+        return {position: orjson.loads(text) for position, text in results.items()}
 
     async def counters(self, job: str) -> dict[str, str]:
         found: dict[str, str] = await self.bench.asyncs.hgetall(self.bench.one.keys.job(job))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -319,3 +320,46 @@ async def test_one_backend_serves_several_loops(broker, backend):
     thread.start()
     await asyncio.to_thread(thread.join, DEADLINE_S)
     assert seen == [1]
+
+
+# ---------------------------------------------------------------------- commands whose answers are lost
+@pytest.fixture
+def repeated(backend):
+    """Every command of this backend outside greenlets is obeyed twice, and answered the second time."""
+    once = backend.client.execute_command
+
+    def twice(*args, **options):
+        once(*args, **options)
+        return once(*args, **options)
+
+    backend.client.execute_command = twice
+    return backend
+
+
+def a_member(group, number, body):
+    return SimpleNamespace(id=f"{group}.{number}", group=group, group_index=number, chord=body)
+
+
+def test_a_chord_whose_answers_are_lost_sends_its_body_once(repeated, monkeypatch):
+    sent, body = [], repeated.app.signature("body")
+    monkeypatch.setattr(repeated.app.amqp, "_retry_publish", lambda _, results: sent.append(results))
+    members = [a_member("lost-answers", n, body) for n in range(3)]
+    repeated.set_chord_size("lost-answers", 3)
+    for member in (members[0], *members):  # the first comes again, too
+        assert sent == []
+        repeated.on_chord_part_return(member, states.SUCCESS, member.id)
+    assert sent == [["lost-answers.0", "lost-answers.1", "lost-answers.2"]]
+    repeated.on_chord_part_return(members[1], states.SUCCESS, "again")
+    assert len(sent) == 1
+
+
+def test_a_member_is_added_to_a_chord_once(repeated, monkeypatch):
+    sent, body = [], repeated.app.signature("body")
+    monkeypatch.setattr(repeated.app.amqp, "_retry_publish", lambda _, results: sent.append(results))
+    repeated.set_chord_size("grown", 1)
+    for _ in range(2):  # its sender's message came twice
+        repeated.add_to_chord("grown", repeated.app.AsyncResult("grown.1"))
+    repeated.on_chord_part_return(a_member("grown", 0, body), states.SUCCESS, 0)
+    assert sent == []
+    repeated.on_chord_part_return(a_member("grown", 1, body), states.SUCCESS, 1)
+    assert len(sent) == 1
