@@ -10,9 +10,12 @@ Proved, over all files merged by time (several nodes, `.gz` too), is that
   "corrupt" (an answer came, and is told of) with the same job and unit, or the cancellation of its job.
 
 Leases are told apart by `lease` where lines have it; so a lease seen to end before it starts (two nodes' lines in one
-millisecond) counts as none, instead of opening a gap that hides another. At equal times, what one file tells keeps its
-order, and of different files the releases come first. A line "node_lost" gives back all leases of its `node`. Between
-machines, `--skew-s` says how far their clocks may lie apart: a call then counts only while it was certainly open.
+millisecond) counts as none, instead of opening a gap that hides another. At equal times, what one file tells keeps
+its order, and of different files the releases come first. A line "node_lost" gives back all leases of its `node`. A
+line "released" with a `reason` tells that others have ended the lease of its `node`, which is dead, or tells of it
+once more when it comes back: that counts for nothing then, and neither does the end of what nobody has told the
+beginning of. Between machines, `--skew-s` says how far their clocks may lie apart: a call then counts only while it
+was certainly open.
 
 Units are told apart by `job` and `unit`, or without these by agent, dimension and item. A line without a time takes
 that of the line before it. Lines that cannot be read are counted and named; they are no violation, but what they held
@@ -87,6 +90,7 @@ class Books:
         self._open: dict[str, tuple[Place, str]] = {}
         self._lost: dict[str, tuple[float, set[str]]] = {}
         self._early: dict[str, Event] = {}
+        self._ended: set[str] = set()
         self._nameless: list[Place] = []
         self._retried: dict[tuple[str, ...], tuple[Place, int | None]] = {}
 
@@ -156,7 +160,13 @@ class Books:
     def _released(self, event: Event) -> None:
         lease = event.fields.get("lease")
         _, leases = self._lost.get(str(event.fields.get("node")), (0.0, set()))
-        if lease in leases:
+        if lease is not None and event.fields.get("reason"):
+            if self._open.pop(str(lease), None) is not None or lease in leases:
+                self._ended.add(str(lease))
+            leases.discard(str(lease))
+        elif lease in self._ended:
+            self._ended.discard(str(lease))
+        elif lease in leases:
             leases.discard(str(lease))
         elif lease is not None:
             if self._open.pop(str(lease), None) is None:

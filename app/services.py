@@ -152,7 +152,8 @@ class Services:
 
     def _limit(self) -> int:
         """The smallest limit of all living workers binds."""
-        limits = {node.limit for node in self._app.registry.alive()} | {self._settings.max_concurrent_llm_calls}
+        heard = {node.limit for node, heard in self._app.registry.known() if heard}
+        limits = heard | {self._settings.max_concurrent_llm_calls}
         if len(limits) > 1:
             logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
         return min(limits)

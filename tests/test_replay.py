@@ -153,6 +153,26 @@ def test_a_lost_node_may_have_worked_until_it_was_found_dead(tmp_path: Path) -> 
     assert not judge(tmp_path, [*dead, event("released", 10, lease="c", node="w0")], [found]).proved
 
 
+def ended(lease: str, seconds: float, node: str = "w0", reason: str = "expired") -> Line:
+    """As somebody else's log tells of it."""
+    return {"event": "released", "ts": at(seconds), "lease": lease, "node": node, "reason": reason}
+
+
+def test_what_others_end_has_ended(tmp_path: Path) -> None:
+    """The holder is dead, silent, or tells of it when it comes back; one was killed before it told of a grant."""
+    mute = [event("acquired", i, lease=f"d{i}", node="w0") for i in range(2)]
+    others = [ended("d0", 10), ended("d1", 10), *call("x", 11, 12, node="w1"), *call("y", 11, 12, node="w1")]
+    assert judge(tmp_path, mute, others).proved
+    assert judge(tmp_path, [*mute, event("released", 20, lease="d0", node="w0")], others).proved
+    assert judge(tmp_path, mute, [*others, ended("untold", 13)]).proved
+    lost = {"event": "node_lost", "ts": at(10.02), "node": "w0"}
+    assert judge(tmp_path, mute, [*others, lost]).proved
+    assert judge(tmp_path, mute, [lost, *others]).proved
+    assert not judge(tmp_path, mute, [ended("d0", 10)]).proved
+    twice = [event("released", 20 + i, lease="d0", node="w0") for i in range(2)]
+    assert not judge(tmp_path, [*mute, *twice], others).proved
+
+
 def test_two_nodes_in_one_millisecond_are_given_the_benefit_of_the_order(tmp_path: Path) -> None:
     assert judge(tmp_path, call("a", 1, 2), call("b", 0, 1), limit=1).proved
     assert judge(tmp_path, call("b", 0, 1), call("a", 1, 2), limit=1).proved

@@ -26,6 +26,7 @@ from workers.processes import Fate, Process
 from workers.store.connection import StoreClient, connect
 from workers.store.epoch import Epoch
 from workers.store.keys import Keys
+from workers.store.leases import tell_ended
 from workers.store.scripts import script_text
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,11 @@ _TICK = Path(__file__).parent / "store" / "tick.lua"
 _BURY = Path(__file__).parent / "store" / "bury.lua"
 
 BEACON_S = 15.0
+"""Silence, by the lease clock."""
 BEACON_EVERY_S = 1.0
+BEACON_KEPT_S = 7200.0
+"""A beacon that nobody ends, since no node lives, ends by itself so much later: by the server's clock, which may be put
+ahead by nearly as much without silencing anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +105,16 @@ class Registry:
         nobody calls, and compare epochs."""
         k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
         width = orjson.dumps(status) if status is not None else b"{}"
-        _, number, told, server = self._tick(
-            keys=[k.clock, k.epoch, k.nodes, k.node(node.id), k.leases, k.holders, k.open],
-            args=["", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000), k.freed],
-        )
+        _, number, told, server, over = self._tick(
+            keys=[
+                k.clock, k.epoch, k.nodes, k.node(node.id), k.leases, k.holders, k.open, k.nodes_heard, k.nodes_silent,
+            ],
+            args=[
+                "", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000), k.freed,
+                k.node(""), int(BEACON_KEPT_S * 1000),
+            ],
+        )  # fmt: skip
+        tell_ended(over, "expired")
         self._epoch.learn(node.id, number, told)
         self._epoch.server = server
 
@@ -116,7 +127,14 @@ class Registry:
         return sorted(((n, beacon is not None) for n, beacon in zip(nodes, heard, strict=True)), key=lambda x: x[0].id)
 
     def alive(self) -> list[Node]:
-        return [node for node, heard in self.known() if heard]
+        """For people: nodes heard in the last `BEACON_S` by the server's own clock. Where no node lives there is nobody
+        to notice the silence of the others."""
+        known = [node for node, heard in self.known() if heard]
+        pipe = self._redis.pipeline(transaction=False)
+        for node in known:
+            pipe.pttl(self._keys.node(node.id))
+        oldest_ms = (BEACON_KEPT_S - BEACON_S) * 1000
+        return [node for node, left_ms in zip(known, pipe.execute(), strict=True) if left_ms >= oldest_ms]
 
     def statuses(self) -> list[tuple[Node, RulesStatus]]:
         """The widths of the living nodes that tell theirs."""
@@ -132,11 +150,11 @@ class Registry:
         """End the beacon of a node that is proven dead: from now on its work may be claimed."""
         self._redis.delete(self._keys.node(node.id))
 
-    def bury(self, node: Node) -> int:
+    def bury(self, node: Node, reason: str = "node_lost") -> int:
         """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
         k = self._keys
-        keys = [k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch]
-        return int(self._bury(keys=keys, args=[node.id, k.freed]))
+        keys = [k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent]
+        return tell_ended(self._bury(keys=keys, args=[node.id, k.freed]), reason)
 
     def forget(self, node: Node) -> None:
         """Forget a silent node whose work is taken over; its leases run until their deadlines."""
@@ -174,6 +192,6 @@ class Beacon:
                 break
         self._epoch.forget(self._node.id)
         try:
-            registry.bury(self._node)
+            registry.bury(self._node, "node_left")
         except (RedisError, OSError) as error:
             logger.warning("node %s leaves without a word: %s", self._node.id, error)

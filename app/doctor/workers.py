@@ -13,9 +13,9 @@ from workers.admitted import QUEUE_PREFIX
 
 
 def workers(dicast: Dicast) -> Iterator[Finding]:
-    known = dicast.registry.known()
-    alive = [node for node, heard in known if heard]
-    for node, heard in known:
+    alive = dicast.registry.alive()
+    for node, _ in dicast.registry.known():
+        heard = node in alive
         facts = f"{node.name} (pid {node.pid} on {node.host})"
         if heard and node.stuck:
             yield Finding(Severity.ERROR, "worker", f"{facts} does not take the work in {node.stuck}", "restart it")
@@ -46,7 +46,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         )
     leader = dicast.store.get(dicast.keys.beat)
     if leader:
-        yield Finding(Severity.OK, "beat", f"ticks, last at {leader}")
+        yield Finding(Severity.OK, "beat", f"ticks, last at {leader.split('|')[0]}")
     else:
         yield Finding(
             Severity.WARNING, "beat", "no tick for some seconds: lost work is not found again",

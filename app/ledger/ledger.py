@@ -54,7 +54,7 @@ class Ledger:
         self._assigned, self._beacons = keys.assigned, keys.node("")
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe",
+            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe", "lead",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
         self._name, self._numbers = secrets.token_urlsafe(4), itertools.count(1)
@@ -398,14 +398,15 @@ class Ledger:
 
     async def lead(self, for_ms: int) -> bool:
         """Whether no beat has ticked for `for_ms`; then this node leads until as much later."""
-        mine = f"{self._node} {self.attempt()}"
-        if await self._redis.set(self.keys.base.beat, mine, nx=True, px=for_ms):
-            return True
-        return bool(await self._redis.get(self.keys.base.beat) == mine)  # set by this very command, and answered twice
+        return await self._lead(for_ms, ticked=False)
 
     async def led(self, for_ms: int) -> None:
         """A tick was taken: nobody else needs to lead."""
-        await self._redis.set(self.keys.base.beat, self._node, px=for_ms)
+        await self._lead(for_ms, ticked=True)
+
+    async def _lead(self, for_ms: int, *, ticked: bool) -> bool:
+        keys = [self.keys.base.beat, self.keys.base.clock]
+        return bool(await self._scripts["lead"](keys=keys, args=["", f"{self._node} {self.attempt()}", for_ms, int(ticked)]))
 
     async def overdue(self, zset: str, again_ms: int, most: int = 100) -> AsyncIterator[str]:
         """Members of `watch` or `unfinished` whose time is over; each is looked after again `again_ms` later."""

@@ -203,7 +203,8 @@ class Node:
                 world.client.hdel(world.keys.nodes, name)
             else:
                 k = world.keys
-                self._bury(keys=[k.leases, k.holders, k.open, k.nodes, k.node(name)], args=[name, k.freed])
+                keys = [k.leases, k.holders, k.open, k.nodes, k.node(name), k.epoch, k.nodes_heard, k.nodes_silent]
+                self._bury(keys=keys, args=[name, k.freed])
         return restored
 
     @staticmethod

@@ -38,15 +38,6 @@ class Wire:
         command = getattr(self._world.client, name)
         return lambda *args, **options: self.trip(lambda: command(*args, **options))
 
-    def set(self, key: str, value: str, *, px: int, nx: bool = False) -> Awaitable[Any]:
-        def act() -> Any:
-            done = self._world.client.set(key, value, nx=nx)
-            if done:
-                self._world.expiries[key] = self._world.now + px / 1000
-            return done
-
-        return self.trip(act)
-
     def hget(self, key: str, field_: str) -> Awaitable[Any]:
         if key == self._world.keys.clock:
             return self.trip(lambda: self._world.now_ms)

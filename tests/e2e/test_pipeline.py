@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import datetime
 
 import pytest
@@ -191,6 +192,10 @@ def test_kill_minus_nine_loses_nothing(cluster):
     assert stats["max_open"] <= 20
     assert stats["calls"] - 60 <= 20  # at most what was open at the kill
     assert report["possible_double_charges"] >= stats["calls"] - 60
+    held = Counter()
+    for line in c.logs():
+        held[line.get("lease")] += {"acquired": 1, "released": -1}.get(line["event"], 0)
+    assert not [lease for lease, left in held.items() if left > 0], "every lease's end is told, whoever ends it"
 
 
 def test_a_worker_that_joins_after_the_only_one_died_goes_on_at_once(cluster):

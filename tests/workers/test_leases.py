@@ -193,6 +193,25 @@ async def test_bury_frees_the_leases_of_one_node_only(client, store, redis_url):
     await check_books(client)
 
 
+async def test_whoever_ends_anothers_lease_tells_of_it(client, store, redis_url, caplog):
+    """Bury, tick and the next who asks: one line for each lease, so that a count of acquired and released balances."""
+    caplog.set_level("INFO")
+    await limit(client, j=9)
+    dead, other = Node.here("w1@h", limit=4, slots=4), Node.here("w2@h", limit=4, slots=4)
+    registry = Registry(connect(redis_url), KEYS)
+    await Asker(store, node=dead.id)("a", "b")
+    await Asker(store, node=other.id)("c")
+    registry.bury(dead)
+    registry.announce(other)  # by the real clock "c" is over since long
+    late = Asker(store, node=other.id)
+    await late("d")
+    late.now_ms += TTL_MS
+    await late("e")
+    told = [(r.lease, r.pool, r.job, r.node, r.reason) for r in caplog.records if getattr(r, "event", "") == "released"]
+    assert sorted(told[:2]) == [(lease, "p", "j", dead.id, "node_lost") for lease in ("a", "b")]
+    assert told[2:] == [(lease, "p", "j", other.id, "expired") for lease in ("c", "d")]
+
+
 async def test_many_askers_against_one_cap_get_exactly_the_cap(client, redis_url):
     """40 clients with connections of their own ask at once: 17 leases are granted, whoever gets them."""
     clients = [redis.asyncio.Redis.from_url(redis_url, decode_responses=True) for _ in range(40)]

@@ -7,7 +7,8 @@
 --       oldest first  8 most entries of the event stream  9 ms between decisions
 --       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
---        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node}
+--        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node,
+--        {lease that is over, its holder, ...}}
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- While the slots of all pools together are short, a pool with its share of them or more leaves the next to one with
 -- less: whoever gives a lease back asks in the same step, and would otherwise keep what it has for ever.
@@ -39,7 +40,7 @@ local was_full = tonumber(redis.call('HGET', KEYS[4], 'all') or 0) >= cap
 local books = {leases = KEYS[2], holders = KEYS[3], open = KEYS[4]}
 local given_back, trouble = give_back(params, state, books, cjson.decode(ARGV[6]), events, counters, now)
 local expired = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now_ms, 'LIMIT', 0, 1000)
-local _, freed = release(KEYS[2], KEYS[3], KEYS[4], expired)
+local over, freed = release(KEYS[2], KEYS[3], KEYS[4], expired)
 freed = freed + given_back
 
 if given_back > 0 then
@@ -181,4 +182,4 @@ for _, standing in pairs(state.projects) do
   if standing.open > 0 or (params and now <= standing.asked_at + params.demand_ttl_s) then present = present + 1 end
 end
 return {open_pool, open_all, retry_after, first_reason, ask and 1 or 0, limit, present, verdicts, reasons, waits,
-        epoch, told}
+        epoch, told, told_of(over)}

@@ -103,6 +103,16 @@ class Keys:
         """hash node id -> its facts, until it is buried"""
         return self.at("nodes")
 
+    @property
+    def nodes_heard(self) -> str:
+        """zset node id -> lease-clock ms when it was heard last, of those with a beacon"""
+        return self.at("nodes_heard")
+
+    @property
+    def nodes_silent(self) -> str:
+        """zset node id -> lease-clock ms when its silence was noticed"""
+        return self.at("nodes_silent")
+
     def node(self, node: str) -> str:
         """a node's beacon: exists while it can be heard; the id stands as it is, for scripts append it to `node("")`"""
         return f"{self.at('node')}:{node}"
@@ -128,5 +138,5 @@ class Keys:
 
     @property
     def beat(self) -> str:
-        """string, exists while some beat or worker leads the housekeeping"""
+        """string 'node|lease-clock ms': who leads the housekeeping, and until when"""
         return self.at("beat")

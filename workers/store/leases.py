@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,6 +16,8 @@ from workers.store.connection import AsyncStoreClient
 from workers.store.epoch import Epoch
 from workers.store.keys import Keys, encode
 from workers.store.scripts import freeing, script_text
+
+logger = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 
@@ -48,6 +51,19 @@ class Returned(NamedTuple):
 
     lease: str
     outcome: Outcome | None = None
+
+
+def tell_ended(flat: Sequence[str], reason: str) -> int:
+    """Log leases that others than their holders have ended (`{id, holder, ...}`), as the holders would have, and return
+    how many: whoever counts open calls from logs finds the end of each, though its holder is dead or mute."""
+    ended = dict(zip(flat[::2], flat[1::2], strict=True))
+    for lease, holder in ended.items():
+        pool, job, _, node, *_ = holder.split("|")
+        logger.info(
+            "lease %s has ended without its holder", lease,
+            extra={"event": "released", "lease": lease, "pool": pool, "job": job, "node": node, "reason": reason},
+        )  # fmt: skip
+    return len(ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +125,9 @@ class LeaseStore:
                 EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
             ],
         )  # fmt: skip
-        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *each, number, told = reply
+        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *each, number, told, over = reply
         verdicts, reasons, waits_ms = each
+        tell_ended(over, "expired")
         self._epoch.learn(node, number, told)
         return Admission(
             verdicts=[Verdict(v) for v in verdicts],

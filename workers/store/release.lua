@@ -22,3 +22,10 @@ local function release(leases_key, holders_key, open_key, ids)
   end
   return found, freed
 end
+
+-- As a script replies: {id, holder, ...}
+local function told_of(found)
+  local flat = {}
+  for id, holder in pairs(found) do flat[#flat + 1] = id; flat[#flat + 1] = holder end
+  return flat
+end
