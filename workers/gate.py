@@ -37,12 +37,13 @@ CALLS_AHEAD = 5
 end in a fifth of a call's time, and their slots would stay empty while messages are fetched. Of a pool whose calls run
 elsewhere no more than one is held, for whoever has slots for it."""
 CROWD_MAX = 256
-"""Messages it takes besides these, where several projects use the pool: as many as belong to projects that fill more
-than their part of `HELD_MAX`, since others may stand behind them in the queue."""
+"""Messages it takes besides these, since others may stand behind them in the queue: as many as belong to jobs at their
+own limit, or, where several projects use the pool, to projects that fill more than their part of `HELD_MAX`."""
 BUNCH_MIN = 8
 ASKED_MIN = 4
 """Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
+JOB_LIMIT = "job_limit"
 FALLBACK_S = 1.0
 OVER_SHARE_EVERY_S = 60.0
 
@@ -106,6 +107,8 @@ class Gate:
         self._open_calls = 0
         self._leased = 0
         self._told: dict[str, float] = {}
+        self._at_limit: dict[str, float] = {}
+        """Jobs that wait here and were refused since they are at their own limit, and until when they step aside."""
 
     # ------------------------------------------------------------------ any thread
     def room(self) -> int:
@@ -124,12 +127,12 @@ class Gate:
         return room if room >= BUNCH_MIN or len(self.held) < BUNCH_MIN else 0
 
     def _crowd(self) -> int:
-        """Waiting messages beyond their projects' equal parts."""
-        if self._projects < 2:
-            return 0
-        part = HELD_MAX // self._projects
-        waiting = Counter(request.unit.project for request in list(self.held))
-        return min(CROWD_MAX, sum(max(0, n - part) for n in waiting.values()))
+        """Waiting messages of jobs at their own limit, and those beyond their projects' equal parts."""
+        aside, units = self._at_limit, [request.unit for request in list(self.held)]
+        waiting = Counter(unit.project for unit in units if unit.job not in aside)
+        part = HELD_MAX // self._projects if self._projects > 1 else len(units)
+        crowd = len(units) - waiting.total() + sum(max(0, n - part) for n in waiting.values())
+        return min(CROWD_MAX, crowd)
 
     def hold(self, request: AdmittedRequest) -> None:
         self.held.append(request)
@@ -151,6 +154,7 @@ class Gate:
         self._give_back.append(Returned(lease.id, lease.outcome))
         self.host.leased -= 1
         self._leased -= 1
+        self._at_limit = {job: until for job, until in self._at_limit.items() if job != lease.unit.job}
         self.host.config.width.record(lease.outcome)
         self._open_calls = max(0, self._open_calls - 1)
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
@@ -183,7 +187,8 @@ class Gate:
     async def _step(self) -> float:
         """Give back and ask once; returns the longest sensible wait until the next time, s."""
         room = max(0, self.host.free_slots() - self.host.asking)
-        asked = in_turns(list(self.held), min(room, self._batch))
+        held = list(self.held)
+        asked = in_turns(list(filter(self._takes_turns, held)) or held, min(room, self._batch))
         self.starved = bool(self.held) and not asked
         if not asked and not self._give_back:
             return FALLBACK_S
@@ -197,7 +202,21 @@ class Gate:
         if wait_ms >= 0:
             return min(FALLBACK_S, wait_ms / 1000)
         # More may wait than one batch asks for, or than there were slots for.
-        return 0.0 if asked and all(verdicts) and self.held and self.host.free_slots() > 0 else FALLBACK_S
+        granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._takes_turns(request)]
+        more = any(map(self._takes_turns, list(self.held)))
+        return 0.0 if granted and all(granted) and more and self.host.free_slots() > 0 else FALLBACK_S
+
+    def _takes_turns(self, request: AdmittedRequest) -> bool:
+        return request.unit.job not in self._at_limit
+
+    def _note_limits(self, asked: Sequence[AdmittedRequest], reasons: Sequence[str], now: float) -> None:
+        """Jobs at their own limit step aside for a while: nothing here tells when a call of theirs ends elsewhere."""
+        waiting = {request.unit.job for request in list(self.held)}
+        aside = {job: until for job, until in self._at_limit.items() if now < until and job in waiting}
+        for request, reason in zip(asked, reasons, strict=True):
+            if reason == JOB_LIMIT:
+                aside[request.unit.job] = now + FALLBACK_S
+        self._at_limit = aside
 
     def _want(self, unit: Admitted) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
@@ -228,6 +247,7 @@ class Gate:
             self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
         if answer.decide:
             self._decide()
+        self._note_limits(asked, answer.reasons, started)
         expires_at = started + lease_s
         for request, want, verdict, reason in zip(asked, wants, answer.verdicts, answer.reasons, strict=True):
             # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
@@ -277,11 +297,15 @@ class Gate:
 
 def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:
     """Up to `most` of the waiting requests: the oldest of each project first, then their second ones, and so on, so
-    that a project with a long queue stands in front of nobody."""
-    turns: dict[str, int] = defaultdict(int)
-    ranked = []
+    that a project with a long queue stands in front of nobody; and likewise of each job within its project."""
+    turns: Counter[tuple[str, str]] = Counter()
+    waiting: dict[str, list[tuple[int, int, AdmittedRequest]]] = defaultdict(list)
     for number, request in enumerate(held):
-        project = request.unit.project
-        ranked.append((turns[project], number, request))
-        turns[project] += 1
-    return [request for _, _, request in sorted(ranked, key=lambda r: r[:2])[:most]]
+        unit = request.unit
+        waiting[unit.project].append((turns[unit.project, unit.job], number, request))
+        turns[unit.project, unit.job] += 1
+    ranked = []
+    for requests in waiting.values():
+        requests.sort(key=lambda r: r[:2])
+        ranked += [(turn, number, request) for turn, (_, number, request) in enumerate(requests)]
+    return [request for *_, request in sorted(ranked, key=lambda r: r[:2])[:most]]

@@ -254,3 +254,18 @@ def test_a_polite_stop_hands_everything_back(cluster):
     check_whole(c, job_id, report, 30)
     assert report["scored"] == 30
     assert c.provider.stats()["calls"] == 30
+
+
+def test_a_job_at_its_own_limit_holds_up_no_other_of_its_project(cluster):
+    """Its messages fill the queue, and it may have one call open."""
+    c = cluster("--latency", "0.2", MAX_CONCURRENT_LLM_CALLS="8")
+    c.worker()
+    slow = c.submit(a_job(items=8, project="g"))
+    until(lambda: c.done(slow) >= 8, "the first job runs")
+    c.app.store.hset(c.app.keys.job_limits, slow, 1)
+    other = c.submit(a_job(items=4, project="g"))
+    before = c.done(slow)
+    c.report(other)
+    assert c.done(slow) - before < 60, "the other, of 120 units, has not waited for its turns"
+    c.app.store.hset(c.app.keys.job_limits, slow, 8)
+    assert c.report(slow)["scored"] == 240

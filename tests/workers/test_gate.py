@@ -162,3 +162,44 @@ async def test_a_gate_without_a_slot_asks_as_soon_as_there_is_one():
     assert poor._wake.is_set()
     await poor._step()
     assert not poor.starved
+
+
+def test_projects_and_their_jobs_take_turns():
+    held = [Request(project=p, job=j) for p, j in ("ga", "ga", "ga", "gb", "gb", "oc", "oc")]
+    turns = ["".join((r.unit.project, r.unit.job)) for r in gate.in_turns(held, 7)]
+    assert turns == ["ga", "oc", "gb", "oc", "ga", "gb", "ga"]
+    assert gate.in_turns(held, 4) == [held[0], held[5], held[3], held[6]]
+
+
+async def test_a_job_at_its_own_limit_stands_in_front_of_no_other():
+    """Two jobs of one project: the first has hundreds of messages in the queue and may have one call open."""
+    host = Host(slots=8)
+    door = Gate(host, "p")
+    queue = [Request(project="g", job="a") for _ in range(150)] + [Request(project="g", job="b") for _ in range(40)]
+
+    async def admit(*, wanted, **_):
+        open_of_a = sum(request.unit.job == "a" for request in host.started)
+        verdicts, reasons = [], []
+        for want in wanted:
+            refused = want.job == "a" and open_of_a + verdicts.count("a") >= 1
+            verdicts.append(Verdict.REFUSED if refused else Verdict.GRANTED)
+            reasons.append("job_limit" if refused else "")
+            open_of_a += want.job == "a" and not refused
+        n = len(wanted)
+        return Admission(verdicts, 0, 0, -1, "", False, 8, 1, reasons, [-1] * n)
+
+    host.admit = admit
+
+    async def step():
+        for _ in range(min(door.room(), len(queue))):
+            door.hold(queue.pop(0))
+        await door._step()
+        return "".join(sorted(request.unit.job for request in host.started))
+
+    for _ in range(40):
+        if await step() == "abbbbbbb":
+            break
+    else:
+        pytest.fail(f"{await step()} were started")
+    host.started.pop(0).lease.release()  # it may have another call, and has its turn at once
+    assert await step() == "abbbbbbb"
