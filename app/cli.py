@@ -24,7 +24,7 @@ cli = typer.Typer(
 )
 jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(jobs, name="jobs")
-governor = typer.Typer(help="See and set the pools' limits.", no_args_is_help=True, rich_markup_mode=None)
+governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
 
 
@@ -45,7 +45,12 @@ Interrupted = Annotated[
 ]
 
 
-Pool = Annotated[str, typer.Option("--pool", metavar="POOL", help="Which pool; '' is the default one.")]
+Pool = Annotated[
+    str | None,
+    typer.Option("--pool", metavar="POOL", help="Which pool; '' is the default one. Not needed where there is one."),
+]
+OnePool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="This one only; '' is the default one.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")]
 
 
 def main() -> None:
@@ -218,22 +223,30 @@ def export(
     export_job(context.obj, job_id, format, to)
 
 
+@governor.callback(invoke_without_command=True)
+def governor_alone(context: typer.Context, json: AsJson = False, watch: Watch = False) -> None:
+    """See and set the pools' limits. Without a command: `show`."""
+    if context.invoked_subcommand is None:
+        governor_show(context, json=json, watch=watch)
+    elif json or watch:
+        raise typer.BadParameter(f"give the option to the command: dicast governor {context.invoked_subcommand} ...")
+
+
 @governor.command("show")
-def governor_show(
-    context: typer.Context,
-    json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")] = False,
-) -> None:
-    """Show every pool's limit and why it is so, who waits, what was refused, and what needs attention."""
+def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = False, watch: Watch = False) -> None:
+    """Show every pool's limit and why it is so, who waits, what was refused, and what needs attention.
+
+    Busy pools first, idle ones a line each; with --pool, all that is known of one.
+    """
     from app.terminal.governor import show
 
-    show(context.obj, json=json, watch=watch)
+    show(context.obj, pool, json=json, watch=watch)
 
 
 @governor.command("set", no_args_is_help=True)
 def governor_set(
     context: typer.Context,
-    pool: Pool,
+    pool: Pool = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Open calls: to begin with, or always.")] = None,
     adaptive: Annotated[
         bool | None, typer.Option("--adaptive/--fixed", help="Whether the limit moves by itself.")
@@ -280,7 +293,7 @@ def governor_set(
 @governor.command("unset", no_args_is_help=True)
 def governor_unset(
     context: typer.Context,
-    pool: Pool,
+    pool: Pool = None,
     wishes: Annotated[list[str] | None, typer.Argument(metavar="WISH", help="limit, ceiling, rpm, ...")] = None,
     every: Annotated[bool, typer.Option("--all", help="All wishes of the pool.")] = False,
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.nodes import Node, Registry
+from workers.open_leases import OpenLease, open_leases
 from workers.policy.rules import RulesStatus
 from workers.pool_state import PoolState, PoolStates
 from workers.store.connection import connect, connect_async
@@ -19,14 +20,16 @@ class Shared:
 
     pools: Sequence[PoolState]
     nodes: Sequence[tuple[Node, RulesStatus]]
+    leases: Sequence[OpenLease] = ()
 
 
 def look(store_url: str, keys: Keys) -> Shared:
     """Read it from the store, in a thread that has no event loop. Raises redis errors."""
 
-    async def pools() -> Sequence[PoolState]:
+    async def pools() -> tuple[Sequence[PoolState], Sequence[OpenLease]]:
         async with connect_async(store_url) as client:
-            return await PoolStates(client, keys).all()
+            return await PoolStates(client, keys).all(), await open_leases(client, keys)
 
     with connect(store_url) as client:
-        return Shared(asyncio.run(pools()), Registry(client, keys).statuses())
+        states, leases = asyncio.run(pools())
+        return Shared(states, Registry(client, keys).statuses(), leases)

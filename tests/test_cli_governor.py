@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
+import pty
+import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +22,7 @@ import redis
 
 from app.celery import create_app
 from tests.command import Dicast, refused
+from workers.governor import Governor
 from workers.nodes import Node
 from workers.policy.admission import Outcome
 from workers.policy.rules import RulesStatus
@@ -27,7 +35,7 @@ def wishes_of(environ: dict[str, str]) -> dict[str, Any]:
         return {pool: json.loads(wish) for pool, wish in client.hgetall("{dicast}:wishes").items()}
 
 
-def traffic(environ: dict[str, str]) -> None:
+def traffic(environ: dict[str, str], pool: str = "sim", *, decided: bool = False) -> None:
     """One call refused by the provider, one open, one that waits."""
 
     async def call() -> None:
@@ -36,17 +44,20 @@ def traffic(environ: dict[str, str]) -> None:
             await client.hset(app.keys.job_limits, "j", 1)
             await client.hset(app.keys.epoch, "number", 1)  # a store that is in use already
             leases = LeaseStore(client, app.keys)
-            wants = [Want(f"l{n}", "j", "news", "m") for n in range(3)]
-            await leases.admit(pool="sim", node="n", ttl_ms=60_000, give_back=[], wanted=wants[:1])
-            back = [Returned("l0", Outcome(429))]
-            await leases.admit(pool="sim", node="n", ttl_ms=60_000, give_back=back, wanted=wants[1:])
-            await leases.admit(pool="sim", node="n", ttl_ms=60_000, give_back=[], wanted=wants[2:])
+            if decided:
+                await Governor(client, app.keys, app.first_wishes).tick(pool)
+            lease = "l" if pool == "sim" else f"{pool}."
+            wants = [Want(f"{lease}{n}", "j", "news", "m") for n in range(3)]
+            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[:1])
+            back = [Returned(f"{lease}0", Outcome(429))]
+            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=back, wanted=wants[1:])
+            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[2:])
 
     asyncio.run(call())
 
 
 def test_pools_without_live_state_are_named(at_once: Dicast) -> None:
-    assert "Without live state, for nobody has used them yet: sim" in at_once("governor", "show").stdout
+    assert at_once("governor", "show").stdout.split() == ["sim", "not", "used", "yet"]
     shown = json.loads(at_once("governor", "show", "--json").stdout)
     assert shown == {"slo": None, "pools": [{"pool": "sim", "live": False, "configured": {}}], "nodes": []}
 
@@ -61,7 +72,9 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
     assert wishes_of(environ) == {"sim": want}
     assert at_once("governor", "set", "--pool", "", "--weight", "b=0.5").returncode == 0
     assert wishes_of(environ)["sim"]["weights"] == {"a": 3.0, "b": 0.5}
-    shown = at_once("governor", "show").stdout
+    idle = at_once("governor", "show").stdout
+    assert " ".join(idle.split()) == "sim idle; limit 7 of at most 9, 0 granted; 9 wishes set live"
+    shown = " ".join(at_once("governor", "show", "--pool", "").stdout.split())
     assert "limit 7 (set live)" in shown and "adaptive false (set live)" in shown and "a=3 b=0.5" in shown
     assert at_once("governor", "unset", "--pool", "sim", "limit", "ceiling", "pacing").returncode == 0
     assert wishes_of(environ)["sim"].keys() == {"adaptive", "floor", "rpm", "tpm", "fair", "weights"}
@@ -125,8 +138,8 @@ def test_each_workers_width_is_shown(at_once: Dicast, environ: dict[str, str]) -
     app = create_app(environ)
     app.registry.announce(Node.here("w@test", limit=5, slots=9), RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))
     shown = at_once("governor", "show").stdout
-    assert "w@test  4 of 9 calls wide: CPU 390 %; CPU 390 % of one core, 25.0% of 12 failed" in " ".join(
-        shown.split("\n")
+    assert "w@test 4 of 9 calls wide: CPU 390 %; 4 free; CPU 390 % of one core, 25.0% of 12 failed" in " ".join(
+        shown.split()
     )
     [node] = json.loads(at_once("governor", "show", "--json").stdout)["nodes"]
     assert (node["node"], node["current"], node["reason"]) == ("w@test", 4, "CPU 390 %")
@@ -147,3 +160,72 @@ def test_what_happened_in_a_pool_is_shown(at_once: Dicast, environ: dict[str, st
     shown = at_once("governor", "show").stdout
     assert "1 project waits: news" in shown and "429: 1" in shown and "set by the operator" in shown
     assert "! 1 leases belong to nodes that cannot be heard" in shown
+
+
+def test_governor_alone_shows(at_once: Dicast) -> None:
+    assert at_once("governor").stdout == at_once("governor", "show").stdout
+    assert json.loads(at_once("governor", "--json").stdout)["pools"]
+    assert "give the option to the command: dicast governor slo" in " ".join(
+        refused(at_once("governor", "--json", "slo", "3")).split()
+    )
+
+
+def test_the_only_pool_need_not_be_named(at_once: Dicast, environ: dict[str, str], tmp_path: Path) -> None:
+    assert at_once("governor", "set", "--limit", "7").returncode == 0
+    assert wishes_of(environ) == {"sim": {"limit": 7}}
+    assert at_once("governor", "unset", "limit").returncode == 0
+    with (tmp_path / "pools.toml").open("a") as file:
+        file.write('[pools.other]\nprovider = "local"\n')
+    (tmp_path / "pools.toml").write_text('default = "sim"\n' + (tmp_path / "pools.toml").read_text())
+    for command in ("set --limit 7", "unset limit"):
+        said = refused(at_once("governor", *command.split()))
+        assert said == "dicast: which pool? --pool names one of sim, other ('' is sim)\n"
+    assert wishes_of(environ) == {}
+
+
+def test_leases_are_listed_with_who_holds_them(at_once: Dicast, environ: dict[str, str]) -> None:
+    at_once("governor", "set", "--limit", "4", "--fixed")
+    traffic(environ)
+    [pool] = json.loads(at_once("governor", "show", "--json").stdout)["pools"]
+    [lease] = pool["leases"]
+    assert (lease["lease"], lease["project"], lease["job"], lease["node"]) == ("l1", "news", "j", "n")
+    assert not lease["probe"]
+    assert 0 <= lease["age_s"] < 60 and 0 < lease["left_s"] < 61
+    assert "leases news on n, 0 s old, ends in " in " ".join(at_once("governor", "show").stdout.split())
+
+
+def test_the_limit_that_binds_is_named(at_once: Dicast, environ: dict[str, str]) -> None:
+    """A job's frozen limit of 1 cuts the 20 that the operator wishes."""
+    at_once("governor", "set", "--limit", "20")
+    traffic(environ, decided=True)
+    shown = " ".join(at_once("governor", "show").stdout.split())
+    assert "20 is wished, and MAX_CONCURRENT_LLM_CALLS of the running jobs (1) binds" in shown
+    [pool] = json.loads(at_once("governor", "show", "--json").stdout)["pools"]
+    assert pool["bound"] == "20 is wished, and MAX_CONCURRENT_LLM_CALLS of the running jobs (1) binds"
+
+
+def test_watching_fits_a_terminal_of_80_by_24(environ: dict[str, str], tmp_path: Path) -> None:
+    """Six busy pools with all that can be told of them, and six idle ones."""
+    names = [f"pool-{n}" for n in range(12)]
+    tables = "".join(f'[pools.{name}]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:9/v1"\n' for name in names)
+    (tmp_path / "pools.toml").write_text(f'default = "{names[0]}"\n{tables}')
+    for name in names[:6]:
+        traffic(environ, name, decided=True)
+    terminal, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "governor", "show", "--watch"],
+        cwd=tmp_path, env={**environ, "TERM": "xterm", "NO_COLOR": "1"}, stdin=theirs, stdout=theirs, stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        while b"than this window is high" not in seen and select.select([terminal], [], [], 30)[0]:
+            seen += os.read(terminal, 65536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+    os.close(terminal)
+    screen = seen.decode().partition("\x1b[H")[2].partition("than this window is high")[0]
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("pool-0")

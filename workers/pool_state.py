@@ -51,8 +51,8 @@ class PoolState:
     decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
     that cannot be heard. `silent` are projects that wanted more when they last asked, so many seconds ago, and whose
     place has aged out; `health` is by model; `job_limit` the largest limit of the running jobs, 0 if none runs.
-    `reopened` counts the failed probes of a break that is on. `assigned` are units that chose this pool among others
-    and whose calls have not begun.
+    `reopened` counts the failed probes of a break that is on; for `settle_for_s` a cut keeps the limit from moving.
+    `assigned` are units that chose this pool among others and whose calls have not begun.
     `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works."""
 
     pool: str
@@ -84,6 +84,7 @@ class PoolState:
     now: float
     assigned: int
     reopened: int
+    settle_for_s: float = 0.0
 
     @property
     def recent_breaks(self) -> int:
@@ -144,6 +145,7 @@ class PoolStates:
             changes=[orjson.loads(line) for line in changes],
             reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
             job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
+            settle_until=engine.get("settle_until", 0.0),
         )  # fmt: skip
 
     async def _zombies(self) -> Counter[str]:
@@ -158,7 +160,7 @@ class PoolStates:
 def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
-    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int,
+    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -206,6 +208,7 @@ def _state(
         now=now,
         assigned=assigned,
         reopened=reopened,
+        settle_for_s=max(0.0, settle_until - now),
     )
 
 
@@ -219,8 +222,11 @@ def findings(state: PoolState) -> list[str]:
     found = []
     if state.recent_breaks >= FLAPS:
         found.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
-    if state.breaker != BreakerPhase.CLOSED.value:
-        found.append(f"the circuit breaker is {state.breaker.replace('_', ' ')}, for {state.breaker_for_s:.0f} s more")
+    if state.breaker_for_s > 0:
+        found.append(f"the circuit breaker is open, for {state.breaker_for_s:.0f} s more")
+    elif state.breaker != BreakerPhase.CLOSED.value:
+        if state.open or state.waiting:  # else nothing is held up: the next call, whenever it comes, is the probe
+            found.append("the circuit breaker is half open: one call tries the provider, all others wait for it")
     elif state.waiting and state.limit <= state.floor < state.ceiling:
         found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
     if state.decided_s_ago > STALE_S and (state.open or state.waiting):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 import orjson
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import Segment
+from rich.text import Text
 
 from app.celery import Dicast
 from app.shared import Shared, look
 from app.terminal.console import Refused, Terminal
-from app.terminal.pools import node_lines, pool_blocks
+from app.terminal.pools import bound, node_lines, pool_blocks
 from app.terminal.run import application
 from workers.governor import Governor
 from workers.pool_state import PoolState, findings
@@ -31,15 +34,17 @@ T = TypeVar("T")
 
 
 # ------------------------------------------------------------------ show
-def show(terminal: Terminal, *, json: bool, watch: bool) -> None:
-    """Every pool with live state; with `watch`, again each second until interrupted (JSON: a document a line)."""
+def show(terminal: Terminal, pool: str | None = None, *, json: bool, watch: bool) -> None:
+    """Every pool, or all that is known of one; with `watch`, again each second until interrupted (JSON: a document a
+    line). Raises `UnknownPool` for a name that neither the pools file nor anybody's calls know."""
     dicast = application(terminal)
+    only = None if pool is None else pool or dicast.pools.default
 
     def tell() -> None:
         if json:
-            _emit(terminal, _document(dicast, _look(dicast)), indent=not watch)
+            _emit(terminal, _document(dicast, _look(dicast, only)), indent=not watch)
         else:
-            terminal.out.print(_blocks(dicast, _look(dicast)))
+            terminal.out.print(_blocks(dicast, _look(dicast, only), only=only))
 
     if not watch:
         tell()
@@ -51,18 +56,43 @@ def show(terminal: Terminal, *, json: bool, watch: bool) -> None:
                 time.sleep(WATCH_EVERY_S)
         with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(_blocks(dicast, _look(dicast)), refresh=True)
+                live.update(_Screenful(_blocks(dicast, _look(dicast, only), only=only, brief=True)), refresh=True)
                 time.sleep(WATCH_EVERY_S)
 
 
-def _look(dicast: Dicast) -> Shared:
-    return look(dicast.store_url, dicast.keys)
+class _Screenful:
+    """As much as the screen holds; what stands below is counted."""
+
+    def __init__(self, whole: RenderableType) -> None:
+        self._whole = whole
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._whole, options.update(height=None), pad=False)
+        most = options.height or console.height
+        cut = len(lines) > most
+        for line in lines[: most - 1 if cut else most]:
+            yield from line
+            yield Segment.line()
+        if cut:
+            yield Text(f"... and {len(lines) - most + 1} lines more than this window is high", style="dim", end="")
 
 
-def _blocks(dicast: Dicast, shared: Shared) -> RenderableType:
+def _look(dicast: Dicast, only: str | None = None) -> Shared:
+    shared = look(dicast.store_url, dicast.keys)
+    if only is None:
+        return shared
+    states = [state for state in shared.pools if state.pool == only]
+    if not states:
+        dicast.pools.get(only)
+    return replace(shared, pools=states)
+
+
+def _blocks(dicast: Dicast, shared: Shared, *, only: str | None, brief: bool = False) -> RenderableType:
     states = shared.pools
     configured = {state.pool: _configured(dicast, state.pool) for state in states}
-    return Group(pool_blocks(states, _idle(dicast, states), configured), node_lines(shared.nodes))
+    unused = [name for name in _idle(dicast, states) if only in (None, name)]
+    blocks = pool_blocks(states, unused, configured, shared.leases, brief=brief, whole=only is not None)
+    return Group(blocks, Text(), node_lines(shared.nodes, shared.leases)) if shared.nodes else blocks
 
 
 def _document(dicast: Dicast, shared: Shared) -> dict[str, Any]:
@@ -71,12 +101,17 @@ def _document(dicast: Dicast, shared: Shared) -> dict[str, Any]:
         {
             **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
             "error_rate": state.error_rate, "load": state.load, "configured": _configured(dicast, state.pool),
-            "findings": findings(state),
+            "findings": findings(state), "bound": bound(state, _configured(dicast, state.pool)),
+            "leases": [asdict(lease) for lease in shared.leases if lease.pool == state.pool],
         }
         for state in states
     ]  # fmt: skip
     idle = [{"pool": name, "live": False, "configured": _configured(dicast, name)} for name in _idle(dicast, states)]
-    nodes = [{"node": node.name, "host": node.host, **asdict(status)} for node, status in shared.nodes]
+    held = Counter(lease.node for lease in shared.leases)
+    nodes = [
+        {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
+        for node, status in shared.nodes
+    ]
     return {"slo": states[0].slo if states else None, "pools": [*live, *idle], "nodes": nodes}
 
 
@@ -106,13 +141,14 @@ def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> N
 
 
 # ------------------------------------------------------------------ set
-def set_wishes(terminal: Terminal, pool: str, wishes: Mapping[str, Any], weights: Sequence[str]) -> None:
+def set_wishes(terminal: Terminal, pool: str | None, wishes: Mapping[str, Any], weights: Sequence[str]) -> None:
     """Set the live wishes that are not None, and those of projects' weights beside the ones set before."""
     wish = {name: value for name, value in wishes.items() if value is not None}
     given = dict(map(_weight, weights))
     if not wish and not given:
         raise Refused("nothing to set; `dicast governor set --help` lists the wishes")
     dicast = application(terminal)
+    pool = _meant(dicast, pool)
 
     async def change(governor: Governor) -> Wishes:
         def changed(live: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +160,7 @@ def set_wishes(terminal: Terminal, pool: str, wishes: Mapping[str, Any], weights
     _tell(terminal, dicast, pool, _governing(dicast, change))
 
 
-def unset_wishes(terminal: Terminal, pool: str, names: Sequence[str], *, every: bool) -> None:
+def unset_wishes(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
     """Take live wishes back: what the pools file says is in force again."""
     known = [spec.name for spec in fields(Wishes)]
     taken = known if every else [SHORT_NAMES.get(name, name) for name in names]
@@ -134,6 +170,7 @@ def unset_wishes(terminal: Terminal, pool: str, names: Sequence[str], *, every: 
         if name not in known:
             raise WishError(f"there is no wish {name!r}; there are {', '.join(known)}")
     dicast = application(terminal)
+    pool = _meant(dicast, pool)
 
     async def change(governor: Governor) -> Wishes:
         return await governor.set(await _known(dicast, governor, pool), **dict.fromkeys(taken))
@@ -163,6 +200,16 @@ def _weight(given: str) -> tuple[str, float]:
     if not separator or not project:
         raise Refused(f"weight must be PROJECT=NUMBER, got {given!r}")
     return project, weight
+
+
+def _meant(dicast: Dicast, pool: str | None) -> str:
+    """The pool that was named, or the only one; raises `Refused` where there are several to choose from."""
+    if pool is not None:
+        return pool
+    names = list(dicast.pools.pools)
+    if len(names) > 1:
+        raise Refused(f"which pool? --pool names one of {', '.join(names)} ('' is {dicast.pools.default})")
+    return names[0]
 
 
 async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:

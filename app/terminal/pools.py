@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,14 @@ from rich.text import Text
 
 from app.reports.text import printable
 from workers.nodes import Node
+from workers.open_leases import OpenLease
 from workers.policy.parameters import BreakerPhase
 from workers.policy.rules import RulesStatus
 from workers.pool_state import PoolState, findings
 
+CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
+LEASES_SHOWN = 5
+BRIEF_CHANGES = 2
 NAME_CHARS = 60
 REASON_CHARS = 200
 NAMES_SHOWN = 8
@@ -22,44 +27,101 @@ CHANGES_SHOWN = 5
 
 
 def pool_blocks(
-    states: Sequence[PoolState], idle: Sequence[str], configured: Mapping[str, Mapping[str, Any]]
+    states: Sequence[PoolState],
+    unused: Sequence[str],
+    configured: Mapping[str, Mapping[str, Any]],
+    leases: Sequence[OpenLease] = (),
+    *,
+    brief: bool = False,
+    whole: bool = False,
 ) -> RenderableType:
-    """Every pool with live state, then the names of those without; `configured` are the wishes of the pools file."""
+    """Busy pools as blocks, those that need attention first; the others and those that nobody has used yet as a line
+    each.
+
+    `configured` are the wishes of the pools file. `brief` leaves out what seldom matters at a glance; `whole` makes
+    blocks of idle pools too.
+    """
     parts: list[RenderableType] = []
     if states and states[0].slo is not None:
         parts += [Text(f"SLO: no pool's limit is above {states[0].slo}", style="yellow"), Text()]
+    busy = sorted(
+        (state for state in states if whole or is_busy(state)),
+        key=lambda state: (not findings(state), -state.open, state.pool),
+    )
+    for state in busy:
+        held = [lease for lease in leases if lease.pool == state.pool]
+        parts += [_block(state, configured.get(state.pool, {}), held, brief=brief), Text()]
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    names = [printable(state.pool, NAME_CHARS) for state in states if state not in busy]
+    rows.add_column(no_wrap=True, min_width=max(map(len, [*names, *unused]), default=0))
+    rows.add_column(no_wrap=True, overflow="ellipsis")
     for state in states:
-        parts += [_block(state, configured.get(state.pool, {})), Text()]
-    if idle:
-        parts.append(Text(f"Without live state, for nobody has used them yet: {', '.join(idle)}", style="dim"))
+        if state not in busy:
+            rows.add_row(Text(printable(state.pool, NAME_CHARS), style="bold"), _line(state))
+    for name in unused:
+        rows.add_row(Text(printable(name, NAME_CHARS), style="bold"), Text("not used yet", style="dim"))
+    if rows.rows:
+        parts.append(rows)
     return Group(*parts)
 
 
-def node_lines(nodes: Sequence[tuple[Node, RulesStatus]]) -> RenderableType:
-    """A line a living worker: its width, and what its rules go by."""
+def is_busy(state: PoolState) -> bool:
+    """Whether there is something to see: calls, somebody who waits, or what needs attention."""
+    return bool(state.open or state.waiting or state.assigned or findings(state))
+
+
+def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
+    """Which smaller limit cuts what is wished for the pool; None if none does."""
+    wished = [wish for name in ("limit", "ceiling") if (wish := state.wish.get(name, configured.get(name)))]
+    others = {f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo}
+    cuts = {name: most for name, most in others.items() if most and wished and most < max(wished)}
+    if not cuts:
+        return None
+    name = min(cuts, key=lambda name: cuts[name])
+    return f"{max(wished)} is wished, and {name} ({cuts[name]}) binds"
+
+
+def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:
+    """A line a living worker: its width, its free slots, and what its rules go by."""
     rows = Table.grid(padding=(0, 2, 0, 0))
+    held = Counter(lease.node for lease in leases)
     for node, status in nodes:
-        width = f"{status.current} of {status.configured} calls wide: {status.reason}"
+        free = max(0, status.current - held[node.id])
+        width = f"{status.current} of {status.configured} calls wide: {status.reason}; {free} free"
         load = f"CPU {status.cpu_percent:.0f} % of one core, {status.error_rate:.1%} of {status.window_size:,} failed"
         rows.add_row(Text(printable(node.name, NAME_CHARS), style="bold"), Text(f"{width}; {load}"))
     return rows
 
 
-def _block(state: PoolState, configured: Mapping[str, Any]) -> RenderableType:
+def _line(state: PoolState) -> Text:
+    """A pool in which nothing goes on."""
+    told = f"idle; limit {state.limit:,} of at most {state.ceiling:,}, {state.granted:,} granted"
+    breaker = "" if state.breaker == BreakerPhase.CLOSED.value else "; half open: the next call tries the provider"
+    count = len(state.wish)
+    wishes = f"; {count} wish{'es' if count > 1 else ''} set live" if count else ""
+    return Text(told + breaker + wishes)
+
+
+def _block(
+    state: PoolState, configured: Mapping[str, Any], leases: Sequence[OpenLease], *, brief: bool
+) -> RenderableType:
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_column(no_wrap=True, style="dim")
     rows.add_column(overflow="fold")
-    for name, text in (
-        ("limit", _limit(state)),
-        ("open", _open(state)),
-        ("breaker", _breaker(state)),
-        ("answers", _answers(state)),
-        ("refused", _counts(state.refused) or Text("nobody who asked for a lease")),
-        ("budgets", _budgets(state)),
-        ("wishes", _wishes(state.wish, configured)),
-        ("changes", _changes(state)),
+    rarely = not brief
+    for name, text, wanted in (
+        ("limit", _limit(state, configured), True),
+        ("open", _open(state), True),
+        ("leases", _leases(leases), bool(leases) and rarely),
+        ("breaker", _breaker(state, leases), rarely or state.breaker != BreakerPhase.CLOSED.value),
+        ("answers", _answers(state), True),
+        ("refused", _counts(state.refused) or Text("nobody who asked for a lease"), rarely),
+        ("budgets", _budgets(state), rarely or bool(state.budgets)),
+        ("wishes", _wishes(state.wish, configured), rarely),
+        ("changes", _changes(state, BRIEF_CHANGES if brief else CHANGES_SHOWN), rarely or bool(state.changes)),
     ):
-        rows.add_row("  " + name, text)
+        if wanted:
+            rows.add_row("  " + name, text)
     attention = Table.grid(padding=(0, 1, 0, 0))
     for said in findings(state):
         attention.add_row(Text("  !", style="yellow"), Text(printable(said, REASON_CHARS), style="yellow"))
@@ -67,26 +129,44 @@ def _block(state: PoolState, configured: Mapping[str, Any]) -> RenderableType:
     return Group(title, rows, attention)
 
 
-def _limit(state: PoolState) -> Text:
+def _limit(state: PoolState, configured: Mapping[str, Any]) -> Text:
     text = Text(f"{state.limit:,}, between {state.floor:,} and {state.ceiling:,}: ")
     text.append(printable(state.reason, REASON_CHARS))
     if state.effective_limit != state.limit:
         text.append(f"; in force now: {state.effective_limit:,}", style="yellow")
+    if (cut := bound(state, configured)) is not None:
+        text.append(f"; {cut}", style="yellow")
+    if state.settle_for_s:
+        text.append(f"; it settles for {state.settle_for_s:.0f} s more")
     return text
 
 
 def _open(state: PoolState) -> Text:
-    text = Text(f"{state.open:,}, granted {state.granted:,} in all")
+    text = Text(f"{state.open:,} of {state.effective_limit:,}, granted {state.granted:,} in all")
     if state.waiting:
         some = "1 project waits" if len(state.waiting) == 1 else f"{len(state.waiting)} projects wait"
         text.append(f"; {some}: {_few(state.waiting)}", style="cyan")
     return text
 
 
-def _breaker(state: PoolState) -> Text:
+def _leases(leases: Sequence[OpenLease]) -> Text:
+    """The oldest."""
+    lines = [
+        f"{printable(lease.project, 30)} on {printable(lease.node, 40)}, {_ago(lease.age_s)} old, ends in "
+        f"{_ago(lease.left_s)}{', the probe' if lease.probe else ''}"
+        for lease in leases[:LEASES_SHOWN]
+    ]
+    more = len(leases) - LEASES_SHOWN
+    return Text("\n".join([*lines, *([f"and {more:,} younger ones; --json lists all"] if more > 0 else [])]))
+
+
+def _breaker(state: PoolState, leases: Sequence[OpenLease]) -> Text:
     said = state.breaker.replace("_", " ")
     if state.breaker_for_s:
         said += f" for {state.breaker_for_s:.0f} s more"
+    elif state.breaker != BreakerPhase.CLOSED.value:
+        pending = any(lease.probe for lease in leases)
+        said = "half open, its probe is under way" if pending else "half open: the next call tries the provider"
     if state.breaks:
         said += f", break number {state.breaks}"
     return Text(said, style="" if state.breaker == BreakerPhase.CLOSED.value else "red")
@@ -125,11 +205,11 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def _changes(state: PoolState) -> Text:
+def _changes(state: PoolState, most: int) -> Text:
     lines = [
         f"{_ago(state.now - change['at']):>8} ago  {change['from']} -> {change['to']}  "
         f"{printable(str(change['reason']), REASON_CHARS)}"
-        for change in state.changes[:CHANGES_SHOWN]
+        for change in state.changes[:most]
     ]
     return Text("\n".join(lines) or "none yet")
 

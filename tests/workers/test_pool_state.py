@@ -29,6 +29,8 @@ def test_a_calm_pool_has_no_findings():
         ({"limit": 2, "effective_limit": 2, "open": 2, "projects": WAITING}, "pinned at its floor of 2"),
         ({"breaker": "open", "breaker_for_s": 12.4, "breaks": 1}, "the circuit breaker is open, for 12 s more"),
         ({"breaker": "half_open", "reopened": 2}, "flaps: 3 breaks in 10 minutes"),
+        ({"breaker": "half_open"}, "the circuit breaker is half open: one call tries the provider, all others wait"),
+        ({"breaker": "open", "open": 0, "projects": WAITING}, "the circuit breaker is half open: one call tries"),
         ({"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 410)]}, "flaps: 3 breaks"),
         ({"decided_s_ago": 30.0}, "no decision for 30 s"),
         ({"open": 9}, "9 calls are open over a limit of 8: they finish, none is added"),
@@ -46,6 +48,8 @@ def test_each_trouble_is_told(changes, said):
         {"limit": 2, "effective_limit": 2, "open": 2},  # at the floor, and nobody wants more
         {"limit": 2, "effective_limit": 2, "open": 2, "floor": 2, "ceiling": 2, "projects": WAITING},  # no choice
         {"decided_s_ago": 3600.0, "open": 0, "projects": {}},  # idle
+        {"breaker": "open", "open": 0, "projects": {}},  # its break is over, and the next call will be the probe
+        {"breaker": "half_open", "open": 0, "projects": {}},
         {"silent": {"b": 42.0}, "job_limit": 0},  # its job has ended
         {"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 390, 10)]},  # some are long ago
     ],
