@@ -74,6 +74,15 @@ async def test_a_unit_whose_record_nobody_can_have_written_is_claimed_all_the_sa
     assert (await record(bench.one, ref, await claim(bench.one, ref, 0))).written == [Written.NEW]
 
 
+async def test_a_page_of_an_earlier_version_is_gathered(bench):
+    ref = await bench.started()
+    page = bench.one.keys.page(ref)
+    bench.redis.hset(page, mapping={"r:0": '{"opinion":"a; b"}', "u:1": "5|gone|1|0|2|0|1|1", "left": 3})
+    for position in (1, 2, 3):
+        await record(bench.one, ref, await claim(bench.one, ref, position, item=position // 2))
+    assert await bench.one.take_page(ref) == {0: '{"opinion":"a; b"}', **dict.fromkeys((1, 2, 3), '{"opinion":{}}')}
+
+
 # --------------------------------------------------------------------------------------------------------------- counts
 async def test_a_deferral_that_is_told_again_leaves_a_unit_that_can_be_read(bench):
     """The number of its calls went below 0, which no script could read: 119 of 120 units, and no end of the worker."""
