@@ -20,7 +20,7 @@ from app.calls import ALL_DIMENSIONS, NO_ANSWER, Call, answered, refused
 from app.claiming import Claimer
 from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
-from app.domain.job import Deployment, Item
+from app.domain.job import Deployment
 from app.domain.nonce import nonce_for
 from app.domain.opinion import ErrorKind, Usage
 from app.domain.plan import Lane

@@ -330,6 +330,12 @@ MUTANTS = (
         "if false then",
     ),
     Mutant(
+        "what was taken and not answered waits for a minute",
+        "app/ledger/take_due.lua",
+        "if newest == tonumber(ARGV[5]) then",
+        "if false then",
+    ),
+    Mutant(
         "due messages are taken for nobody",
         "app/ledger/take_due.lua",
         "if newest and newest >= tonumber(ARGV[5]) then return taken end",

@@ -406,7 +406,8 @@ class Ledger:
 
     async def _lead(self, for_ms: int, *, ticked: bool) -> bool:
         keys = [self.keys.base.beat, self.keys.base.clock]
-        return bool(await self._scripts["lead"](keys=keys, args=["", f"{self._node} {self.attempt()}", for_ms, int(ticked)]))
+        mine = f"{self._node} {self.attempt()}"
+        return bool(await self._scripts["lead"](keys=keys, args=["", mine, for_ms, int(ticked)]))
 
     async def overdue(self, zset: str, again_ms: int, most: int = 100) -> AsyncIterator[str]:
         """Members of `watch` or `unfinished` whose time is over; each is looked after again `again_ms` later."""

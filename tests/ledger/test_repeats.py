@@ -216,9 +216,10 @@ async def test_after_an_error_the_same_messages_are_taken(bench, monkeypatch):
     for position in (0, 1):
         mine = await claim(bench.one, ref, position)
         await bench.one.defer(ref, {}, [Deferral(position, mine.fence, 1, 0)], [Due(Token(position), 0)])
-    take = bench.one._scripts["take_due"]
+    take, commands = bench.one._scripts["take_due"], []
 
     async def answer_is_lost(**command):
+        commands.append(command)
         await take(**command)
         raise StoreConnectionError
 
@@ -228,7 +229,12 @@ async def test_after_an_error_the_same_messages_are_taken(bench, monkeypatch):
     monkeypatch.setitem(bench.one._scripts, "take_due", take)
     assert await bench.two.take_due() == []
     assert [token.position for _, token in await bench.one.take_due()] == [0, 1]
-    assert await bench.one.take_due() == []
+    for position in (0, 1):
+        bench.redis.zadd(bench.one.keys.due, {f"{ref}|{position}": 0})
+    assert [token.position for _, token in await bench.one.take_due()] == [0, 1]
+    bench.redis.zadd(bench.one.keys.due, {f"{ref}|0": 0})
+    assert await take(**commands[0]) == []  # late: nobody would publish what it takes
+    assert [token.position for _, token in await bench.one.take_due()] == [0]
 
 
 async def test_who_was_told_to_plan_and_died_is_replaced(bench):
