@@ -338,7 +338,8 @@ class Ledger:
         if not fields:
             return None if await self._redis.exists(self.keys.page(ref)) else {}
         pairs = zip(fields[::2], fields[1::2], strict=True)
-        return {int(name[2:]): _result(text) for name, text in pairs if name.startswith("r:")}
+        # Without the claim that brought each, which those of an earlier version's workers do not have.
+        return {int(name[2:]): text[text.index("{") :] for name, text in pairs if name.startswith("r:")}
 
     async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
         """Drop a page whose results lie on disk; returns (finish the job, plan the lane)."""
@@ -415,11 +416,6 @@ class Ledger:
         for member in await self._redis.zrangebyscore(zset, "-inf", now, start=0, num=most):
             await self._redis.zadd(zset, {member: now + again_ms}, xx=True)
             yield member
-
-
-def _result(text: str) -> str:
-    """The result without the claim that brought it, which one of a worker of an earlier version does not have."""
-    return text if text.startswith("{") else text.partition(";")[2]
 
 
 def _dumps(value: Any) -> bytes:
