@@ -61,15 +61,13 @@ class Gatherer:
 
     async def gather(self, ref: PageRef) -> Gathered:
         """Move a whole page to its files. A page with units open, or gathered before, is left alone."""
-        job = await self._ledger.job(ref.job)
-        if job is None:
-            return Gathered()
-        page = await self._ledger.take_page(ref)
+        lanes = await self._ledger.lane_count(ref.job)
+        page = await self._ledger.take_page(ref) if lanes else None
         if page is None:
             return Gathered()
         if page:
             await asyncio.to_thread(self._write, ref, page)
-        finish, plan = await self._ledger.close_page(ref, len(job.lanes))
+        finish, plan = await self._ledger.close_page(ref, lanes)
         return Gathered(finish, plan)
 
     def _write(self, ref: PageRef, page: dict[int, str]) -> None:

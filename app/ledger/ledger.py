@@ -159,6 +159,10 @@ class Ledger:
         )
         return LaneState(state or "", cursor, int(page or 0), int(open_units or 0))
 
+    async def lane_count(self, job: str) -> int:
+        """How many lanes a job has; 0 if the ledger does not hold it."""
+        return len(orjson.loads(await self._redis.hget(self.keys.job(job), "lanes") or "[]"))
+
     async def planned(self, job: str, lane: int) -> None:
         """The next unit that empties the lane's window asks for planning again."""
         await self._redis.hdel(self.keys.job(job), f"planning:{lane}")

@@ -273,8 +273,9 @@ CASES = [
     ("overdue", all_overdue, overdue),
 ]
 READS = {
-    "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "items", "item_count",
-    "pool_rate", "held", "open_pages", "unannounced", "keys", "is_lost", "awaits_start", "status", "jobs", "open_calls",
+    "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
+    "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_lost", "awaits_start", "status",
+    "jobs", "open_calls",
 }  # fmt: skip
 
 
