@@ -132,12 +132,14 @@ class Gatherer:
         count, loop = await self._ledger.item_count(job_id), asyncio.get_running_loop()
 
         def pages() -> Iterator[list[Item]]:
-            for first in range(0, count, ITEMS_TOGETHER):
-                numbers = range(first, min(first + ITEMS_TOGETHER, count))
-                page = asyncio.run_coroutine_threadsafe(self._ledger.items(job_id, numbers), loop).result()
+            first = 0
+            while first < count:
+                reading = self._ledger.items_within(job_id, range(first, min(first + ITEMS_TOGETHER, count)))
+                page = asyncio.run_coroutine_threadsafe(reading, loop).result()
                 if not page:
                     raise _ItemsGone
                 yield page
+                first += len(page)
 
         if count:
             with contextlib.suppress(_ItemsGone):  # others have ended the job meanwhile, and kept them

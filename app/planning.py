@@ -16,6 +16,7 @@ import orjson
 
 from app import datasets
 from app.domain.job import Item, ItemSource
+from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane, window
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
@@ -90,10 +91,11 @@ class Planner:
         if isinstance(job.spec.items, ItemSource):
             items, source = await asyncio.to_thread(_read, job, wanted, cursor["source"], first + units, lane)
         else:
-            found = await self._ledger.items(job.id, wanted)
+            found = await self._ledger.items_within(job.id, wanted)
             if not found:  # others have ended the job meanwhile
                 return False
-            items, source = dict(zip(wanted, found, strict=True)), None
+            items, source = dict(zip(wanted, found, strict=False)), None
+        units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts make a page shorter
         results: dict[int, bytes] = {}
         read_to: int = cursor.get("earlier", 0)
         if job.resumed:
@@ -122,11 +124,17 @@ def _cursor(position: int, source: Any, earlier: int) -> str:
 
 
 def _read(job: JobRecord, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
-    """The page's items from the job's file, and where the next page has to begin to read."""
+    """The page's items from the job's file, or the first of them if their texts are large, and where the next page has
+    to begin to read."""
     assert isinstance(job.spec.items, ItemSource)
     if job.fingerprint is not None and datasets.fingerprint(job.spec.items) != job.fingerprint:
         raise DatasetChanged(f"{job.spec.items.path} has changed since job {job.id} was submitted")
-    head, before_last = datasets.read_page(job.spec.items, source, len(wanted) - 1) if len(wanted) > 1 else ([], source)
+    head: list[Item] = []
+    before_last = source
+    if len(wanted) > 1:
+        head, before_last = datasets.read_page(job.spec.items, source, len(wanted) - 1, PIECE_BYTES)
+        if len(head) < len(wanted) - 1:
+            return dict(zip(wanted, head, strict=False)), before_last
     tail, after_last = datasets.read_page(job.spec.items, before_last, 1)
     items = dict(zip(wanted, [*head, *tail], strict=True))
     whole = end % lane.units_per_item == 0

@@ -110,7 +110,7 @@ def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
 
 
 def _checked_size(item: Item, most: int) -> int:
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in (item.text, item.prompt, item.reference) if text)
+    size = item.text_bytes
     if size > most:
         raise JobRefused(f"items: {item.id!r} holds {size} bytes of text, at most {most} (DICAST_MAX_TEXT_BYTES)")
     return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,16 +21,21 @@ SAMPLES = 64
 SAMPLE_BYTES = 64 * 2**10
 
 
-def read_page(source: ItemSource, cursor: Cursor | None, count: int) -> tuple[list[Item], Cursor | None]:
-    """Up to `count` (>= 1) items from `cursor` on, and where the next page begins; None when nothing is left."""
+def read_page(
+    source: ItemSource, cursor: Cursor | None, count: int, most_bytes: float = math.inf
+) -> tuple[list[Item], Cursor | None]:
+    """Up to `count` (>= 1) items from `cursor` on, and where the next page begins; None when nothing is left. The item
+    with which the texts reach `most_bytes` is the last."""
     items: list[Item] = []
+    size = 0
     after = cursor
     with opened(source, cursor) as table:
         reader = ItemReader(source, table)
         for row in limited(source, table, cursor):
             items.append(reader.item(row))
             after = row.next
-            if len(items) == count:
+            size += items[-1].text_bytes
+            if len(items) == count or size >= most_bytes:
                 return items, after
     return items, None
 

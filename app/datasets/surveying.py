@@ -40,7 +40,7 @@ def survey(source: ItemSource, *, max_text_bytes: int | None = None, keep: Colle
             items += 1
             for name in [name for name in unseen if name in item.metadata]:
                 del unseen[name]
-            size = sum(len(text.encode()) for text in (item.text, item.prompt, item.reference) if text)
+            size = item.text_bytes
             if max_text_bytes is not None and size > max_text_bytes:
                 problem = f"the item {quoted(item.id)} holds {size} bytes of text, at most {max_text_bytes} are allowed"
                 raise DatasetError(source.path, problem, place=row.place)

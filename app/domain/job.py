@@ -101,6 +101,12 @@ class Item(Strict):
     reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
     metadata: Metadata = Field(default_factory=dict)
 
+    @property
+    def text_bytes(self) -> int:
+        """Of its texts in UTF-8."""
+        texts = (self.text, self.prompt, self.reference)
+        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if text)
+
 
 class ItemSource(Strict):
     """Items that lie in a file, which every planning worker must be able to read."""

@@ -16,7 +16,10 @@ _LONGEST_VALUE = 200
 
 
 def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
-    """Seconds to wait from `now_s` (Unix time), 0 <= result <= LONGEST_S; None if absent or unusable.
+    """Seconds to wait, 0 <= result <= LONGEST_S; None if absent or unusable.
+
+    A date is one of the server's clock: it counts from the server's own `date`, or from `now_s` (Unix time) if that is
+    absent.
 
     Numbers (also with fraction or exponent) are delays, negative ones mean now. Dates are HTTP dates in any of the
     three forms; without a zone they are UTC, in the past they mean now. A usable `retry-after-ms` is preferred because
@@ -24,6 +27,9 @@ def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | N
     """
     seconds: list[float] = []
     milliseconds: list[float] = []
+    headers = list(headers)
+    dated = (_instant(value) for name, value in headers if name.lower() == "date")
+    now_s = next((when for when in dated if when is not None), now_s)
     for name, value in headers:
         match name.lower():
             case "retry-after":

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from app.domain.job import EvaluationJob, Item
+from app.domain.pieces import pieces
 from app.domain.plan import Lane
 from app.ledger.keys import LedgerKeys
 from workers.store.connection import StoreClient
@@ -145,10 +146,11 @@ class LedgerClient:
 
     def _stage(self, key: str, items: list[Item]) -> None:
         """Items go up in pieces that expire by themselves, so that a submission that dies leaves nothing behind."""
-        numbered = enumerate(items)
-        while piece := list(islice(numbered, STAGED_TOGETHER)):
+        numbers = itertools.count()
+        for piece in pieces(items, STAGED_TOGETHER):
             pipe = self._redis.pipeline(transaction=False)
-            pipe.hset(key, mapping={str(n): item.model_dump_json(exclude_defaults=True) for n, item in piece})
+            texts = {str(next(numbers)): item.model_dump_json(exclude_defaults=True) for item in piece}
+            pipe.hset(key, mapping=texts)
             pipe.expire(key, STAGING_S)
             pipe.execute()
 

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from app.domain.job import EvaluationJob, Item
+from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane
 from app.ledger.client import HERE, UNATTENDED_MS, JobState
 from app.ledger.keys import LedgerKeys, PageRef
@@ -33,6 +34,8 @@ UNCLAIMED_MS = 60_000
 DUE_TOGETHER = 500
 PAGE_STILL_MS = 30_000
 LOOK_SOON_MS = 2_000
+ITEMS_FIRST, ITEMS_MOST = 8, 64
+"""Items read at once, more each time: how large they are is known when they are there."""
 
 
 class Unheard(NotReady):
@@ -171,6 +174,21 @@ class Ledger:
         """Items that came with the job; [] once it has ended, for they leave with it."""
         texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
         return [] if None in texts else [Item.model_validate_json(text) for text in texts]
+
+    async def items_within(self, job: str, numbers: range, most_bytes: int = PIECE_BYTES) -> list[Item]:
+        """The first of these items, at least one, until their texts reach `most_bytes`; [] once the job has ended."""
+        found: list[Item] = []
+        size, together = 0, ITEMS_FIRST
+        while len(found) < len(numbers) and size < most_bytes:
+            more = await self.items(job, numbers[len(found) : len(found) + together])
+            if not more:
+                return []
+            for item in more:
+                if size < most_bytes:
+                    found.append(item)
+                    size += item.text_bytes
+            together = min(2 * together, ITEMS_MOST)
+        return found
 
     async def item_count(self, job: str) -> int:
         """How many items that came with the job the ledger holds."""

@@ -25,6 +25,8 @@ KEEPALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 15.0
 
 _RATE_LIMIT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-", "retry-after")
+_DATE = "date"
+"""By the provider's own clock, against which it names instants; ours may be another."""
 _MAX_HEADERS = 64
 _MAX_HEADER_CHARS = 200
 # Body-related headers describe the bytes on the wire. The content type stays out because the SDKs decode error texts
@@ -87,10 +89,10 @@ def _tls(trust_env: bool) -> ssl.SSLContext:
 
 
 def rate_limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that tell of limits, names in lower case, bounded in number and length."""
+    """The headers that tell of limits, and when, names in lower case, bounded in number and length."""
     kept: dict[str, str] = {}
     for name, value in headers.items():
         lower = name.lower()
-        if lower.startswith(_RATE_LIMIT_PREFIXES) and len(kept) < _MAX_HEADERS:
+        if (lower == _DATE or lower.startswith(_RATE_LIMIT_PREFIXES)) and len(kept) < _MAX_HEADERS:
             kept[lower] = value[:_MAX_HEADER_CHARS]
     return kept

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 import orjson
 
 from app.domain.job import Item
+from app.domain.pieces import pieces
 from app.domain.plan import Lane
 from app.ledger.records import JobRecord
 from app.reports.durable import replacing
@@ -29,10 +29,9 @@ def write_items(results_dir: str | Path, job_id: str, pages: Iterable[Sequence[I
 
 
 def read_items(results_dir: str | Path, job_id: str, together: int) -> Iterator[list[Item]]:
-    """The items that were kept, so many at a time; raises FileNotFoundError."""
+    """The items that were kept, in pieces of so many at most; raises FileNotFoundError."""
     with (job_folder(results_dir, job_id) / _ITEMS).open("rb") as file:
-        while page := [Item.model_validate_json(line) for line in islice(file, together)]:
-            yield page
+        yield from pieces(map(Item.model_validate_json, file), together)
 
 
 def set_aside(results_dir: str | Path, job_id: str, *, waits: Callable[[], bool]) -> None:

@@ -94,3 +94,13 @@ def test_any_date_is_the_time_until_then(when, now):
 @given(st.floats(0, LONGEST_S))
 def test_any_number_of_seconds(seconds):
     assert retry_after_s([("retry-after", repr(seconds))], NOW) == seconds
+
+
+@pytest.mark.parametrize("off_s", [0, 3600, -3600])
+def test_a_date_is_one_of_the_servers_clock(off_s):
+    """Ours may be hours off: what is asked for is the time between two instants of the same clock."""
+    headers = [("Retry-After", "Wed, 21 Oct 2015 07:28:30 GMT"), ("Date", "Wed, 21 Oct 2015 07:28:00 GMT")]
+    now = 1445412480.0 + off_s
+    assert retry_after_s(headers, now) == retry_after_s(reversed(headers), now) == 30
+    assert retry_after_s([("retry-after", "5"), headers[1]], now) == 5
+    assert retry_after_s([headers[0], ("date", "today")], 1445412480.0) == 30
