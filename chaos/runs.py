@@ -28,6 +28,7 @@ class Fault:
     bad_answers  the provider misbehaves: units may fail for good
     cancels      the job may end cancelled
     forgets      the store loses the job: it is submitted again
+    hears_all    nobody is silent, so nobody's work may be taken over
     loose_log    leases may run out under a silent worker, so that logs alone do not prove the cap
     """
 
@@ -40,6 +41,7 @@ class Fault:
     cancels: bool = False
     forgets: bool = False
     loose_log: bool = False
+    hears_all: bool = False
 
 
 @dataclass

@@ -22,7 +22,8 @@ from workers.store.keys import Keys
 from workers.store.scripts import script_text
 
 HERE = Path(__file__).parent
-STAGING_S = 600
+STAGING_S = 7200
+"""Much longer than a submission takes: the store's clock may be put ahead meanwhile."""
 STAGED_TOGETHER = 200
 UNATTENDED_MS = 15_000
 """A job that was submitted so long ago and not started has lost its message."""
