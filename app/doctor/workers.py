@@ -46,7 +46,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         )
     leader = dicast.store.get(dicast.keys.beat)
     if leader:
-        yield Finding(Severity.OK, "beat", f"ticks, last at {leader.split('|')[0]}")
+        yield Finding(Severity.OK, "beat", f"ticks, last at {leader.partition('|')[0].partition(' ')[0]}")
     else:
         yield Finding(
             Severity.WARNING, "beat", "no tick for some seconds: lost work is not found again",

@@ -274,6 +274,7 @@ CASES = [
 ]
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
+    "items_within",
     "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_lost", "awaits_start", "status",
     "jobs", "open_calls",
 }  # fmt: skip

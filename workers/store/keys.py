@@ -138,5 +138,5 @@ class Keys:
 
     @property
     def beat(self) -> str:
-        """string 'node|lease-clock ms': who leads the housekeeping, and until when"""
+        """string 'node attempt|lease-clock ms': who leads the housekeeping, and until when"""
         return self.at("beat")
