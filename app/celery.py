@@ -147,8 +147,8 @@ class Dicast(Celery):  # type: ignore[misc]
     def submit(self, job: Prepared | EvaluationJob | Mapping[str, Any]) -> str:
         """Store a job in the ledger and return its id; see `app.submission.submit`."""
         ready = job if isinstance(job, Prepared) else self.prepared(job)
-        if self.ledger.is_lost(ready.id):
-            self.backend.forget(ready.id)  # or who waits for it is told that it is lost
+        if self.ledger.is_free(ready.id):
+            self.backend.forget(ready.id)  # or who waits for it is told how an earlier job of this id has ended
         return submit(ready, ledger=self.ledger)
 
     def call_timeout_s(self, pool: str) -> float:

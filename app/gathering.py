@@ -22,6 +22,7 @@ from app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from app.ledger.client import JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
+from app.ledger.records import JobRecord
 from app.recording import patiently
 from app.reports import files
 from app.reports.resuming import write_items
@@ -60,8 +61,9 @@ class Gatherer:
         self._finishing: set[str] = set()
 
     async def gather(self, ref: PageRef) -> Gathered:
-        """Move a whole page to its files. A page with units open, or gathered before, is left alone."""
-        lanes = await self._ledger.lane_count(ref.job)
+        """Move a whole page to its files. What has units open, was gathered before, or is of an earlier job of this id,
+        is left alone."""
+        lanes = await self._ledger.lane_count(ref)
         page = await self._ledger.take_page(ref) if lanes else None
         if page is None:
             return Gathered()
@@ -77,7 +79,7 @@ class Gatherer:
             opinions.append(JudicialOpinion.model_construct(**result["opinion"]))
             if "error" in result:
                 errors.append(EvaluationError.model_construct(**result["error"]))
-        files.write_page(self._results_dir, ref.job, str(ref.lane), ref.page, opinions, errors)
+        files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
 
     async def finish(self, job_id: str) -> bool:
         """Write the report and complete the job; True for the one call that completed it."""
@@ -113,11 +115,13 @@ class Gatherer:
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),
         )
-        report = await asyncio.to_thread(files.finish, self._results_dir, job_id, header)
+        report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
         if report.scored < job.units and isinstance(job.spec.items, list):
-            await self._keep_items(job_id)
+            await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
-        completed = await patiently(lambda: self._ledger.complete(job_id, text, self._retention_s, attempt))
+        completed = await patiently(
+            lambda: self._ledger.complete(job_id, job.incarnation, text, self._retention_s, attempt)
+        )
         if completed:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
         await self.announce(job_id)
@@ -127,14 +131,14 @@ class Gatherer:
         models = dict.fromkeys(map(self._model, agent.choices))
         return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
 
-    async def _keep_items(self, job_id: str) -> None:
+    async def _keep_items(self, job: JobRecord) -> None:
         """Items that came with the job leave the store with it; a job that can be resumed needs them again."""
-        count, loop = await self._ledger.item_count(job_id), asyncio.get_running_loop()
+        count, loop = await self._ledger.item_count(job.id), asyncio.get_running_loop()
 
         def pages() -> Iterator[list[Item]]:
             first = 0
             while first < count:
-                reading = self._ledger.items_within(job_id, range(first, min(first + ITEMS_TOGETHER, count)))
+                reading = self._ledger.items_within(job.id, range(first, min(first + ITEMS_TOGETHER, count)))
                 page = asyncio.run_coroutine_threadsafe(reading, loop).result()
                 if not page:
                     raise _ItemsGone
@@ -143,7 +147,7 @@ class Gatherer:
 
         if count:
             with contextlib.suppress(_ItemsGone):  # others have ended the job meanwhile, and kept them
-                await asyncio.to_thread(write_items, self._results_dir, job_id, pages())
+                await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages())
 
     async def announce(self, job_id: str) -> None:
         """Tell whoever waits for the job; the outbox forgets it afterwards."""

@@ -29,7 +29,7 @@ BEAT_SILENT_MS = 5000
 
 P = ParamSpec("P")
 T = TypeVar("T")
-JobOf = Callable[[str], Awaitable[JobRecord | None]]
+JobOf = Callable[[PageRef], Awaitable[JobRecord | None]]
 
 
 class Housekeeper:
@@ -45,7 +45,7 @@ class Housekeeper:
         gatherer: Gatherer,
         *,
         job: JobOf,
-        plan: Callable[[str, int], Awaitable[None]],
+        plan: Callable[[str, str, int], Awaitable[None]],
         reap: Callable[[], int],
         govern: Callable[[], Awaitable[None]],
         store: Callable[[], tuple[int, str]],
@@ -110,7 +110,7 @@ class Housekeeper:
     async def publish_due(self) -> None:
         """Publish every message whose time has come."""
         for ref, token in await self._ledger.take_due():
-            job = await self._job(ref.job)
+            job = await self._job(ref)
             if job is not None:
                 await self._messages.again(job, ref, token)
 
@@ -139,7 +139,7 @@ class Housekeeper:
 
     async def _look_after_page(self, ref: PageRef) -> None:
         """A page that did not move: gather it if it is whole, or send again what nobody living works on."""
-        job = await self._job(ref.job)
+        job = await self._job(ref)
         if job is None:
             return
         lane = job.lanes[ref.lane]
@@ -155,7 +155,7 @@ class Housekeeper:
 
     async def _look_after_job(self, job_id: str) -> None:
         """A job that nobody attends: start it, plan its lanes, or finish it."""
-        job = await self._job(job_id)
+        job = await self._ledger.job(job_id)
         if job is None:
             return
         state = (await self._ledger.progress(job_id)).get("state")
@@ -165,7 +165,7 @@ class Housekeeper:
             await self._messages.finish(job_id)
         elif state == JobState.RUNNING:
             for lane in range(len(job.lanes)):
-                await self._plan(job_id, lane)
+                await self._plan(job_id, job.incarnation, lane)
         elif state == JobState.CANCELLING and await self._ledger.ripe(job_id):
             await self._messages.finish(job_id)
 

@@ -1,4 +1,4 @@
-"""The jobs whose units a process judges, each read once an epoch of the store."""
+"""The jobs whose units a process judges, each incarnation read once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from app.ledger.records import JobRecord
 JOBS_KEPT = 64
 
 Read = Callable[[str], Awaitable[JobRecord | None]]
+Key = tuple[str, str]
 
 
 class JobCache:
-    """For one event loop. `read` gives the job's unchanging part, None where there is none; `epoch` is the store's as
-    far as is known: after a flush, another job may have the same id."""
+    """For one event loop. `read` gives the unchanging part of the job that has an id now, None where there is none."""
 
-    def __init__(self, read: Read, epoch: Callable[[], int]) -> None:
-        self._read, self._epoch = read, epoch
-        self._jobs: OrderedDict[tuple[str, int], JobRecord] = OrderedDict()
-        self._reading: dict[tuple[str, int], asyncio.Future[JobRecord | None]] = {}
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._jobs: OrderedDict[Key, JobRecord] = OrderedDict()
+        self._reading: dict[Key, asyncio.Future[JobRecord | None]] = {}
 
-    async def get(self, job_id: str) -> JobRecord | None:
-        """The job, as it was when it was first asked for; None is never kept. Raises what `read` raises."""
-        key = job_id, self._epoch()
+    async def get(self, job_id: str, incarnation: str) -> JobRecord | None:
+        """The job, as it was when it was first asked for; None if another one has its id, and None is never kept.
+        Raises what `read` raises."""
+        key = job_id, incarnation
         job = self._jobs.get(key)
         if job is not None:
             return job
@@ -34,13 +35,14 @@ class JobCache:
             reading = self._reading[key] = asyncio.ensure_future(self._keep(key))
         return await asyncio.shield(reading)
 
-    async def _keep(self, key: tuple[str, int]) -> JobRecord | None:
+    async def _keep(self, key: Key) -> JobRecord | None:
         try:
             job = await self._read(key[0])
         finally:
             del self._reading[key]
-        if job is not None:
-            self._jobs[key] = job
-            if len(self._jobs) > JOBS_KEPT:
-                self._jobs.popitem(last=False)
+        if job is None or job.incarnation != key[1]:
+            return None
+        self._jobs[key] = job
+        if len(self._jobs) > JOBS_KEPT:
+            self._jobs.popitem(last=False)
         return job

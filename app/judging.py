@@ -61,8 +61,7 @@ class Outcome:
 
 class Judge:
     """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
-    `call_timeout_s` how long a pool's call may take in total, `epoch` the store's epoch as far as is known, `nonce_key`
-    the installation's secret."""
+    `call_timeout_s` how long a pool's call may take in total, `nonce_key` the installation's secret."""
 
     def __init__(
         self,
@@ -72,13 +71,12 @@ class Judge:
         model: Callable[[Deployment], str],
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
-        epoch: Callable[[], int],
         nonce_key: Callable[[], Awaitable[bytes]],
         spool: Spool,
     ) -> None:
         self.recorder = Recorder(ledger, spool)
         self._claims = Claimer(ledger, self.recorder)
-        self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)), epoch)
+        self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)))
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s, self._nonce_key = policy, call_timeout_s, nonce_key
         self._working: set[tuple[PageRef, int]] = set()
@@ -89,7 +87,7 @@ class Judge:
         """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
         of workers. Of a message that has come back, `bury` has those looked for who may have died of it."""
         try:
-            job = await self.job(ref.job)
+            job = await self.job(ref)
             if job is None:
                 return Outcome(counts=True)
             units = job.lanes[ref.lane].dimensions if token.batch else 1
@@ -342,9 +340,9 @@ class Judge:
             results.append(call.scored(claim, dimension_of[claim], verdict, usage))
         return await self.recorder.store(call.ref, counters, results)
 
-    async def job(self, job_id: str) -> JobRecord | None:
-        """The job's unchanging part; None if the ledger does not hold it."""
-        return await self._jobs.get(job_id)
+    async def job(self, ref: PageRef) -> JobRecord | None:
+        """The unchanging part of a page's job; None if the ledger does not hold it, or another one of that id."""
+        return await self._jobs.get(ref.job, ref.incarnation)
 
 
 _CLOSED = {

@@ -1,7 +1,7 @@
 """What is sent to workers: one message a unit (or batch), a chord a page, and control work. Messages carry ids only.
 
-Ids of tasks and chords follow from their place in the job, so anybody can send a message again, and a message that
-comes twice is the same task.
+Ids of tasks and chords follow from their place in one incarnation of the job, so anybody can send a message again, a
+message that comes twice is the same task, and what an earlier job of the same id has left is none of this one's.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Messages:
         await self._control(EVALUATE, job_id, task_id=job_id)
 
     async def gather(self, ref: PageRef) -> None:
-        await self._control(GATHER_PAGE, ref.job, ref.lane, ref.page)
+        await self._control(GATHER_PAGE, *ref)
 
-    async def plan(self, job_id: str, lane: int) -> None:
-        await self._control(PLAN_LANE, job_id, lane)
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
+        await self._control(PLAN_LANE, job_id, incarnation, lane)
 
     async def finish(self, job_id: str) -> None:
         await self._control(FINISH_JOB, job_id)
@@ -167,9 +167,9 @@ class Messages:
         }
         return self._app.signature(
             JUDGE_BATCH if token.batch else JUDGE_DIMENSION,
-            args=(ref.job, ref.lane, ref.page, str(token), choice.deployment),
+            args=(*ref, str(token), choice.deployment),
             immutable=True,
-            task_id=f"{ref.job}.{ref.lane}.{ref.page}.{token}",
+            task_id=f"{ref.name}.{token}",
             queue=QUEUE_PREFIX + lane.pools[choice.deployment],
             headers={HEADER: header},
             argsrepr=f"({agent!r}, {dimension!r}, item {unit.item}, job {ref.job!r})",
@@ -177,9 +177,8 @@ class Messages:
 
     def _chord(self, ref: PageRef) -> tuple[str, Any]:
         """The group's id, which is also the body's, and the body."""
-        name = f"{ref.job}.{ref.lane}.{ref.page}"
-        body = self._app.signature(GATHER_PAGE, args=tuple(ref), immutable=True, task_id=name, queue=CONTROL_QUEUE)
-        return name, body
+        body = self._app.signature(GATHER_PAGE, args=tuple(ref), immutable=True, task_id=ref.name, queue=CONTROL_QUEUE)
+        return ref.name, body
 
 
 async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:

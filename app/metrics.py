@@ -60,6 +60,13 @@ class ProcessMetrics:
             "dicast_assignment_score", "success_rate / (1 + load) of the deployment chosen", registry=registry,
             buckets=SCORES,
         )  # fmt: skip
+        self._adopted = Counter(
+            "dicast_adopted_answers", "Answers found on this machine's disk, by whether they counted", ["counted"],
+            registry=registry,
+        )  # fmt: skip
+
+    def adopted(self, *, counted: bool) -> None:
+        self._adopted.labels(str(counted).lower()).inc()
 
     def assigned(self, pool: str, model: str, score: float) -> None:
         self._assignments.labels(pool, model).inc()

@@ -102,7 +102,7 @@ class Planner:
             positions = range(first, first + units)
             results, read_to = await asyncio.to_thread(self._earlier, job, lane, items, positions, read_to)
         rest = "" if first + units >= total else _cursor(first + units, source, read_to)
-        ref = PageRef(job.id, number, state.page)
+        ref = PageRef(job.id, job.incarnation, number, state.page)
         attempt = secrets.token_hex(8)
         opened = await patiently(
             lambda: self._ledger.open_page(ref, first, units, rest, low_water, items, results, attempt)

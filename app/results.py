@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from app.domain.opinion import JudicialOpinion
 from app.domain.report import Report
 from app.reports.collecting import ResultsAway, results_root
-from app.reports.files import NoResults, job_folder, read_opinions, read_report
+from app.reports.files import NoResults, read_opinions, read_report
+from app.reports.folders import job_folder
 from config.settings import Settings, environment
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
 from app.providers.local import LocalProvider
 from app.providers.registry import build_provider
+from app.reports.folders import begin
 from app.reports.resuming import earlier, read_items, set_aside
 from app.spool import Spool
 from config.pools import PoolSpec
@@ -77,7 +78,6 @@ class Services:
                 retry_after_max_s=settings.retry_after_max,
             ),
             call_timeout_s=app.call_timeout_s,
-            epoch=lambda: app.epoch.number,
             nonce_key=NonceKey(self._client, app.keys, settings, lambda: app.epoch.number).get,
             spool=self.spool,
         )
@@ -108,8 +108,7 @@ class Services:
         job = await self.ledger.job(job_id)
         if job is None:
             raise LookupError(f"no job {job_id!r}")
-        if job.resumed:
-            await self._prepare(job)
+        await self._prepare(job)
         limit = await asyncio.to_thread(self._limit)
         state, started = await self.ledger.start(job_id, limit, job.resumed)
         if started:
@@ -117,28 +116,34 @@ class Services:
             await self.ledger.attended(job_id)
         if state is JobState.RUNNING:  # started now, or by a worker that died over the planning
             for lane in range(len(job.lanes)):
-                await self.plan(job_id, lane)
+                await self.plan(job_id, job.incarnation, lane)
         elif state is not None and state.ended:
             await self.gatherer.announce(job_id)
         elif state is JobState.FINISHING:
             await self.gatherer.finish(job_id)
 
     async def _prepare(self, job: JobRecord) -> None:
-        """A resumed job's files make room, and its items come back."""
+        """A job that is to start gets its folder; if it is resumed, its files make room, and its items come back."""
         if (await self.ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
             return
+        place = self._settings.results_dir, job.id, job.incarnation
+        if aside := await asyncio.to_thread(partial(begin, *place, resumed=job.resumed > 0)):
+            logger.warning("job %s: results of an earlier job of this id are now in %s", job.id, aside,
+                           extra={"event": "set_aside", "job": job.id})  # fmt: skip
+        if not job.resumed:
+            return
         waits = partial(self._app.ledger.awaits_start, job.id)
-        await asyncio.to_thread(set_aside, self._settings.results_dir, job.id, waits=waits)
+        await asyncio.to_thread(set_aside, *place, waits=waits)
         if isinstance(job.spec.items, list) and await self.ledger.item_count(job.id) < job.items:
-            pages, first = read_items(self._settings.results_dir, job.id, ITEMS_TOGETHER), 0
+            pages, first = read_items(*place, ITEMS_TOGETHER), 0
             while page := await asyncio.to_thread(next, pages, None):
                 await self.ledger.put_items(job.id, first, page)
                 first += len(page)
 
-    async def plan(self, job_id: str, lane: int) -> None:
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
         """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job."""
         job = await self.ledger.job(job_id)
-        if job is None:
+        if job is None or job.incarnation != incarnation:
             return
         try:
             await self._planner.plan(job, lane)
@@ -213,6 +218,7 @@ class Services:
                 what = "is stored" if Written.NEW in recorded.written else "came too late"
                 logger.warning("an answer of %s was on disk, and %s", ref, what,
                                extra={"event": "adopted", "job": ref.job, "counted": recorded.news})  # fmt: skip
+                self._app.process_metrics.adopted(counted=recorded.news)
                 self.spool.drop(path)
                 await self._follow(ref, recorded)
 
@@ -228,7 +234,7 @@ class Services:
 
     async def _follow(self, ref: PageRef, recorded: Recorded) -> None:
         if recorded.plan:
-            await self.messages.plan(ref.job, ref.lane)
+            await self.messages.plan(ref.job, ref.incarnation, ref.lane)
         if recorded.gather:
             await self.messages.gather(ref)
 

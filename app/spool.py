@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.reports.durable import replacing
+from app.reports.folders import folder_name
 from workers.store.keys import encode
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Spool:
     """One process's part of the machine's spool; any thread. Nothing touches the disk before it is needed."""
 
     def __init__(self, state_dir: str | Path, namespace: str, node: str, max_bytes: int = MAX_BYTES) -> None:
-        self._root = Path(state_dir).resolve() / "spool" / encode(namespace)
+        self._root = Path(state_dir).resolve() / "spool" / folder_name(encode(namespace))
         self._own, self._max_bytes = self._root / encode(node), max_bytes
         self._numbers = itertools.count()
         self._sizes: dict[Path, int] = {}

@@ -98,18 +98,17 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
     raise Ignore  # its result is stored when the job completes
 
 
-async def _judge(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int) -> str:
-    ref = PageRef(job_id, lane, page)
+async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
     service = services()
     came_back = (self.request.get("delivery_info") or {}).get("redelivered")
     bury = service.housekeeper.bury if came_back else None
     outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"), deployment, bury)
     if outcome.follow_ups:
-        job = await service.judge.job(job_id)
+        job = await service.judge.job(ref)
         assert job is not None
         service.messages.join_chord(self, job, ref, outcome.follow_ups, deployment)
     if outcome.plan:
-        await service.messages.plan(job_id, lane)
+        await service.messages.plan(ref.job, ref.incarnation, ref.lane)
     if outcome.gather:
         await service.messages.gather(ref)
     if not outcome.counts:
@@ -129,27 +128,32 @@ class Gated(Task):  # type: ignore[misc]
 
 
 @app.task(base=Gated, bind=True, name=messages.JUDGE_DIMENSION)
-async def judge_dimension(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int = 0) -> str:
-    return await _judge(self, job_id, lane, page, token, deployment)
+async def judge_dimension(
+    self: Any, job_id: str, incarnation: str, lane: int, page: int, token: str, deployment: int = 0
+) -> str:
+    return await _judge(self, PageRef(job_id, incarnation, lane, page), token, deployment)
 
 
 @app.task(base=Gated, bind=True, name=messages.JUDGE_BATCH)
-async def judge_batch(self: Any, job_id: str, lane: int, page: int, token: str, deployment: int = 0) -> str:
-    return await _judge(self, job_id, lane, page, token, deployment)
+async def judge_batch(
+    self: Any, job_id: str, incarnation: str, lane: int, page: int, token: str, deployment: int = 0
+) -> str:
+    return await _judge(self, PageRef(job_id, incarnation, lane, page), token, deployment)
 
 
 @app.task(name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)
-async def gather_page(job_id: str, lane: int, page: int) -> None:
-    gathered = await patiently(lambda: services().gatherer.gather(PageRef(job_id, lane, page)))
+async def gather_page(job_id: str, incarnation: str, lane: int, page: int) -> None:
+    ref = PageRef(job_id, incarnation, lane, page)
+    gathered = await patiently(lambda: services().gatherer.gather(ref))
     if gathered.plan:
-        await patiently(lambda: services().plan(job_id, lane))
+        await patiently(lambda: services().plan(job_id, incarnation, lane))
     if gathered.finish:
         await services().messages.finish(job_id)
 
 
 @app.task(name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
-async def plan_lane(job_id: str, lane: int) -> None:
-    await patiently(lambda: services().plan(job_id, lane))
+async def plan_lane(job_id: str, incarnation: str, lane: int) -> None:
+    await patiently(lambda: services().plan(job_id, incarnation, lane))
 
 
 @app.task(name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)

@@ -155,7 +155,7 @@ class _Desk:
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         self._judge = Judge(
             ledger, provider=lambda _: _Provider(), model=_model, policy=policy, call_timeout_s=lambda _: 60.0,
-            epoch=lambda: 1, nonce_key=_nonce_key, spool=Spool(folder, "counting", "here"),
+            nonce_key=_nonce_key, spool=Spool(folder, "counting", "here"),
         )  # fmt: skip
         self._gatherer = Gatherer(ledger, results_dir=str(folder), retention_s=60, model=_model, announce=_ignore)
 
@@ -170,7 +170,7 @@ class _Desk:
             await self._planner.plan(job, 0)
         raw = store.lrange(QUEUE_PREFIX + POOL, 0, -1)
         units = len(raw)
-        pages = [PageRef(name, 0, page) for page in range(units // LIMIT)]
+        pages = [PageRef(name, job.incarnation, 0, page) for page in range(units // LIMIT)]
         counts["function calls: planning and publishing"] = made[""] / units
         counts["bytes: message"] = sum(map(len, raw)) / units
         counts["keys: with units open"] = (store.dbsize() - before) / units

@@ -1,16 +1,23 @@
 """What a process knows of the jobs whose units it judges."""
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 
 from app.job_cache import JOBS_KEPT, JobCache
 
 
+class Job(NamedTuple):
+    name: str
+    incarnation: str = "now"
+
+
+THE_JOB = Job("the job")
+
+
 class Store:
     """Answers when it is told to."""
-
-    epoch = 1
 
     def __init__(self):
         self.reads = []
@@ -28,11 +35,11 @@ def store():
 
 @pytest.fixture
 def cache(store):
-    return JobCache(store.job, lambda: store.epoch)
+    return JobCache(store.job)
 
 
-async def asked(cache, times=1, job="j"):
-    tasks = [asyncio.ensure_future(cache.get(job)) for _ in range(times)]
+async def asked(cache, times=1, job="j", incarnation="now"):
+    tasks = [asyncio.ensure_future(cache.get(job, incarnation)) for _ in range(times)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return tasks
@@ -42,9 +49,9 @@ async def test_a_job_is_read_once_for_all_who_ask_meanwhile(cache, store):
     first, *others = await asked(cache, 100)
     first.cancel()
     [read] = store.reads
-    read.set_result("the job")
-    assert await asyncio.gather(*others) == ["the job"] * 99
-    assert await cache.get("j") == "the job"
+    read.set_result(THE_JOB)
+    assert await asyncio.gather(*others) == [THE_JOB] * 99
+    assert await cache.get("j", "now") == THE_JOB
     assert len(store.reads) == 1
 
 
@@ -59,27 +66,30 @@ async def test_a_job_that_was_not_there_is_asked_for_again(cache, store, answer)
         with pytest.raises(ConnectionError):
             await task
     [again] = await asked(cache)
-    store.reads[1].set_result("the job")
-    assert await again == "the job"
+    store.reads[1].set_result(THE_JOB)
+    assert await again == THE_JOB
 
 
-async def test_what_was_read_before_a_flush_is_not_given_after_it(cache, store):
-    [before] = await asked(cache)
-    store.epoch = 2
+async def test_each_job_of_an_id_is_itself(cache, store):
+    """Used again after a flush or past its retention, an id means another job: with other dimensions, perhaps."""
+    old, new = Job("the old one", "then"), Job("the new one")
+    [before] = await asked(cache, incarnation="then")
+    store.reads[0].set_result(old)
+    assert await before == old
     [after] = await asked(cache)
-    old, new = store.reads
-    new.set_result("the new one")
-    assert await after == "the new one"
-    old.set_result("the old one")
-    assert await before == "the old one"
-    assert await cache.get("j") == "the new one"
+    store.reads[1].set_result(new)
+    assert await after == new
+    assert await cache.get("j", "now") == new
+    [late] = await asked(cache, incarnation="later")
+    store.reads[2].set_result(new)
+    assert await late is None
 
 
 async def test_the_oldest_jobs_are_forgotten(cache, store):
     for number in range(JOBS_KEPT + 1):
         [task] = await asked(cache, job=f"j{number}")
-        store.reads[-1].set_result(number + 1)
+        store.reads[-1].set_result(Job(f"j{number}"))
         await task
-    assert await cache.get("j1") == 2
+    assert await cache.get("j1", "now") == Job("j1")
     await asked(cache, job="j0")
     assert len(store.reads) == JOBS_KEPT + 2

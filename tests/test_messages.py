@@ -35,7 +35,7 @@ async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, mo
         return send(*args, **options)
 
     monkeypatch.setattr(app, "send_task", send_task)
-    await Messages(app, lambda _: "m", lambda *_: {}).plan("j", 0)
+    await Messages(app, lambda _: "m", lambda *_: {}).plan("j", "i", 0)
     assert app.store.llen("dicast.control") == 1
     app.store.delete("dicast.control")
     app.close()

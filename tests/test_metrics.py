@@ -37,7 +37,9 @@ SHARED = Shared([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12)
 def registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(SharedCollector(lambda: SHARED))
-    ProcessMetrics(registry).assigned("p", "m", 0.42)
+    process = ProcessMetrics(registry)
+    process.assigned("p", "m", 0.42)
+    process.adopted(counted=False)
     return registry
 
 

@@ -13,15 +13,15 @@ import pytest
 from app.domain.report import Report
 from app.reports.files import finish, write_page
 from app.results import NoResults, ResultsAway, load_opinions, load_report, to_pandas, to_polars
-from tests.reports.building import header, opinion
+from tests.reports.building import NOW, header, opinion
 
 JOB = "job-1"
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
-    write_page(tmp_path, JOB, "0", 0, [opinion(0, metadata={"lang": "en"}), opinion(1)], [])
-    return finish(tmp_path, JOB, header(2, keep=["lang"]))
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(0, metadata={"lang": "en"}), opinion(1)], [])
+    return finish(tmp_path, JOB, NOW, header(2, keep=["lang"]))
 
 
 def test_opinions_by_report_and_by_id(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from app.gathering import Gathered
 from app.judging import Outcome
+from app.ledger.keys import PageRef
 from app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
 
 
@@ -46,7 +47,7 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
     gatherer = SimpleNamespace(gather=verb, finish=verb)
     monkeypatch.setattr("app.tasks.services", lambda: SimpleNamespace(start=verb, plan=verb, gatherer=gatherer))
     with contextlib.suppress(Ignore):
-        await task.run(*{evaluate: ["j"], plan_lane: ["j", 0], gather_page: ["j", 0, 0], finish_job: ["j"]}[task])
+        await task.run(*{plan_lane: ["j", "i", 0], gather_page: ["j", "i", 0, 0]}.get(task, ["j"]))
     assert len(attempts) == 3
 
 
@@ -58,5 +59,5 @@ async def test_a_unit_that_comes_again_is_not_counted_by_its_chord(monkeypatch, 
 
     monkeypatch.setattr("app.tasks.services", lambda: SimpleNamespace(judge=Judging()))
     task = SimpleNamespace(request=SimpleNamespace(chord="the chord", get=lambda _: None))
-    await _judge(task, "j", 0, 0, "0", 0)
+    await _judge(task, PageRef("j", "i", 0, 0), "0", 0)
     assert task.request.chord == ("the chord" if counts else None)

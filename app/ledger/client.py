@@ -16,7 +16,7 @@ import orjson
 from app.domain.job import EvaluationJob, Item
 from app.domain.pieces import pieces
 from app.domain.plan import Lane
-from app.ledger.keys import LedgerKeys
+from app.ledger.keys import LedgerKeys, new_incarnation
 from workers.store.connection import StoreClient
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
@@ -129,6 +129,7 @@ class LedgerClient:
             "project": job.project,
             "spend": job.spend,
             "units": str(units),
+            "incarnation": new_incarnation(),
             "lanes": orjson.dumps(lanes).decode(),
             **extra,
         }
@@ -138,7 +139,10 @@ class LedgerClient:
             staged = k.base.at("staging", attempt)
             self._stage(staged, items)
             verdict = self._submit(
-                keys=[k.job(job.id), k.items(job.id), staged, k.jobs, k.unfinished, k.base.clock, k.outbox],
+                keys=[
+                    k.job(job.id), k.items(job.id), staged, k.jobs, k.unfinished, k.base.clock, k.outbox,
+                    k.pages(job.id), k.watch, k.base.assigned,
+                ],
                 args=["", job.id, digest_of(job), UNATTENDED_MS, len(items), attempt, *parts],
             )
         if verdict == "other":
@@ -155,8 +159,9 @@ class LedgerClient:
             pipe.expire(key, STAGING_S)
             pipe.execute()
 
-    def is_lost(self, job: str) -> bool:
-        return bool(self._redis.hget(self._keys.job(job), "state") == JobState.LOST)
+    def is_free(self, job: str) -> bool:
+        """Whether a job of this id would be a new one: there is none, or it is lost."""
+        return self._redis.hget(self._keys.job(job), "state") in {None, JobState.LOST}
 
     def awaits_start(self, job: str) -> bool:
         return bool(self._redis.hget(self._keys.job(job), "state") == JobState.SUBMITTED)

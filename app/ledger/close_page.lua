@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- close_page.lua: a page whose results lie on disk leaves the store; the last one ends the job's work.
 -- KEYS  1 job  2 page  3 pages  4 watch  5 the page's assignments  6 assigned
--- ARGV  1 lane  2 page  3 member of watch  4 lanes  5 node  6 prefix of the nodes' beacons
+-- ARGV  1 lane  2 incarnation.page  3 member of watch  4 lanes  5 node  6 prefix of the nodes' beacons
 -- Reply {1 if the job is to be finished, 1 if the lane wants planning}; the same to who asks again.
 -- Holds: claims of the page that have not told their end are remembered in the job (see unit.lua).
 --@include planning.lua

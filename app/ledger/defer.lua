@@ -2,7 +2,7 @@
 -- defer.lua: units are given up until a message comes for them again: at their time, holding neither slot nor lease,
 -- or at once, by a message that the caller publishes itself (then the time is only a safeguard).
 -- KEYS  1 job  2 page  3 due  4 clock  5 epoch
--- ARGV  1 now_ms  2 lane  3 page  4 prefix of the members of due  5 JSON {counter: n}
+-- ARGV  1 now_ms  2 lane  3 incarnation.page  4 prefix of the members of due  5 JSON {counter: n}
 --       6 JSON [[position, fence, attempts, requeues, 1 if no call was made], ...]
 --       7 JSON [[token, delay ms, 1 if it must wait], ...]
 -- Reply {1 if this was news, verdict, ...}; verdict: deferred | stale | gone. Nothing becomes due unless all are deferred.

@@ -29,9 +29,8 @@ local function turn_has_passed()
   for i = 4, #KEYS do
     local raw = redis.call('LINDEX', KEYS[i], -1)
     if raw then
-      local job = string.match(raw, '"job": ?"([^"]+)"')
-      local lane, number = string.match(raw, '"unit": ?"(%d+)%.(%d+)%.')
-      local other = job and lane and redis.call('HGET', ARGV[7] .. job .. ':page:' .. lane .. ':' .. number, 'opened_ms')
+      local job, place = string.match(raw, '"id": ?"([^"~]+)~(%w+%.%d+%.%d+)%.')
+      local other = job and redis.call('HGET', ARGV[7] .. job .. ':page:' .. string.gsub(place, '%.', ':'), 'opened_ms')
       if not other or tonumber(other) <= tonumber(opened) then return false end
       later = true
     end

@@ -1,27 +1,50 @@
-"""The ledger's keys. Job ids are of a closed alphabet, lanes and pages are numbers, so members split on '|' safely."""
+"""The ledger's keys. Job ids and incarnations are of closed alphabets, lanes and pages are numbers, so members split on
+'|' safely."""
 
 from __future__ import annotations
 
+import secrets
+import string
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from workers.store.keys import Keys
 
+_LETTERS = string.ascii_lowercase + string.digits
+
+
+def new_incarnation() -> str:
+    """Tells a job from earlier and later ones of its id: lower-case letters and digits, for it names folders too."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(6))
+
 
 class PageRef(NamedTuple):
-    """Names one page of one lane of one job."""
+    """Names one page of one lane of one incarnation of a job: what is left of an earlier job of the same id, in queues,
+    on disk or in a process, is never of this page."""
 
     job: str
+    incarnation: str
     lane: int
     page: int
 
     def __str__(self) -> str:
-        return f"{self.job}|{self.lane}|{self.page}"
+        return f"{self.job}|{self.incarnation}|{self.lane}|{self.page}"
+
+    @property
+    def name(self) -> str:
+        """What its chord is called, and its messages' ids begin with; no job's id holds a '~'."""
+        return f"{self.job}~{self.incarnation}.{self.lane}.{self.page}"
+
+    @property
+    def number(self) -> str:
+        """Its page, as its lane's pages are told apart where the id alone names the job."""
+        return f"{self.incarnation}.{self.page}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        job, lane, page = text.split("|")
-        return cls(job, int(lane), int(page))
+        """Raises ValueError."""
+        job, incarnation, lane, page = text.split("|")
+        return cls(job, incarnation, int(lane), int(page))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +54,7 @@ class LedgerKeys:
     base: Keys
 
     def job(self, job: str) -> str:
-        """hash: spec, digest, state, limit, counters and, for each lane, cursor, next page and open units"""
+        """hash: spec, digest, incarnation, state, limit, counters and each lane's cursor, next page and open units"""
         return self.base.at("job", job)
 
     def items(self, job: str) -> str:
@@ -39,17 +62,17 @@ class LedgerKeys:
         return self.base.at("job", job, "items")
 
     def pages(self, job: str) -> str:
-        """set of 'lane|page' that are open"""
+        """set of 'lane|incarnation.page' that are open"""
         return self.base.at("job", job, "pages")
 
     def page(self, ref: PageRef) -> str:
         """hash: left, epoch it was opened in, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result,
         late -> claims that had not told their end when their unit got its result"""
-        return self.base.at("job", ref.job, "page", str(ref.lane), str(ref.page))
+        return self.base.at("job", ref.job, "page", ref.incarnation, str(ref.lane), str(ref.page))
 
     def assignments(self, ref: PageRef) -> str:
         """hash: message's token -> pool that was chosen for it, while nobody works on it"""
-        return self.base.at("job", ref.job, "assignments", str(ref.lane), str(ref.page))
+        return self.base.at("job", ref.job, "assignments", ref.incarnation, str(ref.lane), str(ref.page))
 
     @property
     def jobs(self) -> str:
@@ -63,12 +86,12 @@ class LedgerKeys:
 
     @property
     def watch(self) -> str:
-        """zset 'job|lane|page' -> ms when the page must have moved"""
+        """zset 'job|incarnation|lane|page' -> ms when the page must have moved"""
         return self.base.at("watch")
 
     @property
     def due(self) -> str:
-        """zset 'job|lane|page|position' -> ms when the unit's message must be published (again)"""
+        """zset 'job|incarnation|lane|page|token' -> ms when the unit's message must be published (again)"""
         return self.base.at("due")
 
     def taken(self, node: str) -> str:

@@ -20,7 +20,7 @@ from app.domain.job import EvaluationJob, Item
 from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane
 from app.ledger.client import HERE, UNATTENDED_MS, JobState
-from app.ledger.keys import LedgerKeys, PageRef
+from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from app.ledger.records import Claim, Deferral, Due, JobRecord, LaneState, Recorded, Result, Token, Verdict, Written
 from workers.store.connection import AsyncStoreClient
 from workers.store.errors import NotReady
@@ -70,11 +70,14 @@ class Ledger:
     # ------------------------------------------------------------------ jobs
     async def job(self, job: str) -> JobRecord | None:
         """The job, or None if the ledger does not hold it."""
-        spec, lanes, units, limit, fingerprint, resumed = await self._redis.hmget(
-            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint", "resumed"
+        spec, lanes, units, limit, fingerprint, incarnation, resumed = await self._redis.hmget(
+            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint", "incarnation", "resumed"
         )
         if spec is None:
             return None
+        if incarnation is None:  # submitted by a version that knew of none
+            await self._redis.hsetnx(self.keys.job(job), "incarnation", new_incarnation())
+            return await self.job(job)
         return JobRecord(
             id=job,
             # Items of the job itself are kept apart, so the stored spec has an empty list of them.
@@ -86,6 +89,7 @@ class Ledger:
             units=int(units),
             limit=int(limit or 0),
             fingerprint=fingerprint,
+            incarnation=incarnation,
             resumed=int(resumed or 0),
         )
 
@@ -120,13 +124,15 @@ class Ledger:
         """Whether this node may write the report of a finishing job; not while another living node is at it."""
         return bool(await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self._beacons]))
 
-    async def complete(self, job: str, report: bytes, retention_s: int, attempt: str = "") -> bool:
+    async def complete(
+        self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = ""
+    ) -> bool:
         """End a finishing job with its report; True for the one attempt that did it, however often it is repeated."""
         k = self.keys
         return bool(
             await self._scripts["complete"](
                 keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.jobs],
-                args=["", job, report, retention_s, k.job(""), attempt or self.attempt()],
+                args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation],
             )
         )
 
@@ -162,9 +168,10 @@ class Ledger:
         )
         return LaneState(state or "", cursor, int(page or 0), int(open_units or 0))
 
-    async def lane_count(self, job: str) -> int:
-        """How many lanes a job has; 0 if the ledger does not hold it."""
-        return len(orjson.loads(await self._redis.hget(self.keys.job(job), "lanes") or "[]"))
+    async def lane_count(self, ref: PageRef) -> int:
+        """How many lanes a page's job has; 0 if the ledger does not hold it, or another job of its id."""
+        lanes, incarnation = await self._redis.hmget(self.keys.job(ref.job), "lanes", "incarnation")
+        return len(orjson.loads(lanes)) if incarnation == ref.incarnation else 0
 
     async def planned(self, job: str, lane: int) -> None:
         """The next unit that empties the lane's window asks for planning again."""
@@ -225,6 +232,7 @@ class Ledger:
                     low_water,
                     len(results),
                     attempt or self.attempt(),
+                    ref.incarnation,
                     "first",
                     first,
                     "planner",
@@ -307,7 +315,7 @@ class Ledger:
             args=[
                 "",
                 ref.lane,
-                ref.page,
+                ref.number,
                 _dumps(counters),
                 _dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results]),
                 f"{ref}|",
@@ -327,7 +335,7 @@ class Ledger:
             args=[
                 "",
                 ref.lane,
-                ref.page,
+                ref.number,
                 f"{ref}|",
                 _dumps(counters),
                 _dumps(deferrals),
@@ -368,7 +376,7 @@ class Ledger:
         k = self.keys
         finish, plan = await self._scripts["close_page"](
             keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), self._assigned],
-            args=[ref.lane, ref.page, str(ref), lanes, self._node, self._beacons],
+            args=[ref.lane, ref.number, str(ref), lanes, self._node, self._beacons],
         )
         return bool(finish), bool(plan)
 

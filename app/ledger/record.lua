@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- record.lua: results take effect once, whoever brings them and however often.
 -- KEYS  1 job  2 page  3 epoch  4 due  5 clock
--- ARGV  1 now_ms  2 lane  3 page  4 JSON {counter: n}  5 JSON [[position, fence, result, scored 1|0], ...]
+-- ARGV  1 now_ms  2 lane  3 incarnation.page  4 JSON {counter: n}  5 JSON [[position, fence, result, scored 1|0], ...]
 --       6 prefix of the members of due  7 node  8 prefix of the nodes' beacons
 -- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, 1 if this was news, verdict, ...};
 --       verdict: new | again (a result is there) | stale (an old fence) | gone (the page is gathered).

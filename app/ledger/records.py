@@ -111,6 +111,7 @@ class JobRecord:
     units: int
     limit: int
     fingerprint: str | None
+    incarnation: str
     resumed: int = 0
 
     @property

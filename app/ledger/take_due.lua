@@ -3,7 +3,7 @@
 -- their claim: a caller that dies before it publishes loses nothing.
 -- KEYS  1 due  2 clock  3 what this node took last, 'attempt member member ...'
 -- ARGV  1 now_ms  2 most  3 ms until an unclaimed one comes again  4 prefix of the page keys  5 number of this attempt
--- Reply members 'job|lane|page|token'. An attempt that comes again is answered as the first time; after the node's next
+-- Reply members 'job|incarnation|lane|page|token'. An attempt that comes again is answered as the first time; after the node's next
 -- one nobody waits for its answer.
 --@include clock.lua
 local taken, last = {}, redis.call('GET', KEYS[3])
@@ -14,8 +14,8 @@ end
 if newest and newest >= tonumber(ARGV[5]) then return taken end
 local now = lease_clock(KEYS[2], ARGV[1])
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[2])) do
-  local job, lane, page, token = string.match(member, '^(.-)|(%d+)|(%d+)|(b?%d+)$')
-  local key = ARGV[4] .. job .. ':page:' .. lane .. ':' .. page
+  local job, incarnation, lane, page, token = string.match(member, '^(.-)|(%w+)|(%d+)|(%d+)|(b?%d+)$')
+  local key = ARGV[4] .. job .. ':page:' .. incarnation .. ':' .. lane .. ':' .. page
   if redis.call('EXISTS', key) == 1 then
     redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), member)
     redis.call('HDEL', key, 'w:' .. token)

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from app.domain.report import Report, ResultFiles
 from app.reports.durable import replacing
-from app.reports.files import NoResults, job_folder, read_report
+from app.reports.files import NoResults, read_report
+from app.reports.folders import job_folder
 
 
 class ResultsAway(LookupError):

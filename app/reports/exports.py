@@ -14,7 +14,8 @@ import orjson
 from app.domain.opinion import JudicialOpinion
 from app.reports.columns import COLUMNS, as_text, kept_columns
 from app.reports.durable import replacing
-from app.reports.files import job_folder, read_opinions, read_report
+from app.reports.files import read_opinions, read_report
+from app.reports.folders import job_folder
 from app.reports.text import cell
 
 Format = Literal["csv", "jsonl", "parquet"]

@@ -1,6 +1,7 @@
 """A job's results on disk: pages as they are gathered, then one set of files.
 
-    <results>/<job>/parts/<page>~<lane>.jsonl      one gathered page: a line of counts, its opinions, its errors
+    <results>/<job>/parts/<incarnation>/<page>~<lane>.jsonl
+                                                   one gathered page: a line of counts, its opinions, its errors
     <results>/<job>/items.jsonl                    items that came with a job which left some without a score
     <results>/<job>/earlier/                       what a resumed job had before, until it has ended again
     <results>/<job>/opinions.jsonl                 one `JudicialOpinion` a line
@@ -9,9 +10,10 @@
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
-Every file appears whole or not at all (written beside, synced, renamed). The order of opinions is that of pages, then
-lanes, and within a page the one in which `write_page` got them; a lane's opinions thus stand in the lane's order of
-units (item, replicate, agent, dimension), and those of different lanes are interleaved page by page.
+What the folder is called, and whose it is when an id is used again, is told in folders.py. Every file appears whole or
+not at all (written beside, synced, renamed). The order of opinions is that of pages, then lanes, and within a page the
+one in which `write_page` got them; a lane's opinions thus stand in the lane's order of units (item, replicate, agent,
+dimension), and those of different lanes are interleaved page by page.
 """
 
 from __future__ import annotations
@@ -23,18 +25,16 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
-from app.domain.job import JobId
 from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from app.reports.durable import replacing, sync_folder
+from app.reports.folders import job_folder, own_folder
 
 if TYPE_CHECKING:
     from app.reports.columns import Columns
 
-_JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _PARTS = "parts"
 _REPORT = "report.json"
 _OPINIONS = "opinions.jsonl"
@@ -51,22 +51,10 @@ class NoResults(LookupError):
     """There is no finished job of that id in the results folder."""
 
 
-def job_folder(results_dir: str | Path, job_id: str) -> Path:
-    """The folder of one job, directly inside the results folder; raises ValueError for an id that is no `JobId`."""
-    try:
-        _JOB_ID.validate_python(job_id)
-    except ValidationError as error:
-        raise ValueError(f"job id {job_id!r} {error.errors()[0]['msg']}") from None
-    root = Path(results_dir).resolve()
-    folder = root / job_id
-    if folder.resolve().parent != root:
-        raise ValueError(f"results of job {job_id} would leave {root}")
-    return folder
-
-
 def write_page(
     results_dir: str | Path,
     job_id: str,
+    incarnation: str,
     lane: str,
     page: int,
     opinions: Iterable[JudicialOpinion],
@@ -79,18 +67,18 @@ def write_page(
     opinion_lines = [_line(o) for o in opinions]
     error_lines = [_line(e) for e in errors]
     counts = orjson.dumps({"opinions": len(opinion_lines), "errors": len(error_lines)})
-    parts = job_folder(results_dir, job_id) / _PARTS
+    parts = own_folder(results_dir, job_id, incarnation) / _PARTS / incarnation
     name = _part_name(lane, page)
     if not parts.is_dir():
         parts.mkdir(parents=True, exist_ok=True)
-        sync_folder(parts.parent)
-        sync_folder(parts.parent.parent)
+        for folder in list(parts.parents)[:3]:
+            sync_folder(folder)
     with replacing(parts / name) as file:
         file.writelines([counts, b"\n", *opinion_lines, *error_lines])
 
 
-def finish(results_dir: str | Path, job_id: str, summary: ReportHeader) -> Report:
-    """Join the parts into the job's files and return its report.
+def finish(results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader) -> Report:
+    """Join the parts of one incarnation into the job's files and return its report.
 
     May be killed at any point and called again, or be called by two processes at once: the files are the same.
     Once a report with the same start stands there, it is returned as it is. Memory stays flat. Raises
@@ -98,9 +86,9 @@ def finish(results_dir: str | Path, job_id: str, summary: ReportHeader) -> Repor
     """
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
-    folder = job_folder(results_dir, job_id)
+    folder = own_folder(results_dir, job_id, incarnation)
     folder.mkdir(parents=True, exist_ok=True)
-    parts = _parts(folder)
+    parts = _parts(folder, incarnation)
     # Looked for after the listing: parts go away only once the report is there.
     report = _finished(folder, summary)
     if report is None:
@@ -146,9 +134,9 @@ def _part_name(lane: str, page: int) -> str:
     return name
 
 
-def _parts(folder: Path) -> list[_Part]:
+def _parts(folder: Path, incarnation: str) -> list[_Part]:
     found = []
-    for path in (folder / _PARTS).glob("*.jsonl"):
+    for path in (folder / _PARTS / incarnation).glob("*.jsonl"):
         page, _, lane = path.stem.partition("~")
         lane = unquote(lane)
         found.append(_Part(int(page), len(lane), lane, path))
@@ -257,9 +245,17 @@ def _finished(folder: Path, summary: ReportHeader) -> Report | None:
 
 def _clean(folder: Path) -> None:
     """Remove the parts, and what killed writers left."""
-    leftovers = [*folder.glob("*.tmp"), *(folder / _PARTS).glob("*"), *(folder / _EARLIER).glob("*")]
-    for path in leftovers:
+    for path in folder.glob("*.tmp"):
         path.unlink(missing_ok=True)
     for name in (_PARTS, _EARLIER):
-        with contextlib.suppress(FileNotFoundError):
-            (folder / name).rmdir()
+        _remove(folder / name)
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.glob("*"):
+        if path.is_dir():
+            _remove(path)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()

@@ -13,7 +13,7 @@ from app.domain.pieces import pieces
 from app.domain.plan import Lane
 from app.ledger.records import JobRecord
 from app.reports.durable import replacing
-from app.reports.files import job_folder
+from app.reports.folders import own_folder
 
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"
@@ -21,23 +21,23 @@ _KEPT = ("opinions.jsonl", "errors.jsonl")
 _REMADE = ("report.json", "opinions.parquet")
 
 
-def write_items(results_dir: str | Path, job_id: str, pages: Iterable[Sequence[Item]]) -> None:
+def write_items(results_dir: str | Path, job_id: str, incarnation: str, pages: Iterable[Sequence[Item]]) -> None:
     """Keep the items that came with a job; the same again is the same file."""
-    with replacing(job_folder(results_dir, job_id) / _ITEMS) as file:
+    with replacing(own_folder(results_dir, job_id, incarnation) / _ITEMS) as file:
         for page in pages:
             file.writelines(item.model_dump_json(exclude_defaults=True).encode() + b"\n" for item in page)
 
 
-def read_items(results_dir: str | Path, job_id: str, together: int) -> Iterator[list[Item]]:
+def read_items(results_dir: str | Path, job_id: str, incarnation: str, together: int) -> Iterator[list[Item]]:
     """The items that were kept, in pieces of so many at most; raises FileNotFoundError."""
-    with (job_folder(results_dir, job_id) / _ITEMS).open("rb") as file:
+    with (own_folder(results_dir, job_id, incarnation) / _ITEMS).open("rb") as file:
         yield from pieces(map(Item.model_validate_json, file), together)
 
 
-def set_aside(results_dir: str | Path, job_id: str, *, waits: Callable[[], bool]) -> None:
+def set_aside(results_dir: str | Path, job_id: str, incarnation: str, *, waits: Callable[[], bool]) -> None:
     """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started: what
     lies there afterwards is the new run's. May be killed, and called again, and by several at once."""
-    folder = job_folder(results_dir, job_id)
+    folder = own_folder(results_dir, job_id, incarnation)
     if waits():
         (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
     for name in _REMADE:
@@ -62,7 +62,7 @@ def earlier(
     found: dict[int, bytes] = {}
     names = {job.spec.agents[agent].name for agent in lane.agents}
     waiting = iter(positions)
-    with (job_folder(results_dir, job.id) / _EARLIER / _KEPT[0]).open("rb") as file:
+    with (own_folder(results_dir, job.id, job.incarnation) / _EARLIER / _KEPT[0]).open("rb") as file:
         file.seek(offset)
         for line in iter(file.readline, b""):
             opinion = orjson.loads(line)

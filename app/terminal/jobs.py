@@ -116,13 +116,14 @@ def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", 
 def _filed(dicast: Dicast, unknown: UnknownJob) -> Report:
     """The report among the files here, of a job that the ledger does not hold; raises `unknown` if there is none."""
     from app.reports.files import NoResults, read_report  # noqa: PLC0415  (takes long to load)
+    from app.reports.folders import job_folder  # noqa: PLC0415
 
     try:
         return read_report(dicast.settings.results_dir, unknown.job)
     except NoResults:
         raise unknown from None
     except ValidationError:
-        folder = f"{dicast.settings.results_dir}/{unknown.job}"
+        folder = job_folder(dicast.settings.results_dir, unknown.job)
         raise Refused(f"the ledger holds no job {unknown.job!r}, and the report in {folder} is damaged") from None
     except ValueError as error:  # no id that any job can have
         raise Refused(str(error)) from None

@@ -45,9 +45,9 @@ class SimMessages:
         await self._wired()
         self._world.publish("control", Message("gather", tuple(ref)))
 
-    async def plan(self, job_id: str, lane: int) -> None:
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
         await self._wired()
-        self._world.publish("control", Message("plan", (job_id, lane)))
+        self._world.publish("control", Message("plan", (job_id, incarnation, lane)))
 
     async def finish(self, job_id: str) -> None:
         await self._wired()

@@ -93,6 +93,8 @@ class SimServices(Services):
     def _limit(self) -> int:
         return self._frozen_limit
 
+    async def _prepare(self, _: Any) -> None: ...
+
 
 class Node:
     """One worker process. `lanes` are the names of the pools that it serves."""
@@ -111,7 +113,6 @@ class Node:
             self.ledger, provider=lambda _: provider, model=lambda _: "m",
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
-            epoch=lambda: 0,
             nonce_key=_nonce_key,
             spool=NoSpool(),  # type: ignore[arg-type]
         )  # fmt: skip
@@ -154,8 +155,7 @@ class Node:
     def excuse(self) -> None:
         """What this node works on may be paid for twice: it dies, or others take it for dead."""
         for message in self.judging.values():
-            lane_job = message.args
-            self.world.excused.update(self.world.units_of(lane_job[1], lane_job[2], lane_job[3]))
+            self.world.excused.update(self.world.units_of(*message.args[2:]))
 
     def kill(self) -> None:
         self.alive = False
@@ -259,20 +259,20 @@ class Node:
 
     async def _judge(self, request: Request) -> None:
         """As app.tasks does it."""
-        job_id, lane, page, token = request.message.args
-        ref = PageRef(job_id, lane, page)
+        *place, token = request.message.args
+        ref = PageRef(*place)
         try:
             outcome = await self.judge.judge(ref, Token.parse(token), request.lease)
             counts = outcome.counts and request.message.header
             if outcome.follow_ups:
-                job = await self.judge.job(job_id)
+                job = await self.judge.job(ref)
                 assert job is not None
                 for follower in outcome.follow_ups:
                     if request.message.header:
                         self.world.chords[str(ref)].size += 1
                     self.messages.send(job, ref, follower, header=request.message.header)
             if outcome.plan:
-                await self.messages.plan(job_id, lane)
+                await self.messages.plan(ref.job, ref.incarnation, ref.lane)
             if outcome.gather:
                 await self.messages.gather(ref)
             if counts:
@@ -307,12 +307,13 @@ class Node:
         match message.name, message.args:
             case "start", (job_id,):
                 await patiently(lambda: self.services.start(job_id))
-            case "plan", (job_id, lane):
-                await patiently(lambda: self.services.plan(job_id, lane))
-            case "gather", (job_id, lane, page):
-                gathered = await patiently(lambda: self.gatherer.gather(PageRef(job_id, lane, page)))
+            case "plan", (job_id, incarnation, lane):
+                await patiently(lambda: self.services.plan(job_id, incarnation, lane))
+            case "gather", (job_id, incarnation, lane, page):
+                ref = PageRef(job_id, incarnation, lane, page)
+                gathered = await patiently(lambda: self.gatherer.gather(ref))
                 if gathered.plan:
-                    await patiently(lambda: self.services.plan(job_id, lane))
+                    await patiently(lambda: self.services.plan(job_id, incarnation, lane))
                 if gathered.finish:
                     await self.messages.finish(job_id)
             case "finish", (job_id,):

@@ -210,15 +210,17 @@ class World:
         return [(u.item, u.agent, u.dimension) for u in map(plan.unit, positions)]
 
     # ------------------------------------------------------------------ files
-    def write_page(self, _folder: str, job: str, lane: str, page: int, opinions: list[Any], errors: list[Any]) -> None:
-        ref = PageRef(job, int(lane), page)
+    def write_page(
+        self, _folder: str, job: str, incarnation: str, lane: str, page: int, opinions: list[Any], errors: list[Any]
+    ) -> None:
+        ref = PageRef(job, incarnation, int(lane), page)
         written = (opinions, errors)
         before = self.pages.setdefault(ref, written)
         if _plain(before) != _plain(written):
             self.fail(f"I1: page {ref} was written twice, with different results")
 
-    def finish(self, _folder: str, job: str, header: Any) -> Any:
-        opinions = [o for ref, (found, _) in self.pages.items() if ref.job == job for o in found]
+    def finish(self, _folder: str, job: str, incarnation: str, header: Any) -> Any:
+        opinions = [o for ref, (found, _) in self.pages.items() if ref[:2] == (job, incarnation) for o in found]
         return Report(header.status, sum(o.score is not None for o in opinions),
                       sum(o.score is None for o in opinions), header.calls, header.units)  # fmt: skip
 

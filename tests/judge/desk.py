@@ -70,7 +70,6 @@ class Desk:
             model=lambda deployment: deployment.model or "asked-model",
             policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
             call_timeout_s=lambda _: 60.0,
-            epoch=lambda: 0,
             nonce_key=self._nonce_key,
             spool=Spool(folder, "test", "here"),
         )

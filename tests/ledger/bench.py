@@ -48,12 +48,15 @@ class Bench:
         job = job or a_job()
         self.submit(job, batched)
         await self.one.start(job.id, 5)
-        ref = PageRef(job.id, 0, 0)
+        ref = PageRef(job.id, self.incarnation(job.id), 0, 0)
         items = dict(enumerate(await self.one.items(job.id, range(len(job.items)))))
         assert await self.one.open_page(ref, 0, units, cursor, 1, items) == units
         if sent:
             await self.one.published(ref)
         return ref
+
+    def incarnation(self, job_id):
+        return self.redis.hget(self.one.keys.job(job_id), "incarnation")
 
     def kill(self, n):
         self.registry.bury(self.nodes[n])

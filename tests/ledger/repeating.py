@@ -7,6 +7,8 @@ import inspect
 import re
 from functools import partial
 
+import pytest
+
 from app.ledger.client import LedgerClient
 from app.ledger.ledger import Ledger
 from tests.ledger.bench import KEYS
@@ -14,6 +16,12 @@ from workers.store.connection import connect, connect_async
 
 START_MS = 1_800_000_000_000
 EPOCH = START_MS
+NOW = "now"
+
+
+@pytest.fixture(autouse=True)
+def one_incarnation(monkeypatch):
+    monkeypatch.setattr("app.ledger.client.new_incarnation", lambda: NOW)
 
 
 class Clock:

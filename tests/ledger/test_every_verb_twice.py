@@ -15,9 +15,11 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Deferral, Due, Recorded, Result, Token
 from tests.ledger.bench import a_job
-from tests.ledger.repeating import EPOCH, Stage
+from tests.ledger.repeating import EPOCH, NOW, Stage, one_incarnation
 
-REF = PageRef("j", 0, 0)
+__all__ = ["one_incarnation"]
+
+REF = PageRef("j", NOW, 0, 0)
 FACTS = {"project": "p", "units": "4", "created_ms": "1"}
 
 
@@ -119,7 +121,7 @@ async def finishing(stage):
 
 async def completed(stage):
     await finishing(stage)
-    await stage.one.complete("j", b"{}", 60)
+    await stage.one.complete("j", NOW, b"{}", 60)
 
 
 async def resumed(stage):
@@ -209,8 +211,8 @@ CASES = [
     ("attended", running, lambda s: s.one.attended("j")),
     ("claim_finish", finishing, lambda s: s.one.claim_finish("j")),
     ("claim_finish", finishing, lambda s: s.two.claim_finish("j")),
-    ("complete", finishing, lambda s: s.one.complete("j", b"{}", 60)),
-    ("complete", completed, lambda s: s.two.complete("j", b"{}", 60)),
+    ("complete", finishing, lambda s: s.one.complete("j", NOW, b"{}", 60)),
+    ("complete", completed, lambda s: s.two.complete("j", NOW, b"{}", 60)),
     ("announced", completed, lambda s: s.one.announced("j")),
     ("mourn", nothing, lambda s: s.one.mourn("j", FACTS, 60)),
     ("mourn", submitted, lambda s: s.one.mourn("j", FACTS, 60)),
@@ -274,9 +276,8 @@ CASES = [
 ]
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
-    "items_within",
-    "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_lost", "awaits_start", "status",
-    "jobs", "open_calls",
+    "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
+    "status", "jobs", "open_calls",
 }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from app.domain.plan import lanes
 from app.ledger.keys import PageRef
 from app.ledger.records import Deferral, Due, Result, Token, Verdict
 from tests.ledger.bench import KEYS, a_job
-from tests.ledger.repeating import Stage
+from tests.ledger.repeating import NOW, Stage, one_incarnation
+
+__all__ = ["one_incarnation"]
 
 UNITS, PAGE = 12, 6
 STEPS = 150
@@ -34,7 +36,7 @@ class History:
     # ------------------------------------------------------------------ what may happen
     async def claim(self):
         node, position = self.chance.randrange(2), self.chance.randrange(UNITS)
-        ref = PageRef("j", 0, position // PAGE)
+        ref = PageRef("j", NOW, 0, position // PAGE)
         if self.dead(node) or ref.page >= self.opened:
             return
         again_ms = self.chance.choice([None, 500])
@@ -77,25 +79,25 @@ class History:
             self.stage.kill(node)
 
     async def disown(self):
-        node, ref = self.chance.randrange(2), PageRef("j", 0, self.chance.randrange(2))
+        node, ref = self.chance.randrange(2), PageRef("j", NOW, 0, self.chance.randrange(2))
         held = await self.ledgers[node].held(ref)
         lost = {p: fence for p, fence in held.items() if self.chance.random() < 0.5}
         if lost:
             self.note("disown", ref, await self.ledgers[node].disown(ref, lost))
 
     async def sweep(self):
-        ref = PageRef("j", 0, self.chance.randrange(2))
+        ref = PageRef("j", NOW, 0, self.chance.randrange(2))
         self.note("sweep", ref, await self.stage.two.find_lost(ref, 1, queue_empty=self.chance.random() < 0.5))
 
     async def gather(self):
-        node, ref = self.chance.randrange(2), PageRef("j", 0, self.chance.randrange(2))
+        node, ref = self.chance.randrange(2), PageRef("j", NOW, 0, self.chance.randrange(2))
         page = await self.ledgers[node].take_page(ref)
         if page:
             self.note("close", ref, page, await self.ledgers[node].close_page(ref, 1))
 
     async def plan(self):
         page, cursor = min(self.opened, 1), "" if self.opened else "more"
-        opened = await self.stage.one.open_page(PageRef("j", 0, page), page * PAGE, PAGE, cursor, 2, {})
+        opened = await self.stage.one.open_page(PageRef("j", NOW, 0, page), page * PAGE, PAGE, cursor, 2, {})
         self.note("plan", page, opened)
         self.opened += opened >= 0
 

@@ -80,8 +80,8 @@ async def test_the_last_result_ends_the_page_and_closing_it_ends_the_job(bench):
     assert await bench.one.close_page(ref, 1) == (True, False)  # a copy of the message finds the same
     assert await bench.one.claim_finish("j")
     assert not await bench.two.claim_finish("j")
-    assert await bench.one.complete("j", b'{"ok": 1}', 60)
-    assert not await bench.two.complete("j", b'{"ok": 2}', 60)
+    assert await bench.one.complete("j", bench.incarnation("j"), b'{"ok": 1}', 60)
+    assert not await bench.two.complete("j", bench.incarnation("j"), b'{"ok": 2}', 60)
     status = bench.client.status("j")
     assert (status.state, status.report) == (JobState.COMPLETED, {"ok": 1})
     assert await bench.two.unannounced() == ["j"]
@@ -126,7 +126,7 @@ async def test_cancel_lets_no_unit_run_and_ends_when_all_are_closed(bench):
 async def test_a_job_cancelled_before_it_starts_only_needs_its_report(bench):
     bench.submit(a_job())
     assert bench.client.cancel("j") == (JobState.SUBMITTED, True)
-    assert await bench.one.complete("j", b"{}", 60)
+    assert await bench.one.complete("j", bench.incarnation("j"), b"{}", 60)
     assert bench.client.status("j").state is JobState.CANCELLED
 
 
@@ -153,8 +153,8 @@ async def test_lost_messages_are_found_though_others_wait(bench):
     later = ref._replace(page=1)
 
     def put(page):
-        header = {"dicast": {"job": page.job, "unit": f"0.{page.page}.0"}}
-        bench.redis.rpush("provider.p", json.dumps({"body": "", "headers": header}))
+        headers = {"root_id": "another", "id": f"{page.name}.0"}
+        bench.redis.rpush("provider.p", json.dumps({"body": "", "headers": headers}))
 
     find = lambda: bench.one.find_lost(ref, 1, queue_empty=False, queues=["provider.p", "provider.q"])  # noqa: E731
     await bench.one.open_page(later, 4, 2, "", 1, {})
@@ -233,12 +233,12 @@ async def test_a_thousand_finished_jobs_leave_nothing_behind(bench):
         job = a_job(job_id, items=1, dimensions=1)
         bench.submit(job)
         await bench.one.start(job_id, 5)
-        ref = PageRef(job_id, 0, 0)
+        ref = PageRef(job_id, bench.incarnation(job_id), 0, 0)
         await bench.one.open_page(ref, 0, 1, "", 1, dict(enumerate(await bench.one.items(job_id, range(1)))))
         await bench.one.published(ref)
         await record(bench.one, ref, await claim(bench.one, ref, 0))
         assert await bench.one.close_page(ref, 1) == (True, False)
-        assert await bench.one.complete(job_id, b"{}", 86_400)
+        assert await bench.one.complete(job_id, ref.incarnation, b"{}", 86_400)
         await bench.one.announced(job_id)
 
     def let_time_pass():

@@ -173,20 +173,20 @@ async def test_a_job_that_has_ended_does_not_go_back(bench):
     """Looked at and set in two steps: 3 of 1,500 jobs completed twice."""
     await ended(bench, cancelled=True)
     assert await bench.two.ripe("j")
-    assert await bench.one.complete("j", b"{}", 60)
+    assert await bench.one.complete("j", bench.incarnation("j"), b"{}", 60)
     assert not await bench.two.ripe("j")
     assert bench.client.status("j").state is JobState.CANCELLED
-    assert not await bench.two.complete("j", b"{}", 60)
+    assert not await bench.two.complete("j", bench.incarnation("j"), b"{}", 60)
 
 
 async def test_who_completed_a_job_is_told_so_again(bench):
     await ended(bench)
-    assert [await bench.one.complete("j", b"{}", 60, "mine") for _ in range(3)] == [True] * 3
-    assert not await bench.two.complete("j", b"{}", 60, "yours")
+    assert [await bench.one.complete("j", bench.incarnation("j"), b"{}", 60, "mine") for _ in range(3)] == [True] * 3
+    assert not await bench.two.complete("j", bench.incarnation("j"), b"{}", 60, "yours")
     bench.client.resume("j")
     await bench.one.start("j", 5, 1)
     bench.redis.hset(bench.one.keys.job("j"), "state", "finishing")
-    assert await bench.one.complete("j", b'{"old": 1}', 60, "mine")  # late: nobody listens
+    assert await bench.one.complete("j", bench.incarnation("j"), b'{"old": 1}', 60, "mine")  # late: nobody listens
     assert bench.client.status("j").report is None
 
 
@@ -284,7 +284,7 @@ async def test_a_job_never_stands_there_without_its_items(bench):
 async def test_a_start_from_before_a_resumption_starts_nothing(bench):
     """The files of the earlier run are not set aside yet."""
     await ended(bench)
-    await bench.one.complete("j", b"{}", 60)
+    await bench.one.complete("j", bench.incarnation("j"), b"{}", 60)
     bench.client.resume("j")
     assert await bench.one.start("j", 5, 0) == (JobState.SUBMITTED, False)
     assert await bench.one.start("j", 5, 1) == (JobState.RUNNING, True)
@@ -296,12 +296,12 @@ def test_what_a_new_run_has_written_is_not_set_aside(tmp_path):
     folder.mkdir()
     for name in ("opinions.jsonl", "errors.jsonl", "report.json", "opinions.parquet"):
         (folder / name).write_text("earlier")
-    set_aside(tmp_path, "j", waits=lambda: True)
+    set_aside(tmp_path, "j", "now", waits=lambda: True)
     assert {path.name for path in folder.rglob("*")} == {"earlier", "opinions.jsonl", "errors.jsonl"}
     for name in ("opinions.jsonl", "report.json"):
         (folder / name).write_text("new")
     answers = iter([True, False, False, False, False])  # it starts while the copy looks
-    set_aside(tmp_path, "j", waits=lambda: next(answers))
+    set_aside(tmp_path, "j", "now", waits=lambda: next(answers))
     assert (folder / "opinions.jsonl").read_text() == (folder / "report.json").read_text() == "new"
     assert (folder / "earlier" / "opinions.jsonl").read_text() == "earlier"
 

@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
 from app.domain.report import ReportAgent, ReportBuilder, ReportDimension, ReportHeader, ResultFiles
 
+NOW = "0a1b2c3d"
+"""The incarnation of a job."""
+
 
 def header(units: int, *, job_id: str = "job-1", **changes: object) -> ReportHeader:
     values = {

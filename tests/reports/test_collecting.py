@@ -10,14 +10,14 @@ from app.domain.report import Report
 from app.reports.collecting import ResultsAway, collect, results_root
 from app.reports.exports import export
 from app.reports.files import finish, read_opinions, read_report, write_page
-from tests.reports.building import error, header, opinion
+from tests.reports.building import NOW, error, header, opinion
 
 JOB = "job-1"
 
 
 def finished(root: Path) -> Report:
-    write_page(root, JOB, "0", 0, [opinion(0), opinion(1, score=None)], [error(1)])
-    return finish(root, JOB, header(2))
+    write_page(root, JOB, NOW, "0", 0, [opinion(0), opinion(1, score=None)], [error(1)])
+    return finish(root, JOB, NOW, header(2))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -14,14 +14,14 @@ from app.reports.columns import COLUMNS
 from app.reports.durable import replacing
 from app.reports.exports import export
 from app.reports.files import NoResults, finish, write_page
-from tests.reports.building import header, opinion
+from tests.reports.building import NOW, header, opinion
 
 JOB = "job-1"
 
 
 def finished(root: Path, *opinions) -> Path:
-    write_page(root, JOB, "0", 0, opinions, [])
-    finish(root, JOB, header(len(opinions)))
+    write_page(root, JOB, NOW, "0", 0, opinions, [])
+    finish(root, JOB, NOW, header(len(opinions)))
     return root
 
 
@@ -67,7 +67,7 @@ def test_csv_texts_come_back_and_none_is_a_formula(tmp_path_factory: pytest.Temp
 
 
 def test_an_unfinished_job_is_not_exported(tmp_path: Path) -> None:
-    write_page(tmp_path, JOB, "0", 0, [opinion(0)], [])
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(0)], [])
     with pytest.raises(NoResults):
         export(tmp_path, JOB, "csv", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
@@ -80,8 +80,10 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 def test_kept_metadata_are_columns_of_every_format(tmp_path: Path) -> None:
     kept = {"lang": "en", "n": 3, "judge": "not the judge"}
-    write_page(tmp_path, JOB, "0", 0, [opinion(0, metadata=kept), opinion(1, metadata={"lang": "de"}), opinion(2)], [])
-    report = finish(tmp_path, JOB, header(3, keep=["lang", "n", "judge"]))
+    write_page(
+        tmp_path, JOB, NOW, "0", 0, [opinion(0, metadata=kept), opinion(1, metadata={"lang": "de"}), opinion(2)], []
+    )
+    report = finish(tmp_path, JOB, NOW, header(3, keep=["lang", "n", "judge"]))
     assert report.keep == ["lang", "n", "judge"]
     names = ["metadata.lang", "metadata.n", "metadata.judge"]
     want = [["en", "3", "not the judge"], ["de", None, None], [None, None, None]]

@@ -28,7 +28,7 @@ from app.reports.files import (
     read_report,
     write_page,
 )
-from tests.reports.building import error, header, opinion
+from tests.reports.building import NOW, error, header, opinion
 
 JOB = "job-1"
 RESULTS = {"opinions.jsonl", "opinions.parquet", "errors.jsonl", "report.json"}
@@ -43,15 +43,15 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def write_three_pages(root: Path) -> int:
-    write_page(root, JOB, "0", 0, [opinion(0), opinion(1, score=None)], [error(1)])
-    write_page(root, JOB, "1", 0, [opinion(0, "kind", 9)], [])
-    write_page(root, JOB, "0", 1, [opinion(2)], [])
+    write_page(root, JOB, NOW, "0", 0, [opinion(0), opinion(1, score=None)], [error(1)])
+    write_page(root, JOB, NOW, "1", 0, [opinion(0, "kind", 9)], [])
+    write_page(root, JOB, NOW, "0", 1, [opinion(2)], [])
     return 4
 
 
 def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     units = write_three_pages(tmp_path)
-    report = finish(tmp_path, JOB, header(units))
+    report = finish(tmp_path, JOB, NOW, header(units))
 
     folder = tmp_path / JOB
     assert {path.name for path in folder.iterdir()} == RESULTS
@@ -70,7 +70,7 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
 
 def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     units = write_three_pages(tmp_path)
-    finish(tmp_path, JOB, header(units))
+    finish(tmp_path, JOB, NOW, header(units))
     table = pa.parquet.read_table(tmp_path / JOB / "opinions.parquet")
     assert table.schema.equals(COLUMNS)
     assert table.schema.field("score").type == pa.int64()
@@ -87,8 +87,8 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
 def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_ROW_GROUP_BYTES", 1_500)
     for page in range(5):
-        write_page(tmp_path, JOB, "0", page, [opinion(page * 5 + i) for i in range(5)], [])
-    finish(tmp_path, JOB, header(25))
+        write_page(tmp_path, JOB, NOW, "0", page, [opinion(page * 5 + i) for i in range(5)], [])
+    finish(tmp_path, JOB, NOW, header(25))
     parquet = pa.parquet.ParquetFile(tmp_path / JOB / "opinions.parquet")
     rows = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
     assert len(rows) > 2
@@ -98,15 +98,15 @@ def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: py
 
 def test_long_texts_close_a_row_group_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_ROW_GROUP_BYTES", 10_000)
-    write_page(tmp_path, JOB, "0", 0, [opinion(i, argument="x" * 6_000) for i in range(4)], [])
-    finish(tmp_path, JOB, header(4))
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(i, argument="x" * 6_000) for i in range(4)], [])
+    finish(tmp_path, JOB, NOW, header(4))
     assert pa.parquet.ParquetFile(tmp_path / JOB / "opinions.parquet").num_row_groups == 2
 
 
 def test_pages_are_joined_by_number_and_lane_not_by_name_or_age(tmp_path: Path) -> None:
     for lane, page in [("10", 1), ("2", 1), ("0", 11), ("10", 0), ("0", 2)]:
-        write_page(tmp_path, JOB, lane, page, [opinion(0, argument=f"{page}/{lane}")], [])
-    finish(tmp_path, JOB, header(5))
+        write_page(tmp_path, JOB, NOW, lane, page, [opinion(0, argument=f"{page}/{lane}")], [])
+    finish(tmp_path, JOB, NOW, header(5))
     assert [o.argument for o in read_opinions(tmp_path, JOB)] == ["0/10", "1/2", "1/10", "2/0", "11/0"]
 
 
@@ -126,32 +126,32 @@ def test_a_page_that_fails_half_way_leaves_the_former_one(tmp_path: Path) -> Non
         raise ConnectionError("the ledger is away")
 
     with pytest.raises(ConnectionError):
-        write_page(tmp_path, JOB, "0", 0, broken(), [])
+        write_page(tmp_path, JOB, NOW, "0", 0, broken(), [])
     assert contents(tmp_path) == once
 
 
 def test_finishing_twice_changes_nothing(tmp_path: Path) -> None:
     units = write_three_pages(tmp_path)
-    report = finish(tmp_path, JOB, header(units))
+    report = finish(tmp_path, JOB, NOW, header(units))
     once = contents(tmp_path)
-    assert finish(tmp_path, JOB, header(units, wall_s=999.0)) == report
+    assert finish(tmp_path, JOB, NOW, header(units, wall_s=999.0)) == report
     assert contents(tmp_path) == once
 
 
 def test_a_late_copy_of_a_page_does_no_harm(tmp_path: Path) -> None:
     units = write_three_pages(tmp_path)
-    finish(tmp_path, JOB, header(units))
+    finish(tmp_path, JOB, NOW, header(units))
     once = contents(tmp_path)
-    write_page(tmp_path, JOB, "0", 1, [opinion(2)], [])
-    finish(tmp_path, JOB, header(units))
+    write_page(tmp_path, JOB, NOW, "0", 1, [opinion(2)], [])
+    finish(tmp_path, JOB, NOW, header(units))
     assert contents(tmp_path) == once
 
 
 def test_a_new_job_of_an_old_id_replaces_its_files(tmp_path: Path) -> None:
     units = write_three_pages(tmp_path)
-    first = finish(tmp_path, JOB, header(units))
-    write_page(tmp_path, JOB, "0", 0, [opinion(7, score=1)], [])
-    second = finish(tmp_path, JOB, header(1, started=first.started + timedelta(days=40)))
+    first = finish(tmp_path, JOB, NOW, header(units))
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(7, score=1)], [])
+    second = finish(tmp_path, JOB, NOW, header(1, started=first.started + timedelta(days=40)))
     assert second.scored == 1
     assert [o.score for o in read_opinions(tmp_path, JOB)] == [1]
 
@@ -160,26 +160,26 @@ def test_a_cancelled_job_may_miss_units_a_completed_one_may_not(tmp_path: Path) 
     write_three_pages(tmp_path)
     before = contents(tmp_path)
     with pytest.raises(ResultsMismatch, match="job-1: 7 units, but 4 opinions in 3 parts"):
-        finish(tmp_path, JOB, header(7))
+        finish(tmp_path, JOB, NOW, header(7))
     assert contents(tmp_path) == before
-    assert finish(tmp_path, JOB, header(7, status="cancelled")).missing == 3
+    assert finish(tmp_path, JOB, NOW, header(7, status="cancelled")).missing == 3
 
 
 def test_more_opinions_than_units_are_refused(tmp_path: Path) -> None:
     write_three_pages(tmp_path)
     with pytest.raises(ResultsMismatch):
-        finish(tmp_path, JOB, header(3, status="cancelled"))
+        finish(tmp_path, JOB, NOW, header(3, status="cancelled"))
 
 
 def test_a_job_cancelled_before_its_first_call_has_empty_files(tmp_path: Path) -> None:
-    report = finish(tmp_path, JOB, header(5, status="cancelled"))
+    report = finish(tmp_path, JOB, NOW, header(5, status="cancelled"))
     assert report.missing == 5
     assert pa.parquet.read_table(tmp_path / JOB / "opinions.parquet").num_rows == 0
 
 
 def test_a_summary_of_another_job_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the summary is of job other, not job-1"):
-        finish(tmp_path, JOB, header(1, job_id="other"))
+        finish(tmp_path, JOB, NOW, header(1, job_id="other"))
 
 
 def test_no_job_no_report(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_no_job_no_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job_id", ["", "..", ".", "../x", "a/b", "/etc", "a\0b", "a\n", "a:b", "x" * 129, "-x", "ä"])
 def test_an_id_never_leads_out_of_the_folder(tmp_path: Path, job_id: str) -> None:
     with pytest.raises(ValueError, match="job id"):
-        write_page(tmp_path / "results", job_id, "0", 0, [], [])
+        write_page(tmp_path / "results", job_id, NOW, "0", 0, [], [])
     assert not list(tmp_path.iterdir())
 
 
@@ -210,16 +210,16 @@ lanes = st.text(max_size=12) | st.sampled_from(["", "..", "../x", "a/b", "a:b", 
 def test_two_pages_never_share_a_file(tmp_path_factory: pytest.TempPathFactory, pages: list[tuple[str, int]]) -> None:
     root = tmp_path_factory.mktemp("results")
     for lane, page in pages:
-        write_page(root, JOB, lane, page, [opinion(0, argument=orjson.dumps([lane, page]).decode())], [])
-    assert {path.parent for path in root.rglob("*") if path.is_file()} <= {root / JOB / "parts"}
-    finish(root, JOB, header(len(pages)))
+        write_page(root, JOB, NOW, lane, page, [opinion(0, argument=orjson.dumps([lane, page]).decode())], [])
+    assert {path.parent for path in root.rglob("*") if path.is_file()} <= {root / JOB / "parts" / NOW}
+    finish(root, JOB, NOW, header(len(pages)))
     assert {tuple(orjson.loads(o.argument)) for o in read_opinions(root, JOB)} == set(pages)
 
 
 @pytest.mark.parametrize("lane, page", [("x" * 300, 0), ("0", -1)])
 def test_a_page_that_cannot_be_named_is_refused(tmp_path: Path, lane: str, page: int) -> None:
     with pytest.raises(ValueError, match="no page can be named"):
-        write_page(tmp_path, JOB, lane, page, [], [])
+        write_page(tmp_path, JOB, NOW, lane, page, [], [])
 
 
 @settings(max_examples=60, deadline=None)
@@ -234,8 +234,8 @@ def test_any_text_comes_back_from_both_formats(
 ) -> None:
     root = tmp_path_factory.mktemp("results")
     told = opinion(0, score=score, argument=text, cited_evidence=evidence, model=text, latency_s=latency_s)
-    write_page(root, JOB, "0", 0, [told], [])
-    finish(root, JOB, header(1))
+    write_page(root, JOB, NOW, "0", 0, [told], [])
+    finish(root, JOB, NOW, header(1))
     assert list(read_opinions(root, JOB)) == [told]
     row = pa.parquet.read_table(root / JOB / "opinions.parquet").to_pylist()[0]
     assert (row["argument"], row["cited_evidence"]) == (text, evidence)
@@ -243,16 +243,16 @@ def test_any_text_comes_back_from_both_formats(
 
 
 def test_half_a_surrogate_pair_does_not_stop_a_page(tmp_path: Path) -> None:
-    write_page(tmp_path, JOB, "0", 0, [opinion(0, argument="a\ud800b", cited_evidence=["\udc00"])], [])
-    finish(tmp_path, JOB, header(1))
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(0, argument="a\ud800b", cited_evidence=["\udc00"])], [])
+    finish(tmp_path, JOB, NOW, header(1))
     told = next(read_opinions(tmp_path, JOB))
     assert (told.argument, told.cited_evidence, told.usage) == ("a?b", ["?"], opinion(0).usage)
 
 
 def test_records_built_without_validation_are_written_alike(tmp_path: Path) -> None:
     raw = {**opinion(0).model_dump(mode="json")}
-    write_page(tmp_path, JOB, "0", 0, [JudicialOpinion.model_construct(**raw)], [])
-    finish(tmp_path, JOB, header(1))
+    write_page(tmp_path, JOB, NOW, "0", 0, [JudicialOpinion.model_construct(**raw)], [])
+    finish(tmp_path, JOB, NOW, header(1))
     assert list(read_opinions(tmp_path, JOB)) == [opinion(0)]
     assert isinstance(next(read_opinions(tmp_path, JOB)).usage, Usage)
 
@@ -262,7 +262,7 @@ import os, sys, hashlib, shutil
 from pathlib import Path
 from app.reports.files import finish, write_page
 from tests.reports.test_files import contents, write_three_pages, JOB
-from tests.reports.building import header
+from tests.reports.building import NOW, header
 
 root = Path(sys.argv[1])
 STEPS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir"}
@@ -284,7 +284,7 @@ def run(folder, kill_at):
     if child == 0:
         countdown = kill_at
         units = write_three_pages(folder)
-        finish(folder, JOB, header(units))
+        finish(folder, JOB, NOW, header(units))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -300,7 +300,7 @@ while True:
     assert code == 9, code
     if not (folder / JOB / "report.json").exists():
         write_three_pages(folder)
-    finish(folder, JOB, header(4))
+    finish(folder, JOB, NOW, header(4))
     assert contents(folder) == want, (kills, contents(folder), want)
     kills += 1
 print(kills)
@@ -321,13 +321,13 @@ def test_killed_at_any_step_and_called_again_the_files_are_the_same(tmp_path: Pa
 
 def test_two_processes_that_finish_at_once_agree(tmp_path: Path) -> None:
     for page in range(60):
-        write_page(tmp_path, JOB, "0", page, [opinion(page)], [])
+        write_page(tmp_path, JOB, NOW, "0", page, [opinion(page)], [])
     barrier, reports, failures = threading.Barrier(4), [], []
 
     def race() -> None:
         barrier.wait(timeout=10)
         try:
-            reports.append(finish(tmp_path, JOB, header(60)))
+            reports.append(finish(tmp_path, JOB, NOW, header(60)))
         except Exception as failure:  # noqa: BLE001  shown by the assertion below
             failures.append(failure)
 
@@ -348,10 +348,10 @@ def test_memory_does_not_grow_with_the_number_of_pages(tmp_path: Path, monkeypat
     def peak_of(pages: int) -> int:
         job = f"job-{pages}"
         for page in range(pages):
-            write_page(tmp_path, job, "0", page, [opinion(0, replicate=0) for _ in range(500)], [])
+            write_page(tmp_path, job, NOW, "0", page, [opinion(0, replicate=0) for _ in range(500)], [])
         tracemalloc.start()
         try:
-            finish(tmp_path, job, header(500 * pages, job_id=job, agents=[{"name": "strict"}]))
+            finish(tmp_path, job, NOW, header(500 * pages, job_id=job, agents=[{"name": "strict"}]))
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
