@@ -137,6 +137,24 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "a job ends with the report of an earlier one of its id",
+        "app/ledger/complete.lua",
+        "if incarnation ~= ARGV[7] then return 0 end",
+        "",
+    ),
+    Mutant(
+        "a planner of an earlier job opens a page of the present one",
+        "app/ledger/open_page.lua",
+        " or incarnation ~= ARGV[11] then",
+        " then",
+    ),
+    Mutant(
+        "pages of an earlier job of an id stay when its record is lost",
+        "app/ledger/submit.lua",
+        "redis.call('ZREM', KEYS[9]",
+        "redis.call('ZSCORE', KEYS[9]",
+    ),
+    Mutant(
         "a finished job's items stay in the store",
         "app/ledger/complete.lua",
         "redis.call('DEL', KEYS[2], KEYS[3])",

@@ -13,6 +13,7 @@
 --       and at most as long as a call may; after that the unit is free for the next, and a death is counted against it.
 --       An attempt that comes again is answered as the first time and changes nothing.
 --@include clock.lua
+--@include many.lua
 --@include unit.lua
 local now, node, attempt = lease_clock(KEYS[4], ARGV[1]), ARGV[2], ARGV[10]
 local state, spend = unpack(redis.call('HMGET', KEYS[1], 'state', 'spend'))
@@ -21,7 +22,7 @@ for i = 12, #ARGV do
   fields[#fields + 1] = 'u:' .. ARGV[i]
   fields[#fields + 1] = 'r:' .. ARGV[i]
 end
-local page = redis.call('HMGET', KEYS[2], unpack(fields))
+local page = hmget_many(KEYS[2], fields)
 if not state or not page[1] then return {'', false} end
 if redis.call('EXISTS', ARGV[3] .. node) == 0 then return {'unheard', false} end
 

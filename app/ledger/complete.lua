@@ -8,7 +8,8 @@
 local state, outcome, completer, incarnation = unpack(redis.call('HMGET', KEYS[1], 'state', 'outcome', 'completer',
   'incarnation'))
 if completer == ARGV[6] then return 1 end
-if state ~= 'finishing' or incarnation ~= ARGV[7] then return 0 end
+if state ~= 'finishing' then return 0 end
+if incarnation ~= ARGV[7] then return 0 end
 redis.call('HSET', KEYS[1], 'state', outcome, 'report', ARGV[3], 'finished_ms', wall_clock(ARGV[1]), 'completer', ARGV[6])
 redis.call('DEL', KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[4], ARGV[2])

@@ -10,6 +10,7 @@
 -- Holds: left = units of the page without a result; a unit's first result stays. The same write again is answered as
 --       the first time, and counters move only for claims that have not told their end before.
 --@include clock.lua
+--@include many.lua
 --@include unit.lua
 --@include told.lua
 --@include planning.lua
@@ -51,8 +52,9 @@ end
 
 local left, cursor, low, planning = page.left - new, 'cursor:' .. lane, 'low:' .. lane, 'planning:' .. lane
 if new > 0 then
-  redis.call('HSET', KEYS[2], 'left', left, unpack(results))
-  redis.call('HDEL', KEYS[2], unpack(ended))
+  results[2 * new + 1], results[2 * new + 2] = 'left', left
+  change_many('HSET', KEYS[2], results)
+  change_many('HDEL', KEYS[2], ended)
 end
 counters.done, counters.scored, counters.failed, counters.stale = new, scored, new - scored, stale
 counters['open:' .. lane] = -new

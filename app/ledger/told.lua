@@ -1,4 +1,4 @@
--- What claims tell of their units' ends, in record.lua and defer.lua. After unit.lua.
+-- What claims tell of their units' ends, in record.lua and defer.lua. After many.lua and unit.lua.
 
 -- The page and the units of a write's entries, {position, fence, ...} each; nil if there is no such page any more.
 local function read_page(key, entries)
@@ -7,7 +7,7 @@ local function read_page(key, entries)
     fields[#fields + 1] = 'u:' .. entry[1]
     fields[#fields + 1] = 'r:' .. entry[1]
   end
-  local found = redis.call('HMGET', key, unpack(fields))
+  local found = hmget_many(key, fields)
   if not found[1] then return nil end
   local page = {left = tonumber(found[1]), opened_in = tonumber(found[2] or nil), unchorded = found[3] ~= false,
                 units = {}, results = {}}

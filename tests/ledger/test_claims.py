@@ -179,3 +179,18 @@ async def test_a_batch_is_one_call_that_may_be_charged_twice(bench):
     _, _, claims = await bench.two.claim(ref, Token(0, batch=True), [0, 1], 0)
     assert {c.verdict for c in claims} == {Verdict.RUN}
     assert bench.client.status("j").counters["possible_double_charges"] == 1
+
+
+async def test_a_batch_of_six_thousand_dimensions_is_claimed_given_up_and_recorded(bench):
+    """Lua's stack has room for some 8,000 arguments, and a unit has two fields."""
+    count = 6000
+    ref = await bench.started(a_job(items=1, dimensions=count), batched=True, units=count)
+    token = Token(0, batch=True)
+    _, _, claims = await bench.one.claim(ref, token, range(count), 0)
+    deferrals = [Deferral(c.position, c.fence, 1, 0) for c in claims]
+    assert set(await bench.one.defer(ref, {}, deferrals, [Due(token, 0)])) == {Written.DEFERRED}
+    await bench.one.take_due()
+    _, _, claims = await bench.one.claim(ref, token, range(count), 0)
+    recorded = await record(bench.one, ref, *claims)
+    assert (recorded.left, set(recorded.written)) == (0, {Written.NEW})
+    assert len(await bench.one.take_page(ref)) == count

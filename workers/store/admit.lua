@@ -18,11 +18,11 @@
 --@include epoch.lua
 --@include release.lua
 --@include fairness.lua
+--@include many.lua
 --@include budgets.lua
 --@include enforce.lua
 --@include outcome.lua
 local DECIDER_LATE_MS, SHORT_MS = 150, 1500
-local UNPACKED_MAX = 1000  -- Lua's stack has room for some 8,000 arguments
 local now_ms, pool, node = lease_clock(KEYS[1], ARGV[1]), ARGV[2], ARGV[3]
 local now, wanted = now_ms / 1000, cjson.decode(ARGV[7])
 local stored = redis.call('HMGET', KEYS[5], 'parameters', 'enforcement', 'next_at')
@@ -53,12 +53,10 @@ end
 
 local names = {}
 for project in pairs(state.projects) do names[#names + 1] = project end
-for first = 1, #names, UNPACKED_MAX do
+if #names > 0 then
   local fields = {}
-  for i = first, math.min(#names, first + UNPACKED_MAX - 1) do fields[#fields + 1] = 'o:' .. pool .. '|' .. names[i] end
-  for i, open in ipairs(redis.call('HMGET', KEYS[4], unpack(fields))) do
-    state.projects[names[first + i - 1]].open = tonumber(open or 0)
-  end
+  for i, project in ipairs(names) do fields[i] = 'o:' .. pool .. '|' .. project end
+  for i, open in ipairs(hmget_many(KEYS[4], fields)) do state.projects[names[i]].open = tonumber(open or 0) end
 end
 
 local totals = redis.call('HMGET', KEYS[4], 'all', 'p:' .. pool)

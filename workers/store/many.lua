@@ -1,0 +1,18 @@
+-- HMGET, HSET and HDEL with however many fields: Lua's stack has room for some 8,000 arguments.
+local TOGETHER = 4000  -- even, so that no pair is torn
+
+local function hmget_many(key, fields)
+  if #fields <= TOGETHER then return redis.call('HMGET', key, unpack(fields)) end
+  local found = {}
+  for first = 1, #fields, TOGETHER do
+    local some = redis.call('HMGET', key, unpack(fields, first, math.min(#fields, first + TOGETHER - 1)))
+    for i = 1, #some do found[first + i - 1] = some[i] end
+  end
+  return found
+end
+
+local function change_many(command, key, args)
+  for first = 1, #args, TOGETHER do
+    redis.call(command, key, unpack(args, first, math.min(#args, first + TOGETHER - 1)))
+  end
+end
