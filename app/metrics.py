@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,9 +22,11 @@ from workers.nodes import Node
 from workers.policy.parameters import BreakerPhase
 from workers.policy.rules import RulesStatus
 from workers.pool_state import PoolState
+from workers.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)
 
+LOOK_EVERY_S = 1.0
 _NUMBERS = re.compile(r" \d+ ?%")
 """Left out of reasons: each number would be a series of its own."""
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -74,32 +78,50 @@ class ProcessMetrics:
 
 
 class MetricsServer:
-    """Serves a registry over HTTP from a thread until it is stopped. A port that is taken costs the metrics, and no
-    work."""
+    """Serves a registry over HTTP from a supervised thread until it is stopped. A port that is taken costs the metrics,
+    and no work."""
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         self._registry, self._host, self._port = registry, host, port
-        self._stop: Callable[[], None] | None = None
+        self._serving: tuple[WSGIServer, threading.Thread] | None = None
+        self._stopped = threading.Event()
+        self._keeper = supervised_thread("metrics", self._keep)
 
     def start(self) -> None:
+        if self._open():
+            logger.info("metrics at http://%s:%d/metrics", self._host, self._port)
+            self._keeper.start()
+
+    def _open(self) -> bool:
         try:
-            server, thread = start_http_server(self._port, self._host, self._registry)
+            self._serving = start_http_server(self._port, self._host, self._registry)
         except OSError as error:
             logger.error("metrics cannot be served at %s:%d: %s", self._host, self._port, error.strerror)
+            return False
+        self._serving[1].name = "metrics-server"
+        return True
+
+    def _keep(self) -> None:
+        """Until it is stopped, or raises that the server's own thread has ended."""
+        if self._serving is None and not self._open():
             return
-
-        def stop() -> None:
-            server.shutdown()
+        assert self._serving is not None
+        server, thread = self._serving
+        try:
+            while thread.is_alive():
+                thread.join(LOOK_EVERY_S)
+        finally:
+            self._serving = None
             server.server_close()
-            thread.join()
-
-        self._stop = stop
-        logger.info("metrics at http://%s:%d/metrics", self._host, self._port)
+        if not self._stopped.is_set():
+            raise RuntimeError("the server of the metrics has ended")
 
     def stop(self) -> None:
-        stop, self._stop = self._stop, None
-        if stop is not None:
-            stop()
+        self._stopped.set()
+        serving = self._serving
+        if serving is not None:
+            serving[0].shutdown()
+            self._keeper.join()
 
 
 # ------------------------------------------------------------------ from the store

@@ -25,9 +25,11 @@ from workers.policy.rules import RulesStatus
 from workers.processes import Fate, Process
 from workers.store.connection import StoreClient, connect
 from workers.store.epoch import Epoch
+from workers.store.errors import is_passing
 from workers.store.keys import Keys
 from workers.store.leases import tell_ended
 from workers.store.scripts import script_text
+from workers.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +164,8 @@ class Registry:
 
 
 class Beacon:
-    """Renews a node's beacon from a thread until it is stopped; `look` is asked each time for what to tell, `stuck` for
-    what the node should take and does not."""
+    """Renews a node's beacon from a supervised thread until it is stopped; `look` is asked each time for what to tell,
+    `stuck` for what the node should take and does not."""
 
     def __init__(
         self, store_url: str, keys: Keys, node: Node, look: Callable[[], RulesStatus], epoch: Epoch,
@@ -172,7 +174,7 @@ class Beacon:
         self._url, self._keys, self._node, self._look = store_url, keys, node, look
         self._epoch, self._stuck = epoch, stuck
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
+        self._thread = supervised_thread("beacon", self._run)
 
     def start(self) -> None:
         self._thread.start()
@@ -184,9 +186,12 @@ class Beacon:
     def _run(self) -> None:
         registry = Registry(connect(self._url), self._keys, self._epoch)
         while True:
+            node, status = replace(self._node, stuck=self._stuck()), self._look()
             try:
-                registry.announce(replace(self._node, stuck=self._stuck()), self._look())
+                registry.announce(node, status)
             except (RedisError, OSError) as error:
+                if not is_passing(error):
+                    raise
                 logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
             if self._stop.wait(BEACON_EVERY_S):
                 break

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from celery.platforms import EX_FAILURE
-from celery.worker import state as worker_state
-
 from workers.depths import BROKER_ERRORS, Depths
 from workers.policy.progress import LOOK_EVERY_S, Progress, Remedy, look
+from workers.supervision import end_worker
 
 logger = logging.getLogger(__name__)
 
@@ -25,23 +22,22 @@ class Watchdog:
         self.taken: Counter[str] = Counter()
         self._room, self._reconnect = room, reconnect
         self._progress: dict[str, Progress] = {}
-
-    @property
-    def stuck(self) -> str:
-        """Queues with work that this worker should take and does not, '' if all is well."""
-        return ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))
+        self.stuck = ""
+        """Queues with work that this worker should take and does not, '' if all is well; for any thread."""
 
     async def run(self, depths: Depths) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            with contextlib.suppress(*BROKER_ERRORS):  # nobody takes anything while the broker is away
-                await self.look(depths)
+            await self.look(depths)
 
     async def look(self, depths: Depths) -> None:
         """One look at all queues."""
         for name, room in self._room().items():
-            waiting = await depths.waiting(name) > 0
+            try:
+                waiting = await depths.waiting(name) > 0
+            except BROKER_ERRORS:  # nobody takes anything while the broker is away
+                continue
             before = self._progress.get(name, Progress())
             self._progress[name], remedy = look(before, taken=self.taken[name], waiting=waiting, room=room)
             if remedy is Remedy.NONE:
@@ -51,4 +47,5 @@ class Watchdog:
             if remedy is Remedy.RECONNECT:
                 self._reconnect()
             else:
-                worker_state.should_stop = EX_FAILURE
+                end_worker(f"work waits in {name} and none is taken")
+        self.stuck = ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))

@@ -81,3 +81,18 @@ async def test_a_caller_that_gives_up_holds_nobody(client):
         for task in given_up:
             task.cancel()
         assert await client.echo("y") == "y"
+
+
+async def test_a_lane_that_fails_leaves_nobody_waiting(client, monkeypatch, caplog):
+    """Whatever happens between two round trips."""
+    faults = [KeyError("odd")]
+    serve = Batches._empty
+
+    async def empty(batches):
+        if faults:
+            raise faults.pop()
+        await serve(batches)
+
+    monkeypatch.setattr(Batches, "_empty", empty)
+    assert await asyncio.wait_for(client.echo("a"), DEADLINE_S) == "a"
+    assert [(record.event, record.loop) for record in caplog.records] == [("loop_failed", "store-lane")]

@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 
 import orjson
 import psutil
 import pytest
 
-from workers.nodes import Node, Registry
+from tests.e2e.cluster import until
+from workers.nodes import Beacon, Node, Registry
+from workers.policy.rules import RulesStatus
 from workers.processes import Process
 from workers.store.connection import connect
+from workers.store.epoch import Epoch
 from workers.store.keys import Keys, encode
 
 KEYS = Keys("test")
@@ -86,3 +90,25 @@ def test_keys_are_injective():
     assert len({encode(p) for p in parts}) == len(parts)
     assert keys.at("a", "b:c") != keys.at("a:b", "c")
     assert keys.at("x").count("{") == 1
+
+
+def test_a_beacon_that_fails_is_told_of_and_heard_again(redis_url, caplog):
+    """Whatever is raised: a node that nobody hears is relieved of its work, and its leases count on."""
+    faults = [RuntimeError("dictionary changed size during iteration"), KeyError("odd")]
+    told = threading.Event()
+
+    def stuck():
+        if faults:
+            raise faults.pop()
+        told.set()
+        return "all is stuck"
+
+    node, keys = Node.here("w@h", limit=1, slots=1), Keys("t")
+    beacon = Beacon(redis_url, keys, node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0), Epoch(), stuck)
+    beacon.start()
+    assert told.wait(5)
+    registry = Registry(connect(redis_url), keys)
+    until(lambda: [n.stuck for n in registry.alive()] == ["all is stuck"], "it is heard")
+    beacon.stop()
+    assert registry.known() == []
+    assert [(r.event, r.loop) for r in caplog.records] == [("loop_failed", "beacon")] * 2

@@ -31,7 +31,19 @@ async def test_only_the_queue_with_work_that_is_not_taken_is_stuck(client, monke
         watchdog.taken["moving"] = -looks
         await watchdog.look(StoreDepths(client))
     assert (reconnects, worker_state.should_stop) == ([1], 1)
-    assert [record.remedy for record in caplog.records] == ["reconnect", "restart"]
+    told = [(record.event, getattr(record, "remedy", "")) for record in caplog.records]
+    assert told == [("no_progress", "reconnect"), ("no_progress", "restart"), ("worker_ends", "")]
     watchdog.taken["waiting"] = 1
     await watchdog.look(StoreDepths(client))
     assert watchdog.stuck == ""
+
+
+async def test_a_queue_that_cannot_be_asked_for_does_not_hide_the_others(client):
+    """What is stuck is published as one text: the beacon's thread reads no dictionary that another one changes."""
+    await client.set("odd", "no list")
+    await client.lpush("waiting", "m")
+    watchdog = Watchdog(lambda: {"odd": True, "waiting": True}, lambda: None)
+    for _ in range(STUCK_LOOKS):
+        await watchdog.look(StoreDepths(client))
+    assert watchdog.stuck == "waiting"
+    assert isinstance(vars(watchdog)["stuck"], str)

@@ -12,6 +12,8 @@ from typing import Any
 
 import redis.asyncio
 
+from workers.supervision import watch
+
 BATCH_MAX = 64
 """Callers that share one round trip; all of them go on in one turn of the loop when it is back."""
 LANES = 4
@@ -47,9 +49,20 @@ class Batches:
         replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((commands, replies))
         if len(self._lanes) < self._most_lanes:
-            lane = asyncio.create_task(self._serve(), name="store-lane")
-            self._lanes.add(lane)
+            self._open_lane()
         return await replies
+
+    def _open_lane(self) -> None:
+        lane = asyncio.create_task(self._serve(), name="store-lane")
+        self._lanes.add(lane)
+        lane.add_done_callback(self._lane_ended)
+        watch(lane, "store-lane")
+
+    def _lane_ended(self, lane: asyncio.Task[None]) -> None:
+        """One that has failed leaves nobody waiting."""
+        self._lanes.discard(lane)
+        if self._waiting and len(self._lanes) < self._most_lanes:
+            self._open_lane()
 
     async def close(self) -> None:
         """Only when nobody sends any more."""

@@ -1,0 +1,161 @@
+"""One supervisor for every loop of a worker: a loop that ends though nobody ended it is told of, and started again.
+
+    supervise("gate sim", gate.run)                  # a task of the running event loop
+    supervised_thread("beacon", beacon.renew)        # a daemon thread, to be started by the caller
+    watch(asyncio.ensure_future(decide()), "...")    # what is started and not awaited: its failure is told
+
+A loop handles what it can wait for (workers/store/errors.py) and what concerns one message or one job. Whatever else
+comes out of it is a fault of this program: it is logged with the loop's name, event `loop_failed`, and the loop starts
+again after a pause that doubles. One that fails again and again ends the worker, event `worker_ends`, exit code 1: a
+worker whose beacon is heard and whose loop is dead would look healthy, and stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery.platforms import EX_FAILURE
+from celery.worker import state as worker_state
+
+logger = logging.getLogger(__name__)
+
+Future = asyncio.Future[Any] | concurrent.futures.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """A loop is given up at its `failures`-th failure within `within_s`; before, it is started again after a pause of
+    `pause_first_s`, twice as long each time, and never longer than `pause_max_s`."""
+
+    failures: int = 5
+    within_s: float = 60.0
+    pause_first_s: float = 0.1
+    pause_max_s: float = 2.0
+
+
+PATIENCE = Patience()
+
+
+class Failures:
+    """The failures of one loop. `now` is monotonic time in seconds."""
+
+    def __init__(self, patience: Patience = PATIENCE) -> None:
+        self._patience = patience
+        self._at: deque[float] = deque()
+
+    def add(self, now: float) -> float | None:
+        """The pause after this one, s; None if the loop is given up."""
+        patience = self._patience
+        self._at.append(now)
+        while self._at[0] <= now - patience.within_s:
+            self._at.popleft()
+        if len(self._at) >= patience.failures:
+            return None
+        return min(patience.pause_max_s, patience.pause_first_s * 2.0 ** (len(self._at) - 1))
+
+
+def end_worker(reason: str) -> None:
+    """Have Celery stop this worker with exit code 1, from any thread: open calls end and are recorded first."""
+    logger.critical("the worker stops: %s", reason, extra={"event": "worker_ends", "reason": reason})
+    worker_state.should_stop = EX_FAILURE
+
+
+def supervise(
+    name: str, run: Callable[[], Awaitable[None]], *, patience: Patience = PATIENCE,
+    give_up: Callable[[str], None] = end_worker,
+) -> asyncio.Task[None]:  # fmt: skip
+    """A task of the running loop that awaits `run()`, again after each failure, until it returns or is cancelled."""
+    return asyncio.get_running_loop().create_task(_supervised(name, run, Failures(patience), give_up), name=name)
+
+
+async def _supervised(
+    name: str, run: Callable[[], Awaitable[None]], failures: Failures, give_up: Callable[[str], None]
+) -> None:
+    task, pause_s = asyncio.current_task(), 0.0
+    assert task is not None
+    while True:
+        try:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            return await run()
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            failure: BaseException = error  # of something that was awaited, and that others have cancelled
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (told, and counted)
+            failure = error
+        pause = _failed(name, failure, failures.add(asyncio.get_running_loop().time()), give_up)
+        if pause is None:
+            return None
+        pause_s = pause
+
+
+def supervised_thread(
+    name: str, run: Callable[[], None], *, patience: Patience = PATIENCE, give_up: Callable[[str], None] = end_worker,
+    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep,
+) -> threading.Thread:  # fmt: skip
+    """A daemon thread that calls `run()`, again after each failure, until it returns."""
+    failures = Failures(patience)
+
+    def serve() -> None:
+        while True:
+            try:
+                return run()
+            except BaseException as error:  # noqa: BLE001  (told, and counted)
+                pause_s = _failed(name, error, failures.add(clock()), give_up)
+                if pause_s is None:
+                    return None
+            sleep(pause_s)
+
+    return threading.Thread(target=serve, name=name, daemon=True)
+
+
+def tell_of_threads() -> None:
+    """From now on, in this process, a thread that ends of an exception is told of in the log."""
+
+    def told(args: threading.ExceptHookArgs) -> None:
+        name = args.thread.name if args.thread is not None else "a thread"
+        if args.exc_value is not None:
+            _tell("%s failed", name, args.exc_value)
+
+    threading.excepthook = told
+
+
+def watch(future: Future, name: str, failed: Callable[[str], None] | None = None) -> None:
+    """Tell of the failure of what nobody awaits, and call `failed` with it. A cancelled one has not failed."""
+    _watched.add(future)
+
+    def done(ended: Future) -> None:
+        _watched.discard(ended)
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None:
+            _tell("%s failed", name, error)
+            if failed is not None:
+                failed(f"{name} failed: {error!r}")
+
+    future.add_done_callback(done)
+
+
+_watched: set[Future] = set()
+"""An event loop holds its tasks weakly: one that nobody holds may vanish before it ends."""
+
+
+def _failed(
+    name: str, error: BaseException, pause_s: float | None, give_up: Callable[[str], None]
+) -> float | None:
+    _tell("%s failed" if pause_s is None else "%s failed and is started again", name, error)
+    if pause_s is None:
+        give_up(f"{name} fails again and again: {error!r}")
+    return pause_s
+
+
+def _tell(message: str, name: str, error: BaseException) -> None:
+    logger.error(message, name, exc_info=error, extra={"event": "loop_failed", "loop": name})
