@@ -27,6 +27,7 @@ from app.submission import Prepared, prepared, submit
 from config.pools import Pools
 from config.settings import Settings, environment
 from workers.admitted import QUEUE_PREFIX, Admitted
+from workers.bench import Bench
 from workers.broker import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker, result_backend
 from workers.loop_bridge import loop_resource
 from workers.names import Names
@@ -37,6 +38,7 @@ from workers.store.connection import StoreClient, connect, connect_async
 from workers.store.embedded import ensure_running
 from workers.store.epoch import Epoch
 from workers.store.keys import Keys
+from workers.supervision import end_worker, watch
 from workers.wishes import Wishes
 
 if TYPE_CHECKING:
@@ -173,6 +175,7 @@ class Dicast(Celery):  # type: ignore[misc]
             governor=loop_resource(self._governor, Governor.close),
             width=self.width,
             epoch=self.epoch,
+            bench=self.bench,
             broker_is_store=self.broker.is_store,
         )
 
@@ -213,6 +216,11 @@ class Dicast(Celery):  # type: ignore[misc]
             error_low=settings.node_errors_low,
         )
         return NodeWidth(settings.slots, rules if settings.node_width == "rules" else None)
+
+    @cached_property
+    def bench(self) -> Bench:
+        """Where this worker sits when it cannot report."""
+        return Bench()
 
     def _governor(self) -> Governor:
         from workers.governor import Governor
@@ -330,7 +338,7 @@ def _keep_house(sender: Any, **_: Any) -> None:
         await asyncio.to_thread(load_sdks, app.pools.pools.values())
         keep_imports()
 
-    sender.pool.submit(begin())
+    watch(sender.pool.submit(begin()), "the worker's housekeeping", end_worker)
     if app.settings.metrics_port:
         app.metrics_server.start()
 

@@ -22,6 +22,7 @@ from app.domain.prompt import batch_max_tokens
 from app.ledger.keys import PageRef
 from app.ledger.records import JobRecord, Token
 from workers.admitted import HEADER, QUEUE_PREFIX
+from workers.store.errors import is_passing
 
 if TYPE_CHECKING:
     from app.planning import PageMessages
@@ -44,6 +45,13 @@ BROKER_TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError, Attr
 """What publishing raises while the broker is away, one message or a batch. kombu's own `AttributeError` is that of a
 connection which another thread has found broken, and closed, in between."""
 BROKER_AWAY_MAX_S, BROKER_PAUSE_S = 60.0, 0.5
+
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the store or the broker is away, or will not do it now: the same may be done later."""
+    return is_passing(error) or isinstance(error, OperationalError | BatchPublishError)
+
 
 CHARS_PER_TOKEN = 4
 FRAME_CHARS = 1200
@@ -160,6 +168,7 @@ class Messages:
             "agent": agent,
             "dimension": dimension,
             "unit": f"{ref.lane}.{ref.page}.{token}",
+            "pool": lane.pools[choice.deployment],
             "model": self._model(judge.choices[choice.deployment]),
             "input_tokens": input_tokens(judge, asked, item_chars),
             "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,

@@ -19,6 +19,7 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Deferral, Due, Recorded, Result
 from app.spool import Spool
+from workers.bench import Bench
 from workers.store.errors import is_passing
 
 T = TypeVar("T")
@@ -40,13 +41,13 @@ class _Entry(NamedTuple):
 class Recorder:
     """Writes how claims ended, on one event loop."""
 
-    def __init__(self, ledger: Ledger, spool: Spool) -> None:
-        self._ledger, self._spool = ledger, spool
+    def __init__(self, ledger: Ledger, spool: Spool, bench: Bench | None = None) -> None:
+        self._ledger, self._spool, self._bench = ledger, spool, bench or Bench()
         self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
 
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
         """Write results into the ledger, however long that takes; on disk too, when it is not at once. Raises what
-        waiting cannot mend; then they are nowhere."""
+        waiting cannot mend; then they are nowhere, and a worker to which that happens again and again is benched."""
 
         def write() -> Awaitable[Recorded]:
             return self._ledger.record(ref, counters, results)
@@ -64,10 +65,12 @@ class Recorder:
                 writing.cancel()
                 self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
             raise
-        except Exception:
+        except Exception as error:
             self._spool.drop(kept)  # nobody else could store it either
+            self._bench.failed(error)
             raise
         self._spool.drop(kept)
+        self._bench.reported()
         self._remember(ref, write)
         return recorded
 

@@ -117,6 +117,9 @@ class _PendingAcks:
         except self._qos.channel.connection_errors as error:
             logger.warning("%d acknowledgements wait for the broker: %s", len(tags), error)
             self._ask(RETRY_S)
+        except Exception:
+            self._ask(RETRY_S)
+            raise
         else:
             self.tags.difference_update(tags)
 

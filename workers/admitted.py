@@ -14,16 +14,20 @@ from workers.policy.admission import Outcome
 HEADER = "dicast"
 QUEUE_PREFIX = "provider."
 """Begins the names of queues that are read by gates; a pool's name follows (workers/names.py)."""
+NAME_MAX = 1000
+_NAMES = ("job", "project", "pool", "model")
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer.
-    `model` and the estimated tokens are what budgets are charged by; `elsewhere`: other pools would do as well."""
+    `pool` is the one it was sent to; `model` and the estimated tokens are what budgets are charged by; `elsewhere`:
+    other pools would do as well."""
 
     job: str
     project: str
     labels: Mapping[str, Any]
+    pool: str = ""
     model: str = ""
     input_tokens: float = 0.0
     output_tokens: float = 0.0
@@ -31,18 +35,30 @@ class Admitted:
 
     @classmethod
     def from_header(cls, header: Any) -> Admitted:
-        """Read a message's header; a foreign or broken one belongs to no job and is passed to its task unleased."""
-        if not isinstance(header, dict):
+        """Read a message's header; a foreign or broken one belongs to no job and is passed to its task unleased.
+        Holds: its texts can be written into the store, and are no longer than `NAME_MAX`."""
+        if not isinstance(header, dict) or not all(_is_name(header.get(name, "")) for name in _NAMES):
             header = {}
         return cls(
-            job=str(header.get("job", "")),
-            project=str(header.get("project", "")),
+            job=header.get("job", ""),
+            project=header.get("project", ""),
             labels=header,
-            model=str(header.get("model", "")),
+            pool=header.get("pool", ""),
+            model=header.get("model", ""),
             input_tokens=_tokens(header.get("input_tokens")),
             output_tokens=_tokens(header.get("output_tokens")),
             elsewhere=header.get("elsewhere") is True,
         )
+
+
+def _is_name(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > NAME_MAX:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def _tokens(value: Any) -> float:

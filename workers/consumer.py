@@ -17,9 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from amqp.exceptions import AMQPError
 from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
-from celery.worker.state import active_requests, task_reserved
+from celery.worker.state import active_requests, task_ready, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
@@ -30,13 +31,15 @@ from workers.depths import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.gate import FALLBACK_S, Gate, GateConfig
 from workers.names import plain
+from workers.objections import objection, raw
 from workers.prefetch import Prefetch
 from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
-from workers.refusals import reconnect_when_refused
-from workers.signing import is_signed
+from workers.refusals import outlive_odd_broadcasts, reconnect_when_refused
 from workers.store.connection import AsyncStoreClient, connect, connect_async
+from workers.store.errors import is_passing
 from workers.store.leases import LeaseStore
+from workers.supervision import end_worker, supervise, tell_of_threads, watch
 from workers.taking import InHand, read_pops, take_in_batches
 from workers.watchdog import Watchdog
 
@@ -79,8 +82,13 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         reconnect_when_refused()
+        outlive_odd_broadcasts()
+        tell_of_threads()
         fast_json.use_for_messages()
         self.gates: dict[str, Gate] = {}
+        """By queue; replaced as a whole, since other threads read it."""
+        self._common: tuple[str, ...] = ()
+        """Queues that are read without a gate, for other threads."""
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
         self._channels: list[Any] = []
@@ -94,6 +102,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
         self.connection_errors: tuple[type[Exception], ...] = (*self.conninfo.connection_errors, ResponseError)
         self.config: GateConfig = self.app.gate
+        self.config.bench.benched = self._bench
         self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
@@ -109,21 +118,26 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
         """Celery's, with each message counted, as taking them is the proof of life, and looked at: one that is not
-        signed though it must be, or that Celery cannot read, is set aside."""
+        signed though it must be, or that something is wrong with, is set aside. `queue` is the gated one, if it is one.
+        """
         handle = super().create_task_handler(*args, **kwargs)
-        key: str | None = getattr(self.app, "message_key", None)
 
-        def handled(message: Any) -> Any:
-            self._watchdog.taken[message.delivery_info["routing_key"]] += 1
-            if key and not is_signed(key, message.headers, message.body):
-                return self._set_aside(message, "unsigned")
+        def handled(message: Any, queue: str | None = None) -> Any:
             try:
-                return handle(message)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                logger.warning("Celery cannot read a message: %r", error)
+                self._watchdog.taken[queue or message.delivery_info["routing_key"]] += 1
+                reason = self._objection(message, queue)
+                return self._set_aside(message, reason) if reason else handle(message)
+            except Exception as error:
+                if is_passing(error) or isinstance(error, OSError | AMQPError):
+                    raise
+                # Of this message. Celery would connect anew, and get it again, or end, for all the others.
+                logger.exception("no request can be made of a message")
                 return self._set_aside(message, "malformed")
 
         return handled
+
+    def _objection(self, message: Any, queue: str | None) -> str:
+        return objection(self.app, message, queue, self.task_consumer._queues)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         self._set_aside(message, "no task message")
@@ -138,17 +152,27 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._set_aside(message, "undecodable")
 
     def _set_aside(self, message: Any, reason: str) -> None:
-        self._quarantine.add(message.delivery_info["routing_key"], reason, message.body)
-        message.reject_log_error(logger, self.connection_errors)
+        self._quarantine.add(str((message.delivery_info or {}).get("routing_key")), reason, raw(message.body))
+        if not message.acknowledged:
+            message.reject_log_error(logger, self.connection_errors)
+
+    def _end_request(self, request: Any, reason: str) -> None:
+        """Set aside what Celery has made a request of: it is forgotten, its lease goes back, nothing is recorded."""
+        task_ready(request)
+        self._quarantine.add(str(request.delivery_info["routing_key"]), reason, raw(request.body))
+        request.reject(requeue=False)
+
+    def _give_up_on(self, request: Any) -> None:
+        """For the execution pool: its outcome can be recorded no more than it could be the times before."""
+        self._end_request(request, "not recorded")
 
     def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
         if not isinstance(bucket, _GatedBucket):
             return super()._limit_task(request, bucket, tokens)
         task_reserved(request)
         gate = self.gates.get(request.delivery_info["routing_key"])
-        if gate is None:  # a gated task on a queue that is no provider's: there is no limit to hold it by
-            request.reject(requeue=False)
-            logger.error("message %s of %s came by a queue without a gate", request.id, request.name)
+        if gate is None or request.unit.pool not in ("", gate.pool):  # it would be called under another pool's lease
+            self._end_request(request, "misrouted")
         else:
             gate.hold(request)
         return None
@@ -166,17 +190,21 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         handler, self._channels, self._prefetches = self.create_task_handler(), [], []
         if isinstance(self.task_consumer.channel, RedisChannel):
             look_before_reading(self.task_consumer.channel, self._quarantine.add)
-        for name in [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]:
+        gated = [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]
+        self._common = tuple(q for q in self.task_consumer._queues if q not in gated)
+        made = {name: self.gates.get(name) or Gate(self, plain(name).removeprefix(QUEUE_PREFIX)) for name in gated}
+        self.gates = {**self.gates, **made}
+        for name, gate in made.items():
             self.task_consumer._queues.pop(name)
-            gate = self.gates.get(name)
-            if gate is None:
-                gate = self.gates[name] = Gate(self, plain(name).removeprefix(QUEUE_PREFIX))
             channel = self.connection.channel()
             in_store = isinstance(channel, RedisChannel)
             if in_store:
                 batch_acks(channel)
                 take_in_batches(channel, gate.room, self._quarantine.add, self._in_hand)
-            consumer = self.app.amqp.TaskConsumer(channel, queues=[self.app.amqp.queues[name]], on_message=handler)
+            consumer = self.app.amqp.TaskConsumer(
+                channel, queues=[self.app.amqp.queues[name]], on_message=partial(handler, queue=name),
+                on_decode_error=self.on_decode_error,
+            )  # fmt: skip
             if in_store:
                 consumer.consume()
             else:
@@ -185,7 +213,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             self._channels.append(consumer)
         if not self._serving:
             self._serving = True
-            self.pool.submit(self._serve())
+            self.pool.give_up_on = self._give_up_on
+            watch(self.pool.submit(self._serve()), "the worker's services", end_worker)
 
     def _read_on(self) -> None:
         """Handle all that has come over the connection."""
@@ -215,6 +244,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
         kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
+        logger.warning("the connection to the broker is lost: %r", exc, exc_info=exc)
         channels = list(self.connection.transport.channels or ()) if self.config.broker_is_store else []
         for channel in channels:
             channel.do_restore = False
@@ -253,14 +283,14 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         client = connect_async(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         self.pool.slot_freed = self.room_freed
-        services = [asyncio.ensure_future(gate.run()) for gate in self.gates.values()]
-        services.append(asyncio.ensure_future(self._see_off(client)))
+        services = [supervise(f"gate {gate.pool}", gate.run) for gate in self.gates.values()]
         declared = None if self.config.broker_is_store else DeclaredDepths(self.app)
         depths = declared or StoreDepths(client)
         services += [
-            asyncio.ensure_future(self._listen(client)),
-            asyncio.ensure_future(self._watch_queues(depths)),
-            asyncio.ensure_future(self._watchdog.run(depths)),
+            supervise("see-off", partial(self._see_off, client)),
+            supervise("ear", partial(self._listen, client)),
+            supervise("backlog", partial(self._watch_queues, depths)),
+            supervise("watchdog", partial(self._watchdog.run, depths)),
         ]
 
         async def close() -> None:
@@ -315,21 +345,32 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Keep `backlog`, the units that wait in the broker, about a second old."""
         while True:
             await asyncio.sleep(FALLBACK_S)
-            for name, gate in list(self.gates.items()):
+            for name, gate in self.gates.items():
                 if gate.held:
                     with contextlib.suppress(*BROKER_ERRORS):
                         gate.backlog = await depths.waiting(name)
 
     @property
     def stuck(self) -> str:
-        """Queues with work that this worker should take and does not, '' if all is well."""
-        return self._watchdog.stuck
+        """What this worker should take and does not, and why where it knows; '' if all is well. For any thread."""
+        closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
+        return "; ".join(filter(None, [self.config.bench.reason, *closed, self._watchdog.stuck]))
+
+    def _bench(self) -> None:
+        """Units that wait here are others' from now on."""
+        if self.hub is not None:
+            self.hub.call_soon(self._return_held)
+
+    def _return_held(self) -> None:
+        for gate in self.gates.values():
+            for request in gate.drop_held():
+                task_ready(request)
+                request.reject(requeue=True)
 
     def _room(self) -> dict[str, bool]:
         """Every queue that is consumed now, and whether there is room for a message of it."""
-        common = list(self.task_consumer._queues) if self.task_consumer else []
         gated = {name: gate.room() > 0 for name, gate in self.gates.items()}
-        return {**dict.fromkeys(common, self.pool.free_slots() > 0), **gated}
+        return {**dict.fromkeys(self._common, self.pool.free_slots() > 0), **gated}
 
     def _reconnect(self) -> None:
         if self.hub is not None:
@@ -352,6 +393,10 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     def on_loop(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: it has given every lease back
             self.pool.loop.call_soon_threadsafe(callback)
+
+    def set_aside(self, request: AdmittedRequest, reason: str) -> None:
+        logger.error("message %s cannot be started: %s", request.id, reason)
+        self.pool.post(self._end_request, request, "not startable")
 
     def start_request(self, request: AdmittedRequest) -> None:
         self.on_task_request(request)

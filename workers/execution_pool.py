@@ -27,18 +27,21 @@ import socket
 import sys
 import threading
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
 from celery.exceptions import ImproperlyConfigured
 from celery.platforms import EX_FAILURE
 from celery.utils import threads as celery_threads
 from celery.worker import state as worker_state
+from celery.worker.request import Request
 
 from workers.daemon_threads import DaemonThreads
 from workers.loop_bridge import await_, close_loop_resources, in_task_greenlet, loop_resource, off_loop, on_loop_close
+from workers.supervision import supervise
 from workers.task_run import CANCEL_GRACE_S, Callbacks, TaskAborted, TaskRun, Turnstile, adopt
 
 __all__ = [
@@ -66,6 +69,9 @@ YOUNG_MAX, OLDER_EVERY = 10_000, (20, 10)
 """Python collects when so many objects are new. Open calls hold many that live for seconds: looking at them after each
 700, its default, takes much of the CPU time; after many more than this, one look stops the loop for too long."""
 
+UNRECORDED_KEPT = 1000
+"""Messages whose outcomes could not be recorded; of older ones the count begins anew."""
+
 _CLOSED = None
 """Stands in the queue of callbacks behind the last one."""
 
@@ -79,6 +85,9 @@ class TaskPool(BasePool):  # type: ignore[misc]
     signal_safe = False
     slot_freed: Callable[[], None] = staticmethod(lambda: None)
     """Called on the loop whenever a task has ended."""
+    give_up_on: Callable[[Any], None] | None = None
+    """Called on the hub with a request whose message comes back again and again, to end it. None: Celery's own way, a
+    recorded failure."""
 
     # ------------------------------------------------------------------ Celery's interface, on the hub
     def on_start(self) -> None:
@@ -101,6 +110,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
 
+        self._unrecorded: OrderedDict[str, int] = OrderedDict()
         self._beats = self._missed_beats = 0
         self._lag_max_s = 0.0
         self._failure: str | None = None
@@ -247,7 +257,22 @@ class TaskPool(BasePool):  # type: ignore[misc]
         try:
             function(*args)
         except Exception:  # of one message; the hub serves all
-            logger.exception("%r failed; its message stays unacknowledged", function)
+            logger.exception("%r failed", function)
+            request = getattr(function, "__self__", None)
+            settles = getattr(function, "__name__", "") in ("on_success", "on_failure")
+            if self.give_up_on is None or not settles or not isinstance(request, Request) or request.acknowledged:
+                return
+            try:
+                self.give_up_on(request)
+            except Exception:
+                logger.exception("message %s stays unacknowledged", request.id)
+
+    def end_message(self, settle: Callable[[ExceptionInfo], None], info: ExceptionInfo) -> None:
+        request = getattr(settle, "__self__", None)
+        if self.give_up_on is not None and isinstance(request, Request):
+            self.give_up_on(request)
+        else:
+            settle(info)
 
     def _watch(self) -> None:
         """Count the looks in a row at which the loop had not turned; a process frozen and thawed counts one."""
@@ -270,6 +295,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._wake()
 
     # ------------------------------------------------------------------ on the loop
+    def unrecorded(self, label: str) -> int:
+        count = self._unrecorded[label] = self._unrecorded.pop(label, 0) + 1
+        if len(self._unrecorded) > UNRECORDED_KEPT:
+            self._unrecorded.popitem(last=False)
+        return count
+
     def ended(self, run: TaskRun) -> None:
         """The slot is free; told more than once is told once."""
         if self._runs.pop(run.id, None) is not None:
@@ -321,7 +352,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._drop(run)
 
     def _run_loop(self) -> None:
-        serving = self.loop.create_task(self._serve())
+        serving = self.loop.create_task(self._serve(), name="execution-pool")
         try:
             while not serving.done():
                 try:
@@ -337,7 +368,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._callbacks.put(_CLOSED)
 
     async def _serve(self) -> None:
-        beat = asyncio.create_task(self._beat())
+        beat = supervise("loop-beat", self._beat)
         await self._all_ended.wait()
         beat.cancel()
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -3,7 +3,7 @@
 A waiting unit holds no slot. A gate asks for leases in batches, one round trip for all that were given back and all
 that are wanted meanwhile; it wakes when a lease is given back here, when the store tells that one was freed elsewhere,
 when the wait that the store named is over, and each second in any case. If the store does not answer, nothing new is
-granted.
+granted. What is wrong with one request concerns that one alone: it is set aside, and its lease goes back.
 
 Threads: the hub's thread receives messages and acknowledges them; all else happens on the execution pool's loop.
 """
@@ -22,11 +22,14 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from workers.admitted import Admitted, AdmittedRequest, Lease
+from workers.bench import Bench
 from workers.governor import Governor
 from workers.node_width import NodeWidth
 from workers.store.epoch import Epoch
+from workers.store.errors import is_passing
 from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Returned, Verdict, Want
+from workers.store.leases import Admission, LeaseStore, Returned, Verdict, Want
+from workers.supervision import watch
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class Observer(Protocol):
 class GateConfig:
     """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
     any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
-    running loop's own, `width` bounds the calls of this process."""
+    running loop's own, `width` bounds the calls of this process, and `bench` ends them."""
 
     store_url: str
     keys: Keys
@@ -71,6 +74,7 @@ class GateConfig:
     governor: Callable[[], Governor]
     width: NodeWidth
     epoch: Epoch
+    bench: Bench
     broker_is_store: bool = True
 
 
@@ -85,7 +89,11 @@ class Host(Protocol):
     def free_slots(self) -> int: ...
     def new_lease_id(self) -> str: ...
     def on_loop(self, callback: Callable[[], None]) -> None: ...
-    def start_request(self, request: AdmittedRequest) -> None: ...
+    def start_request(self, request: AdmittedRequest) -> None:
+        """Raises what the request is the cause of; then it has not been started."""
+
+    def set_aside(self, request: AdmittedRequest, reason: str) -> None:
+        """It cannot be asked for, or started. Its lease goes back with it."""
     def room_freed(self) -> None:
         """Another may ask for what this gate asked for in vain: wake those that are `starved`."""
 
@@ -109,11 +117,15 @@ class Gate:
         self._told: dict[str, float] = {}
         self._at_limit: dict[str, float] = {}
         """Jobs that wait here and were refused since they are at their own limit, and until when they step aside."""
+        self.closed_by = ""
+        """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
 
     # ------------------------------------------------------------------ any thread
     def room(self) -> int:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
+        if self.host.config.bench.reason:
+            return 0
         free = self.host.free_slots()
         most, held = (
             max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD))),
@@ -171,12 +183,22 @@ class Gate:
                 self._wake.clear()
                 try:
                     wait = await self._step()
+                    self.closed_by = ""
                 except RedisError as error:
-                    logger.warning("gate %s is closed, the store does not answer: %s", self.pool, error)
+                    self._close(error)
                     wait = FALLBACK_S
                     await self.flush()
         finally:
             await self.flush()
+
+    def _close(self, error: RedisError) -> None:
+        """Nothing is granted: the store is away, or refuses what this gate asks, which other gates need not suffer."""
+        if is_passing(error):
+            logger.warning("gate %s is closed, the store does not answer: %s", self.pool, error)
+        elif not self.closed_by:
+            self.closed_by = f"gate {self.pool}: {error}"
+            logger.error("gate %s is closed: %r", self.pool, error,
+                         extra={"event": "gate_closed", "pool": self.pool})  # fmt: skip
 
     async def flush(self) -> None:
         """Give back all leases that calls have ended with, without asking for new ones."""
@@ -192,10 +214,9 @@ class Gate:
         self.starved = bool(self.held) and not asked
         if not asked and not self._give_back:
             return FALLBACK_S
-        wants = [self._want(r.unit) for r in asked]
         self.host.asking += len(asked)
         try:
-            verdicts, wait_ms = await self._admit(wants, asked)
+            verdicts, wait_ms = await self._ask(asked)
         finally:
             self.host.asking -= len(asked)
             self.host.room_freed()
@@ -218,6 +239,32 @@ class Gate:
                 aside[request.unit.job] = now + FALLBACK_S
         self._at_limit = aside
 
+    async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
+        """Ask for leases; if that fails before it has come to the store, for each request by itself."""
+        try:
+            return await self._admit([self._want(r.unit) for r in asked], asked)
+        except RedisError:
+            raise
+        except Exception:
+            if not asked:
+                raise
+            logger.exception("gate %s cannot ask for %d leases together", self.pool, len(asked))
+        await self._admit([], ())
+        for request in asked:
+            try:
+                await self._admit([self._want(request.unit)], [request])
+            except RedisError:
+                raise
+            except Exception as error:
+                logger.exception("gate %s: no lease can be asked for by %s", self.pool, request.id)
+                self._drop(request, repr(error))
+        return [], 0
+
+    def _drop(self, request: AdmittedRequest, why: str) -> None:
+        with contextlib.suppress(ValueError):
+            self.held.remove(request)
+        self.host.set_aside(request, why)
+
     def _want(self, unit: Admitted) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
         return Want(
@@ -237,7 +284,7 @@ class Gate:
                 give_back=given,
                 wanted=wants,
             )
-        except RedisError:
+        except BaseException:
             # The step may have been taken all the same: the leases asked for are given back as well.
             self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
             raise
@@ -248,30 +295,43 @@ class Gate:
         if answer.decide:
             self._decide()
         self._note_limits(asked, answer.reasons, started)
-        expires_at = started + lease_s
         for request, want, verdict, reason in zip(asked, wants, answer.verdicts, answer.reasons, strict=True):
-            # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
-            if verdict is Verdict.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
-                if not request.announced:
-                    request.announced = True
-                    config.observer.queueing(request.unit, self.pool, len(self.held) + self.backlog)
-                if reason == "fair_share" and self._is_news(request.unit.project, started):
-                    config.observer.over_share(request.unit, self.pool, answer.limit, answer.projects)
-                continue
             try:
-                self.held.remove(request)
-            except ValueError:  # dropped meanwhile: its message comes again
-                if verdict is Verdict.GRANTED:
-                    self._give_back.append(want.lease)
-                continue
-            if verdict is Verdict.GRANTED:
-                request.lease = Lease(self.give_back, self.host.on_loop, want.lease, request.unit, expires_at)
-                self.host.leased += 1
-                self._leased += 1
-                config.observer.acquired(request.unit, self.pool, want.lease, answer.open_in_all)
-            request._request_dict["lease"] = request.lease
-            self.host.start_request(request)
+                self._answered(request, want, verdict, reason, answer, started)
+            except Exception as error:
+                logger.exception("gate %s: %s cannot be started", self.pool, request.id)
+                if verdict is Verdict.GRANTED and request.lease is None:
+                    self._give_back.append(Returned(want.lease))
+                self._drop(request, repr(error))
         return list(answer.verdicts), answer.retry_after_ms
+
+    def _answered(
+        self, request: AdmittedRequest, want: Want, verdict: Verdict, reason: str, answer: Admission, started: float
+    ) -> None:
+        """One request's answer: it starts with its lease, or waits on."""
+        config = self.host.config
+        # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
+        if verdict is Verdict.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
+            if not request.announced:
+                request.announced = True
+                config.observer.queueing(request.unit, self.pool, len(self.held) + self.backlog)
+            if reason == "fair_share" and self._is_news(request.unit.project, started):
+                config.observer.over_share(request.unit, self.pool, answer.limit, answer.projects)
+            return
+        try:
+            self.held.remove(request)
+        except ValueError:  # dropped meanwhile: its message comes again
+            if verdict is Verdict.GRANTED:
+                self._give_back.append(want.lease)
+            return
+        if verdict is Verdict.GRANTED:
+            expires_at = started + config.lease_s(self.pool)
+            request.lease = Lease(self.give_back, self.host.on_loop, want.lease, request.unit, expires_at)
+            self.host.leased += 1
+            self._leased += 1
+            config.observer.acquired(request.unit, self.pool, want.lease, answer.open_in_all)
+        request._request_dict["lease"] = request.lease
+        self.host.start_request(request)
 
     def _is_news(self, project: str, now: float) -> bool:
         """Whether nobody was told of this project in the last `OVER_SHARE_EVERY_S`."""
@@ -284,6 +344,7 @@ class Gate:
         """Have the governor decide, beside the gate's own work; what it decides is told by the store."""
         if self._deciding is None or self._deciding.done():
             self._deciding = asyncio.ensure_future(self._tick())
+            watch(self._deciding, f"decision for pool {self.pool}")
 
     async def _tick(self) -> None:
         try:

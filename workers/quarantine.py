@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from workers.store.scripts import script_text
 logger = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent / "store"
+RAW_MAX_BYTES = 4_000_000
 KEPT = 1000
 MAX_BYTES = 10_000
 """Of each message so much is kept."""
@@ -37,6 +39,7 @@ class Quarantine:
 
     def add(self, queue: str, reason: str, message: bytes | str) -> None:
         """Set one aside. Its content is kept in the store alone, for it may be anything."""
+        queue = queue.encode("utf-8", "backslashreplace").decode()
         text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
         text = text.encode("utf-8", "backslashreplace")[:MAX_BYTES].decode("utf-8", "ignore")
         logger.error("a message in %s was set aside: %s", queue, reason,
@@ -73,7 +76,7 @@ def read_message(raw: bytes) -> dict[str, Any] | None:
         payload = loads(raw)
     except Exception:  # noqa: BLE001  (also whatever kombu makes of typed values, as {"__type__": "decimal"})
         return None
-    if not isinstance(payload, dict) or not isinstance(payload.get("body"), str):
+    if len(raw) > RAW_MAX_BYTES or not isinstance(payload, dict) or not isinstance(payload.get("body"), str):
         return None
     properties = payload.get("properties")
     if not isinstance(payload.get("headers"), dict) or not isinstance(properties, dict):
@@ -81,9 +84,35 @@ def read_message(raw: bytes) -> dict[str, Any] | None:
     delivery = properties.get("delivery_info")
     whole = (
         isinstance(properties.get("delivery_tag"), str)
+        and properties["delivery_tag"] != ""
         and isinstance(delivery, dict)
         and isinstance(delivery.get("routing_key"), str)
         and isinstance(delivery.get("exchange"), str)
-        and properties.get("body_encoding") in (None, "base64")
+        and "compression" not in payload["headers"]  # nobody here compresses, and what it unpacks to may be anything
+        and isinstance(payload.get("content-type"), str | None)
+        and isinstance(payload.get("content-encoding"), str | None)
+        and _are_encodable(properties["delivery_tag"], delivery["routing_key"], delivery["exchange"])
+        and _is_encoded(payload["body"], properties.get("body_encoding"))
     )
     return payload if whole else None
+
+
+def _are_encodable(*texts: str) -> bool:
+    """Whether these can be names in the store: lone surrogates cannot."""
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_encoded(body: str, encoding: Any) -> bool:
+    """Whether kombu can undo the encoding of a body."""
+    try:
+        if encoding == "base64":
+            b64decode(body)
+        body.encode()
+    except ValueError:
+        return False
+    return encoding in (None, "base64")

@@ -31,8 +31,11 @@ def own_unacked(keys: Keys, node_id: str) -> dict[str, Any]:
     }
 
 
-def restore_messages(app: Any, keys: Keys, node_id: str, *, keep: frozenset[str] = frozenset()) -> int:
-    """Put a node's unacknowledged messages back, except delivery tags to `keep`; returns how many.
+def restore_messages(
+    app: Any, keys: Keys, node_id: str, *, keep: frozenset[str] = frozenset(), lost: bool = False
+) -> int:
+    """Put a node's unacknowledged messages back, except delivery tags to `keep`; returns how many. `lost`: the node is,
+    maybe of one of them.
 
     Each goes back at most once, however many heirs there are at it together.
     """
@@ -41,7 +44,7 @@ def restore_messages(app: Any, keys: Keys, node_id: str, *, keep: frozenset[str]
         channel = connection.default_channel
         with channel.conn_or_acquire() as client:
             tags = [bytes_to_str(tag) for tag in client.hkeys(options["unacked_key"])]
-            return put_back(channel, client, [tag for tag in tags if tag not in keep])
+            return put_back(channel, client, [tag for tag in tags if tag not in keep], lost=lost)
 
 
 def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True) -> int:
@@ -58,7 +61,7 @@ def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_s
         gone += 1
         if dead:  # a message that came back before would find its unit in living hands, and end
             registry.silence(node)
-        count = restore_messages(app, keys, node.id) if broker_is_store else 0
+        count = restore_messages(app, keys, node.id, lost=True) if broker_is_store else 0
         if dead:
             freed = registry.bury(node)
             logger.warning(

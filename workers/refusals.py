@@ -6,6 +6,7 @@ channel, which end a worker that gets one while it consumes. They pass, so consu
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kombu.transport import virtual
@@ -13,6 +14,9 @@ from kombu.transport.redis import Channel, QoS, Transport
 from redis.exceptions import ResponseError
 
 from workers.putting_back import put_back
+from workers.store.errors import is_passing
+
+logger = logging.getLogger(__name__)
 
 
 class OutlivedQoS(QoS):  # type: ignore[misc]
@@ -41,3 +45,23 @@ def reconnect_when_refused() -> None:
     if ResponseError not in Transport.connection_errors:
         Transport.connection_errors = (*Transport.connection_errors, ResponseError)
         Channel.QoS = OutlivedQoS
+
+
+def outlive_odd_broadcasts() -> None:
+    """From now on, in this process, what is published where remote control listens and is none of it is told of, and
+    ends nobody. kombu takes it for a message, whatever it is."""
+    deliver = Channel._deliver_fanout_message
+    if hasattr(deliver, "outlives"):
+        return
+
+    def delivered(self: Any, message: Any, exchange: str) -> bool:
+        try:
+            return bool(deliver(self, message, exchange))
+        except Exception as error:
+            if is_passing(error) or isinstance(error, OSError):
+                raise
+            logger.warning("a broadcast by %s is not understood: %r", exchange, error, extra={"event": "odd_broadcast"})
+            return False
+
+    delivered.outlives = True  # type: ignore[attr-defined]
+    Channel._deliver_fanout_message = delivered

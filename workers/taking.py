@@ -69,10 +69,12 @@ def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse, in_h
     in_hand.append((key, first))
     taken = take(keys=keys, args=[time.time(), first, max(0, room() - 1)])
     in_hand.remove((key, first))
-    for raw in taken:
+    for raw, tag in zip(taken[::2], taken[1::2], strict=True):
         payload = read_message(raw)
         if payload is None:
             refuse(queue, "unreadable", raw)
+            if tag:
+                channel.qos.delete([tag])
             continue
         channel.qos.noted.add(payload["properties"]["delivery_tag"])
         channel.connection._deliver(payload, queue)

@@ -3,8 +3,9 @@
 Ends of a run, by what comes out of Celery's tracer:
 
 1. the outcome: passed to Celery's `on_success`, whatever the outcome says;
-2. an exception (the result store is away): a message that is acknowledged late goes back to its queue after
-   `REQUEUE_DELAY_S`, so that it is neither lost nor spins; any other is recorded as failed;
+2. an exception: a message that is acknowledged late goes back to its queue after `REQUEUE_DELAY_S`, so that it is
+   neither lost nor spins; any other is recorded as failed. If waiting cannot mend it (the result store is not just
+   away), the message is the cause: after `UNRECORDED_MAX` times here it is given up;
 3. another BaseException (`sys.exit()` in the body): the task failed with `TaskAborted`; the worker goes on;
 4. its cancellation by revoke, hard time limit or cold shutdown: nothing more, Celery has settled the message then. A
    body that outlives its cancellation by `CANCEL_GRACE_S` is abandoned: its slot is free and nobody waits for it.
@@ -30,8 +31,10 @@ import greenlet
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import Reject, SoftTimeLimitExceeded
+from kombu.exceptions import OperationalError
 
 from workers.loop_bridge import TaskGreenlet, await_
+from workers.store.errors import is_passing
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ T = TypeVar("T")
 
 CANCEL_GRACE_S = 5.0
 REQUEUE_DELAY_S = 1.0
+UNRECORDED_MAX = 3
 PASSES_PER_TURN = 16
 
 
@@ -69,6 +73,11 @@ class Host(Protocol):
 
     def post(self, function: Callable[..., Any], *args: Any) -> None: ...
     def ended(self, run: TaskRun) -> None: ...
+    def unrecorded(self, label: str) -> int:
+        """How often the outcome of a task of this label could not be recorded, this time included."""
+
+    def end_message(self, settle: Callable[[ExceptionInfo], None], info: ExceptionInfo) -> None:
+        """On the hub: end a message whose outcome cannot be recorded; `settle` is its callback for errors."""
     def terminate_job(self, pid: int, signal: int | None = None) -> None: ...
 
 
@@ -140,11 +149,11 @@ class TaskRun:
 
     async def _run(self) -> None:
         later = self._host.loop.call_later
-        if self._hard_s:
-            self._timers.append(later(self._hard_s, self._hard_limit, self._hard_s))
-        if self._soft_s:
-            self._timers.append(later(self._soft_s, self._soft_limit, self._soft_s))
         try:
+            if self._hard_s:
+                self._timers.append(later(self._hard_s, self._hard_limit, self._hard_s))
+            if self._soft_s:
+                self._timers.append(later(self._soft_s, self._soft_limit, self._soft_s))
             if self.threaded:
                 outcome = await self._host.loop.run_in_executor(self._host.threads, self._trace)
             else:
@@ -201,10 +210,15 @@ class TaskRun:
 
     def _not_recorded(self, error: Exception) -> None:
         logger.error("%s: its outcome could not be recorded: %r", self.label, error, exc_info=error)
-        if not self.dropped:
-            report = Reject(error, requeue=True) if self._acks_late else WorkerLostError(repr(error))
-            settle = self._callbacks.error
-            self._host.loop.call_later(REQUEUE_DELAY_S, self._host.post, settle, _info(report, error))
+        if self.dropped:
+            return
+        settle = self._callbacks.error
+        passes = is_passing(error) or isinstance(error, OperationalError)
+        if self._acks_late and not passes and self._host.unrecorded(self.label) >= UNRECORDED_MAX:
+            self._host.post(self._host.end_message, settle, _info(Reject(error, requeue=False), error))
+            return
+        report = Reject(error, requeue=True) if self._acks_late else WorkerLostError(repr(error))
+        self._host.loop.call_later(REQUEUE_DELAY_S, self._host.post, settle, _info(report, error))
 
 
 class _RunGreenlet(TaskGreenlet):

@@ -20,15 +20,18 @@ from app.judging import Judge
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Token
+from app.ledger.troubles import Troubles
 from app.planning import Planner
 from app.recording import patiently
 from app.services import CLAIM_GRACE_S, Services
+from app.unserved import Unserved
 from chaos.virtual.loop import NodeLoop
 from chaos.virtual.messages import SimMessages
 from chaos.virtual.provider import CALL_TIMEOUT_S, SimProvider
 from chaos.virtual.wire import LOST, WIRE_S, Wire
 from chaos.virtual.world import Message, World
 from workers.admitted import Admitted
+from workers.bench import Bench
 from workers.gate import Gate
 from workers.nodes import BEACON_S
 from workers.store.leases import LeaseStore
@@ -88,6 +91,7 @@ class SimServices(Services):
 
     def __init__(self, node: Node, limit: int) -> None:
         self.ledger, self._planner, self.gatherer = node.ledger, node.planner, node.gatherer
+        self.unserved, self.troubled = node.unserved, node._troubled
         self._frozen_limit = limit
 
     def _limit(self) -> int:
@@ -127,15 +131,18 @@ class Node:
             page_max=shape["page_max"],
             earlier=lambda *_: ({}, 0),
         )
+        self.unserved = Unserved(Troubles(self.wire, world.keys), self.judge, self.messages, pools)
         self.services = SimServices(self, world.limit)
         self.housekeeper = Housekeeper(
             self.ledger, self.messages, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
             govern=self._nothing, store=lambda: (0, ""), works_on=self.judge.works_on,
             lost=self._mourn, adopt=self._nothing, recall=self._nothing,
+            unserved=self.unserved, troubled=self._troubled,
         )  # fmt: skip
         # What the gate wants of its host.
         self.config = self
         self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
+        self.bench = Bench()
         self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
         self.store = LeaseStore(self.wire, world.keys)
         self.gates = {pool: Gate(self, pool) for pool in pools}  # type: ignore[arg-type]
@@ -209,6 +216,9 @@ class Node:
 
     @staticmethod
     async def _nothing() -> None: ...
+
+    async def _troubled(self, job_id: str, error: Exception) -> None:
+        self.world.fail(f"I11: job {job_id}: {error!r}")
 
     async def _mourn(self, job_id: str, _: Any) -> None:
         self.world.fail(f"I3: job {job_id} is taken for lost")

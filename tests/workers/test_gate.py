@@ -6,8 +6,10 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from redis.exceptions import ResponseError
 
 from workers import gate
+from workers.bench import Bench
 from workers.gate import Gate
 from workers.node_width import NodeWidth
 from workers.policy.admission import Outcome
@@ -21,6 +23,7 @@ class Request:
     def __init__(self, **header):
         self.unit = gate.Admitted.from_header({"job": "j", **header})
         self.announced, self.lease, self._request_dict = False, None, {}
+        self.id = header.get("id", "")
 
 
 class Host:
@@ -28,12 +31,14 @@ class Host:
 
     def __init__(self, slots=10):
         self.verdicts, self.reasons = [], []
-        self.started, self.told = [], []
+        self.started, self.told, self.aside = [], [], []
+        self.faults = {}
         self.asking = self.leased = 0
         self.slots, self.doors = slots, []
+        self.store_error = None
         self.store = self
         self.config = SimpleNamespace(
-            lease_s=lambda pool: 60.0, node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots)
+            lease_s=lambda pool: 60.0, node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots), bench=Bench()
         )
 
     def free_slots(self):
@@ -46,7 +51,14 @@ class Host:
         callback()
 
     def start_request(self, request):
+        if request.id in self.faults:
+            raise self.faults[request.id]
         self.started.append(request)
+
+    def set_aside(self, request, reason):
+        self.aside.append((request.id, reason))
+        if request.lease is not None:
+            request.lease.release()
 
     def room_freed(self):
         for door in self.doors:
@@ -55,6 +67,10 @@ class Host:
 
     async def admit(self, *, wanted, give_back, **_):
         self.given_back = give_back
+        if self.store_error is not None:
+            raise self.store_error
+        if any(want.project == "odd" for want in wanted):
+            raise TypeError("str is not valid UTF-8: surrogates not allowed")
         n = len(wanted)
         verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
         return Admission(verdicts, 0, 0, -1, "", False, 8, 3, reasons, [-1] * n)
@@ -203,3 +219,69 @@ async def test_a_job_at_its_own_limit_stands_in_front_of_no_other():
         pytest.fail(f"{await step()} were started")
     host.started.pop(0).lease.release()  # it may have another call, and has its turn at once
     assert await step() == "abbbbbbb"
+
+
+async def test_one_request_that_cannot_start_is_set_aside_and_gives_its_lease_back():
+    """A time limit of three numbers, where Celery expects two."""
+    host = Host()
+    door = Gate(host, "p")
+    for name in ("a", "odd", "b"):
+        door.hold(Request(id=name))
+    host.faults["odd"] = ValueError("too many values to unpack")
+    host.verdicts = [Verdict.GRANTED] * 3
+    await door._step()
+    assert [request.id for request in host.started] == ["a", "b"]
+    assert host.aside == [("odd", "ValueError('too many values to unpack')")]
+    assert (host.leased, len(door.held)) == (2, 0)
+    await door.flush()
+    assert [given.lease for given in host.given_back] == ["lease"]
+
+
+async def test_one_request_that_cannot_be_asked_for_is_set_aside_alone():
+    host = Host()
+    door = Gate(host, "p")
+    for name in ("a", "odd", "b"):
+        door.hold(Request(id=name, project=name))
+    host.verdicts = [Verdict.GRANTED]
+    assert await door._step() == 0.0
+    assert [request.id for request in host.started] == ["a", "b"]
+    assert [name for name, _ in host.aside] == ["odd"]
+
+
+async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplog):
+    host = Host()
+    door = Gate(host, "p")
+    door.hold(Request(id="a"))
+    host.store_error = ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+    running = asyncio.create_task(door.run())
+    await until_turned(lambda: door.closed_by)
+    assert door.closed_by.startswith("gate p: WRONGTYPE")
+    assert (host.aside, len(door.held)) == ([], 1)
+    host.store_error, host.verdicts = None, [Verdict.GRANTED]
+    door.kick()
+    await until_turned(lambda: host.started and not door.closed_by)
+    assert (door.closed_by, [record.event for record in caplog.records]) == ("", ["gate_closed"])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def until_turned(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  (states that nobody announces)
+            await asyncio.sleep(0)
+
+
+def test_a_worker_on_the_bench_takes_nothing():
+    host = Host()
+    door = Gate(host, "p")
+    assert door.room() > 0
+    for _ in range(3):
+        host.config.bench.failed(ResponseError("ERR odd"))
+    assert (door.room(), door.room_for_bunch()) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["job", "project", "pool", "model"])
+@pytest.mark.parametrize("value", ["\ud800", 5, None, ["a"], "x" * 2000], ids=repr)
+def test_a_header_that_the_store_could_not_take_belongs_to_no_job(name, value):
+    unit = gate.Admitted.from_header({"job": "j", "project": "p", name: value})
+    assert (unit.job, unit.project, unit.pool, unit.model) == ("", "", "", "")

@@ -9,6 +9,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from workers import reaper
+from workers.message_faults import RETURNS
 from workers.nodes import Node, Registry
 from workers.store.connection import connect
 from workers.store.keys import Keys
@@ -25,8 +26,9 @@ def test_a_dead_node_owns_nothing_when_its_messages_come_back(redis_url, monkeyp
     registry.announce(dead)
     heard = []
     monkeypatch.setattr(
-        reaper, "restore_messages", lambda app, keys, node: heard.append((node, [n.id for n in registry.alive()])) or 1
-    )
+        reaper, "restore_messages",
+        lambda app, keys, node, lost: heard.append((node, [n.id for n in registry.alive()])) or 1,
+    )  # fmt: skip
     assert reaper.reap(None, registry, KEYS) == 1
     assert heard == [("dead", [living.id])]
     assert [node for node, _ in registry.known()] == [living]
@@ -39,7 +41,7 @@ def test_a_silent_node_loses_its_messages_and_keeps_its_leases(redis_url, monkey
     registry.announce(silent)
     registry.silence(silent)
     registry._redis.hset(KEYS.holders, f"{silent.id}/1", f"p|j|proj|{silent.id}|0")
-    monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node: 3)
+    monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node, lost: 3)
     assert reaper.reap(None, registry, KEYS) == 1
     assert registry._redis.hkeys(KEYS.holders) == [f"{silent.id}/1"]
     assert registry.known() == []
@@ -82,3 +84,27 @@ def test_each_message_of_a_dead_node_goes_back_once(redis_url):
     assert len(back) == 49
     assert all(m["properties"]["delivery_info"]["redelivered"] for m in back)
     assert client.hlen(KEYS.unacked("dead")) == client.zcard(f"{KEYS.unacked('dead')}:index") == 1
+
+
+def test_a_message_tells_how_many_workers_were_lost_with_it_and_one_that_is_none_stops_no_heir(redis_url):
+    broker = redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
+    app = Celery(broker=broker)
+    queue = Queue("q", Exchange("dicast", type="direct"), routing_key="q")
+    with app.connection_for_write(transport_options=reaper.own_unacked(KEYS, "dead")) as connection:
+        channel = connection.default_channel
+        queue(channel).declare()
+        connection.Producer(channel).publish({"n": 1}, exchange=queue.exchange, routing_key="q", headers={"id": "a"})
+        client = connect(redis_url)
+        for times in (1, 2):
+            assert queue(channel).get() is not None
+            channel.qos._delivered.clear()
+            client.hset(f"{KEYS.unacked('dead')}", "odd", '[{"headers": {"__type__": "uuid"}}, 1]')
+            assert reaper.restore_messages(app, KEYS, "dead", lost=True) == 1
+            assert client.hgetall(KEYS.unacked("dead")) == {}
+            assert json.loads(client.lindex("q", 0))["headers"][RETURNS] == times
+        assert queue(channel).get() is not None
+        channel.qos._delivered.clear()
+        assert reaper.restore_messages(app, KEYS, "dead") == 1  # of a node that lives, and has connected anew
+        assert json.loads(client.lindex("q", 0))["headers"][RETURNS] == 2
+        channel.do_restore = False
+    app.close()

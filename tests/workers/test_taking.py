@@ -147,3 +147,23 @@ def test_what_is_no_message_is_set_aside_and_the_rest_comes(taker, garbage):
     assert taker.turn() == ["before", "after"]
     assert len(taker.unacked()) == 2
     assert taker.refused == [(taker.queue.name, "unreadable", garbage.encode())]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"headers": []}, {"headers": {"compression": "zlib"}}, {"body": "not base64 \u00e9"}, {"content-encoding": 5},
+     {"properties": {"delivery_info": {"exchange": float("nan")}}}, {"properties": {"delivery_tag": ""}}],
+    ids=repr,
+)  # fmt: skip
+def test_what_looks_like_a_message_and_is_none_is_in_nobodys_hands(taker, change):
+    """It was noted as unacknowledged before it was looked at, and nobody would ever acknowledge it."""
+    taker.publish("before")
+    message = json.loads(taker.redis.lindex(taker.queue.name, 0))
+    properties = change.pop("properties", {})
+    info = {**message["properties"]["delivery_info"], **properties.pop("delivery_info", {})}
+    message["properties"] |= {"delivery_tag": "odd", "delivery_info": info, **properties}
+    taker.redis.lpush(taker.queue.name, json.dumps({**message, **change}))
+    taker.publish("after")
+    assert taker.turn() == ["before", "after"]
+    assert len(taker.unacked()) == 2
+    assert [reason for _, reason, _ in taker.refused] == ["unreadable"]

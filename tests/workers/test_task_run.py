@@ -10,6 +10,8 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured, Reject
 from celery.utils import threads as celery_threads
 from celery.worker import state as worker_state
+from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as StoreConnectionError
 
 import workers.execution_pool
 import workers.task_run
@@ -218,6 +220,25 @@ def test_an_outcome_that_cannot_be_recorded_is_rejected_for_another_run(make_poo
     assert isinstance(error, Reject)
     assert error.requeue
     assert told.outcomes == []
+
+
+@pytest.mark.parametrize(
+    "error, requeued", [(TypeError("after ** must be a mapping, not int"), [True, True, False]),
+                        (StoreConnectionError("away"), [True] * 3), (OperationalError("away"), [True] * 3)],
+)  # fmt: skip
+def test_a_message_whose_outcome_can_never_be_recorded_is_given_up(make_pool, monkeypatch, error, requeued):
+    """As of a body of three numbers, which was put back each second for ever. A store that is away is waited for."""
+
+    def trace(*_):
+        raise error
+
+    monkeypatch.setattr("tests.workers.test_task_run.trace", trace)
+    pool, told = make_pool(1), Told()
+    for n in range(len(requeued)):
+        told.apply(pool, unrecordable)
+        until(lambda n=n: len(told.errors) > n, "told")
+    errors = [getattr(info.exception, "exc", info.exception) for info in told.errors]
+    assert [rejected.requeue for rejected in errors] == requeued
 
 
 def test_coroutines_beside_the_tasks_end_after_them_and_before_what_they_use(make_pool):
