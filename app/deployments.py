@@ -18,7 +18,8 @@ ALONE: Mapping[Token, Choice] = {}
 
 class Deployments:
     """Chooses on one event loop. `model` gives a deployment's model, `first_limit` the limit of a pool that nobody has
-    used yet; `chosen` is told pool, model and score of every choice."""
+    used yet; `chosen` is told pool, model and score of every choice. A pool that is not `known` here is as good as
+    broken: no queue of it can be written to."""
 
     def __init__(
         self,
@@ -28,7 +29,9 @@ class Deployments:
         model: Callable[[Deployment], str],
         first_limit: Callable[[str], Awaitable[int]],
         chosen: Callable[[str, str, float], None],
+        known: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        self._known = known
         self._prospects, self._ledger = prospects, ledger
         self._model, self._first_limit, self._chosen = model, first_limit, chosen
 
@@ -48,7 +51,7 @@ class Deployments:
         for agent, mine in by_agent.items():
             models = [self._model(deployment) for deployment in job.spec.agents[agent].choices]
             candidates = [
-                _candidate(found[pool], model, limits[pool], _taken(choices.values(), lane, pool))
+                _candidate(found[pool], model, limits[pool], _taken(choices.values(), lane, pool), self._known(pool))
                 for pool, model in zip(lane.pools, models, strict=True)
             ]
             draws = [random.random() for _ in mine]  # noqa: S311  spreads work, guards nothing
@@ -59,9 +62,10 @@ class Deployments:
         return choices
 
 
-def _candidate(prospect: Prospect, model: str, limit: int, taken: int) -> Candidate:
+def _candidate(prospect: Prospect, model: str, limit: int, taken: int, known: bool) -> Candidate:
     health = prospect.health.get(model, UNKNOWN)
-    return Candidate(health.success_rate, prospect.open + prospect.assigned + taken, limit, prospect.broken)
+    in_hand = prospect.open + prospect.assigned + taken
+    return Candidate(health.success_rate, in_hand, limit, prospect.broken or not known)
 
 
 def _taken(choices: Iterable[Choice], lane: Lane, pool: str) -> int:

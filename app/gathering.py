@@ -111,6 +111,7 @@ class Gatherer:
             requeues=int(record.get("requeues", 0)),
             timeouts=int(record.get("timeouts", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
+            reason=record.get("why") if record["outcome"] == "cancelled" else None,
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),

@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import ParamSpec, TypeVar
 
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from app.gathering import Gatherer
 from app.ledger.client import UNATTENDED_MS, JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import PAGE_STILL_MS, Ledger
-from app.ledger.records import JobRecord
-from app.messages import Messages
+from app.ledger.records import JobRecord, Token
+from app.messages import Messages, is_away
+from app.unserved import Unserved
 
 logger = logging.getLogger(__name__)
 
+AWAY = (RedisError, KombuError, OSError)
+"""Among these are the errors of a store or a broker that is away; `is_away` tells which are."""
 DUE_EVERY_S = 0.2
 BEAT_SILENT_MS = 5000
 """After so long without a tick, a worker takes the beat's place."""
@@ -36,7 +40,10 @@ class Housekeeper:
     """One worker's part of it. `reap` is a blocking pass over the nodes (see workers.reaper); `govern` decides on
     every pool's limits; `store` names the store's epoch and server as far as is known; `works_on` tells what this
     process has in hand (see `Judge.works_on`); `lost` tells of a job that the store forgot; `adopt` stores what dead
-    processes of this machine have left on disk, `recall` what another server may not have got."""
+    processes of this machine have left on disk, `recall` what another server may not have got; `troubled` hears of
+    what keeps a job from going on.
+
+    Whatever concerns one page, job or message is that one's trouble alone: the others are looked after all the same."""
 
     def __init__(
         self,
@@ -53,7 +60,10 @@ class Housekeeper:
         lost: Callable[[str, Mapping[str, str]], Awaitable[None]],
         adopt: Callable[[], Awaitable[None]],
         recall: Callable[[], Awaitable[None]],
+        unserved: Unserved,
+        troubled: Callable[[str, Exception], Awaitable[None]],
     ) -> None:
+        self._unserved, self._troubled = unserved, troubled
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
         self._store, self._works_on, self._lost, self._adopt = store, works_on, lost, adopt
@@ -71,6 +81,7 @@ class Housekeeper:
                 await _surviving(self.publish_due)
             await _surviving(self._adopt)
             await _surviving(self.remember)
+            await _surviving(self._unserved.tell)
             if await _surviving(self._ledger.lead, BEAT_SILENT_MS):
                 await _surviving(self.tick)
                 await _surviving(self.govern)
@@ -108,24 +119,51 @@ class Housekeeper:
                 logger.warning("page %s: the store has lost how %d units ended, they come again", ref, lost)
 
     async def publish_due(self) -> None:
-        """Publish every message whose time has come."""
-        for ref, token in await self._ledger.take_due():
-            job = await self._job(ref)
-            if job is not None:
-                await self._messages.again(job, ref, token)
+        """Publish every message whose time has come. Those that come after one that finds the broker away are due again
+        soon, and not only when they would be taken for lost."""
+        taken = await self._ledger.take_due()
+        for number, (ref, token) in enumerate(taken):
+            try:
+                await self._alone(ref.job, f"publish {ref}.{token} again", partial(self._publish_again, ref, token))
+            except AWAY:
+                await self._unserved.due_again(taken[number:])
+                raise
+
+    async def _publish_again(self, ref: PageRef, token: Token) -> None:
+        job = await self._job(ref)
+        if job is None:
+            return
+        lane = job.lanes[ref.lane]
+        if self._unserved.serves(lane):
+            await self._messages.again(job, ref, token)
+        elif why := await self._unserved.gone(job, lane):
+            await self._unserved.reject(ref, [token], why)
+        else:
+            await self._unserved.due_again([(ref, token)])
 
     async def tick(self) -> None:
         """The beat's work."""
         await self._ledger.led(BEAT_SILENT_MS)
-        await self._adopt()  # before their units are handed to others, who would call again
-        await self.bury()
+        await _surviving(self._adopt)  # before their units are handed to others, who would call again
+        await _surviving(self.bury)
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
-            await self._look_after_page(ref)
+            await self._alone(ref.job, f"look after page {ref}", partial(self._look_after_page, ref))
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
         for job_id in jobs:
-            await self._look_after_job(job_id)
+            await self._alone(job_id, f"look after job {job_id}", partial(self._look_after_job, job_id))
         for job_id in await self._ledger.unannounced():
-            await self._gatherer.announce(job_id)
+            await self._alone(job_id, f"announce job {job_id}", partial(self._gatherer.announce, job_id))
+
+    async def _alone(self, job_id: str, what: str, step: Callable[[], Awaitable[object]]) -> None:
+        """Take one step; what is wrong with its job alone is told, and counted against that job. Raises one of `AWAY`
+        while the store or the broker is: then nothing can be done for the others either."""
+        try:
+            await step()
+        except Exception as error:
+            if is_away(error):
+                raise
+            logger.exception("housekeeping could not %s", what, extra={"job": job_id})
+            await self._troubled(job_id, error)
 
     async def bury(self) -> None:
         """Take over from nodes that are dead or silent; many who ask at once are answered by one pass."""
@@ -143,7 +181,11 @@ class Housekeeper:
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        pools = set(lane.pools)
+        if not self._unserved.serves(lane):
+            if why := await self._unserved.gone(job, lane):
+                await self._unserved.reject_page(job, ref, why)
+            return
+        pools = self._unserved.served(lane)
         empty = await self._messages.queues_empty(pools)
         lost = await self._ledger.find_lost(
             ref, lane.stride, queue_empty=empty, queues=[self._messages.queue(pool) for pool in pools]
@@ -174,9 +216,9 @@ async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P
     """A store or broker that is away stops no housekeeper: it tries again with the next round."""
     try:
         return await step(*args, **kwargs)
-    except (RedisError, OperationalError, OSError) as error:
-        logger.warning("housekeeping waits for the store or the broker: %s", error)
-    except Exception:
-        # A fault of this program: whatever else has to be done still is.
-        logger.exception("housekeeping could not %s", step.__name__)
+    except Exception as error:
+        if is_away(error):
+            logger.warning("housekeeping waits for the store or the broker: %s", error)
+        else:  # a fault of this program: whatever else has to be done still is
+            logger.exception("housekeeping could not %s", step.__name__)
     return None

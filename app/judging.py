@@ -36,6 +36,7 @@ from app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from app.recording import Recorder, patiently
 from app.spool import Spool
 from workers.admitted import Lease
+from workers.bench import Bench
 from workers.policy.admission import Outcome as CallOutcome
 
 T = TypeVar("T")
@@ -73,8 +74,9 @@ class Judge:
         call_timeout_s: Callable[[str], float],
         nonce_key: Callable[[], Awaitable[bytes]],
         spool: Spool,
+        bench: Bench | None = None,
     ) -> None:
-        self.recorder = Recorder(ledger, spool)
+        self.recorder = Recorder(ledger, spool, bench)
         self._claims = Claimer(ledger, self.recorder)
         self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)))
         self._ledger, self._provider, self._model = ledger, provider, model
@@ -82,10 +84,12 @@ class Judge:
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
-        self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0, bury: Bury | None = None
-    ) -> Outcome:
+        self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0, bury: Bury | None = None,
+        refusal: ProviderFailure | None = None,
+    ) -> Outcome:  # fmt: skip
         """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
-        of workers. Of a message that has come back, `bury` has those looked for who may have died of it."""
+        of workers. Of a message that has come back, `bury` has those looked for who may have died of it. With a
+        `refusal` no call is made: it is what is recorded."""
         try:
             job = await self.job(ref)
             if job is None:
@@ -99,7 +103,7 @@ class Judge:
             mine = {(ref, position) for position in free}
             self._working |= mine
             try:
-                return await self._judge(job, ref, token, free, lease, deployment, bury)
+                return await self._judge(job, ref, token, free, lease, deployment, bury, refusal)
             finally:
                 self._working -= mine
         finally:
@@ -112,10 +116,13 @@ class Judge:
 
     async def _judge(
         self, job: JobRecord, ref: PageRef, token: Token, positions: Sequence[int], lease: Lease | None,
-        deployment: int, bury: Bury | None,
+        deployment: int, bury: Bury | None, refusal: ProviderFailure | None,
     ) -> Outcome:  # fmt: skip
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
+        agent = job.spec.agents[unit.agent]
+        if not 0 <= deployment < len(agent.choices):
+            raise LookupError(f"{ref}.{token} names deployment {deployment} of {len(agent.choices)}")
         state, item, claims = await self._claims.claim(ref, token, positions, unit.item)
         if bury is not None and claims and all(c.verdict is Claimed.OWNED for c in claims):
             # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
@@ -124,7 +131,6 @@ class Judge:
         if state is None or item is None:
             return Outcome(counts=True)
         run = [c for c in claims if c.verdict is Claimed.RUN]
-        agent = job.spec.agents[unit.agent]
         call = Call(
             ref=ref,
             token=token,
@@ -141,6 +147,8 @@ class Judge:
         if not run:
             settled = all(c.verdict is Claimed.DONE or c.verdict in _CLOSED for c in claims)
             return _outcome(settled, recorded)
+        if refusal is not None:
+            return await self._failed(call, refusal, 0.0, {"calls": 0})
         try:
             return await self._call(call, lease)
         except Exception as error:

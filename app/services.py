@@ -19,11 +19,12 @@ from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
-from app.ledger.client import JobLost, JobState
+from app.ledger.client import JobLost, JobState, UnknownJob
 from app.ledger.keys import PageRef
 from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
 from app.ledger.records import JobRecord, Recorded, Written
-from app.messages import Messages
+from app.ledger.troubles import Troubles
+from app.messages import Messages, is_away
 from app.nonce_key import NonceKey
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
@@ -32,12 +33,14 @@ from app.providers.registry import build_provider
 from app.reports.folders import begin
 from app.reports.resuming import earlier, read_items, set_aside
 from app.spool import Spool
+from app.unserved import Unserved
 from config.pools import PoolSpec
 from workers.execution_pool import loop_resource
 from workers.prospects import Prospects
 from workers.reaper import reap
 from workers.store.connection import connect_batching
 from workers.store.errors import is_passing
+from workers.supervision import supervise
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,9 @@ CLAIM_GRACE_S = 60.0
 RETENTION_S = 7 * 86_400
 ADOPTED_TOGETHER = 100
 ITEMS_TOGETHER = 500
+TRIES = 5
+"""A job that the same trouble has kept from going on so often is given up."""
+WHY_CHARS = 500
 
 
 class Services:
@@ -64,6 +70,7 @@ class Services:
         deployments = Deployments(
             Prospects(self._client, app.keys), self.ledger,
             model=self.model, first_limit=self._pool_limit, chosen=app.process_metrics.assigned,
+            known=app.pools.pools.__contains__,
         )  # fmt: skip
         self.messages = Messages(app, self.model, deployments.choose)
         self.judge = Judge(
@@ -80,11 +87,17 @@ class Services:
             call_timeout_s=app.call_timeout_s,
             nonce_key=NonceKey(self._client, app.keys, settings, lambda: app.epoch.number).get,
             spool=self.spool,
+            bench=app.bench,
         )
-        self._planner = Planner(
-            self.ledger, self.messages.page, self._pool_limit,
-            window_s=settings.window_seconds, page_max=settings.page_units,
-            earlier=partial(earlier, settings.results_dir),
+        self.troubles = Troubles(self._client, app.keys)
+        self.unserved = Unserved(self.troubles, self.judge, self.messages, app.pools.pools.keys())
+        self._planner, self._rejecter = (
+            Planner(
+                self.ledger, publish, self._pool_limit,
+                window_s=settings.window_seconds, page_max=settings.page_units,
+                earlier=partial(earlier, settings.results_dir),
+            )
+            for publish in (self.messages.page, self.unserved.reject_planned)
         )  # fmt: skip
         self.gatherer = Gatherer(
             self.ledger,
@@ -98,16 +111,16 @@ class Services:
             self.ledger, self.messages, self.gatherer,
             job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
             store=lambda: (app.epoch.number, app.epoch.server), works_on=self.judge.works_on,
-            lost=self._lost, adopt=self._adopt, recall=self._recall,
+            lost=self._lost, adopt=self._adopt, recall=self._recall, unserved=self.unserved, troubled=self.troubled,
         )  # fmt: skip
 
-        self._housekeeping = asyncio.ensure_future(self.housekeeper.run())
+        self._housekeeping = supervise("housekeeper", self.housekeeper.run)
 
     async def start(self, job_id: str) -> None:
         """Start a submitted job, with its limit frozen; of one that has ended, announce the report again."""
         job = await self.ledger.job(job_id)
         if job is None:
-            raise LookupError(f"no job {job_id!r}")
+            raise UnknownJob(job_id)
         await self._prepare(job)
         limit = await asyncio.to_thread(self._limit)
         state, started = await self.ledger.start(job_id, limit, job.resumed)
@@ -141,19 +154,49 @@ class Services:
                 first += len(page)
 
     async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
-        """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job."""
+        """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job;
+        whatever else keeps it from being planned is tried a few times. Raises what passes."""
         job = await self.ledger.job(job_id)
         if job is None or job.incarnation != incarnation:
             return
         try:
-            await self._planner.plan(job, lane)
+            await self._plan(job, lane)
         except DatasetChanged as error:
-            logger.error("%s; the job is cancelled", error)
-            await asyncio.to_thread(self._app.ledger.cancel, job_id)
+            await self._cancel(job_id, str(error))
+        except Exception as error:
+            if is_away(error):
+                raise
+            logger.exception("lane %d of job %s cannot be planned", lane, job_id, extra={"job": job_id})
+            await self.ledger.planned(job_id, lane)
+            await self.troubled(job_id, error)
         await self.ledger.attended(job_id)
 
+    async def _plan(self, job: JobRecord, lane: int) -> None:
+        if self.unserved.serves(job.lanes[lane]):
+            await self._planner.plan(job, lane)
+        elif await self.unserved.gone(job, job.lanes[lane]):
+            await self._rejecter.plan(job, lane)
+        else:
+            await self.ledger.planned(job.id, lane)
+            self.unserved.hand_on(job, lane)
+
+    async def troubled(self, job_id: str, error: Exception) -> None:
+        """Something keeps a job from going on that is no outage: it is put on record, and after `TRIES` of the same the
+        job is cancelled with that reason."""
+        why = f"{type(error).__name__}: {error}"[:WHY_CHARS]
+        if await self.troubles.note(job_id, why) >= TRIES:
+            await self._cancel(job_id, why)
+
+    async def _cancel(self, job_id: str, why: str) -> None:
+        with contextlib.suppress(UnknownJob):
+            state, _ = await asyncio.to_thread(self._app.ledger.cancel, job_id, why)
+            if state in (JobState.SUBMITTED, JobState.RUNNING):
+                logger.error("job %s is cancelled: %s", job_id, why, extra={"event": "job_given_up", "job": job_id})
+
     def model(self, deployment: Deployment) -> str:
-        return deployment.model or self._app.pools.get(deployment.pool).model
+        """A deployment's model; '' of a pool that this worker does not know."""
+        spec = self._app.pools.pools.get(deployment.pool) if deployment.pool else self._app.pools.get("")
+        return deployment.model or (spec.model if spec else "")
 
     def _limit(self) -> int:
         """The smallest limit of all living workers binds."""

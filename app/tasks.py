@@ -13,6 +13,7 @@ govern              the beat's other tick: each pool's limits are decided on
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,14 @@ from redis.exceptions import RedisError
 from app import logs, messages
 from app.celery import app
 from app.domain.job import EvaluationJob
+from app.ledger.client import UnknownJob
 from app.ledger.keys import PageRef
 from app.ledger.records import Token
-from app.messages import BEAT_QUEUE, CONTROL_QUEUE
+from app.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
 from app.recording import patiently
 from app.reports.text import printable
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -79,6 +83,14 @@ def _only_job(*given: Any, **named: Any) -> Any:
     return job
 
 
+async def _troubled(job_id: str, error: Exception) -> None:
+    """Put on record what keeps a job from being started; it is no result of the job, either, when that fails."""
+    try:
+        await patiently(lambda: services().troubled(job_id, error))
+    except Exception:
+        logger.exception("what keeps job %s from going on is not on record", job_id, extra={"job": job_id})
+
+
 @app.task(base=Evaluate, bind=True, name=messages.EVALUATE, queue=CONTROL_QUEUE)
 async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> dict[str, Any]:
     """Judge a job: items x agents x dimensions x replicates.
@@ -92,9 +104,16 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
     assert isinstance(job, str)
     try:
         await patiently(lambda: services().start(job))
-    except (OSError, KombuError, RedisError) as error:
-        # A failure would be the job's result, though the housekeeping starts it again.
-        logs.store_away(error, job=job)
+    except UnknownJob:
+        raise
+    except Exception as error:
+        # A failure would be the job's result, though the housekeeping starts it again, or gives it up with the reason.
+        if isinstance(error, OSError | KombuError | RedisError):
+            logs.store_away(error, job=job)
+        else:
+            logger.exception("job %s cannot be started", job, extra={"job": job})
+        if not is_away(error):
+            await _troubled(job, error)
     raise Ignore  # its result is stored when the job completes
 
 

@@ -21,6 +21,7 @@ import app.housekeeping
 import app.judging
 import app.ledger.client
 import app.ledger.ledger
+import app.ledger.troubles
 import app.messages
 import app.planning
 import workers.nodes
@@ -48,6 +49,8 @@ LONG_CLOCKS = (
     (app.ledger.client, "UNATTENDED_MS"),
     (app.ledger.ledger, "UNATTENDED_MS"),
     (app.housekeeping, "UNATTENDED_MS"),
+    (app.ledger.troubles, "TRY_EVERY_MS"),
+    (app.ledger.troubles, "GONE_MS"),
 )
 
 _passed: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from app.gathering import Gathered
 from app.judging import Outcome
 from app.ledger.keys import PageRef
 from app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
+from config.pools import UnknownPool
 
 
 @pytest.mark.parametrize("task", [judge_batch, judge_dimension])
@@ -20,13 +21,16 @@ def test_a_units_message_is_acknowledged_after_its_work(task):
     assert task.gated
 
 
-@pytest.mark.parametrize("error", [PermissionError, OperationalError, ResponseError])
+@pytest.mark.parametrize("error", [PermissionError, OperationalError, ResponseError, UnknownPool])
 async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     """What is raised here would be what `.get()` gives to the caller, though the job will run."""
 
     class Away:
         async def start(self, job_id):
             raise error
+
+        async def troubled(self, job_id, error):
+            raise ResponseError
 
     monkeypatch.setattr("app.tasks.services", Away)
     with pytest.raises(Ignore):

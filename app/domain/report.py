@@ -74,6 +74,8 @@ class ReportHeader(Frozen):
     requeues: int = 0
     timeouts: int = 0
     possible_double_charges: int = 0
+    reason: str | None = None
+    """Why it was cancelled, if no user did it."""
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")

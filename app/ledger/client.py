@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,8 @@ class JobStatus:
     started_ms: int | None
     finished_ms: int | None
     report: dict[str, Any] | None
+    why: str | None = None
+    """Why it was cancelled, if not by a user; what keeps it from going on, if something does."""
 
     @property
     def done(self) -> int:
@@ -171,7 +173,8 @@ class LedgerClient:
         fields = self._redis.hgetall(self._keys.job(job))
         if not fields:
             raise UnknownJob(job)
-        return _status(job, fields)
+        why = fields.get("why") or self._redis.hget(self._keys.trouble(job), "why")
+        return replace(_status(job, fields), why=why)
 
     def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
         """The newest jobs first; ones past their retention are left out."""
@@ -180,8 +183,9 @@ class LedgerClient:
             if fields:
                 yield _status(job, fields)
 
-    def cancel(self, job: str) -> tuple[JobState, bool]:
-        """Stop a job's new calls; returns its state before, and whether it only needs to be finished now.
+    def cancel(self, job: str, why: str = "") -> tuple[JobState, bool]:
+        """Stop a job's new calls; returns its state before, and whether it only needs to be finished now. `why` is told
+        with the job from then on.
 
         Open calls end and count; cancelling twice, or after the end, changes nothing. Raises `UnknownJob`.
         """
@@ -189,6 +193,8 @@ class LedgerClient:
         lanes = self._redis.hget(k.job(job), "lanes")
         if lanes is None:
             raise UnknownJob(job)
+        if why:
+            self._redis.hset(k.job(job), "why", why)
         deferred = [m for m, _ in self._redis.zscan_iter(k.due, match=f"{job}|*", count=1000)]
         state, finish = self._cancel(
             keys=[k.job(job), k.base.job_limits, k.pages(job), k.due, k.base.clock, k.unfinished],
@@ -205,6 +211,7 @@ class LedgerClient:
         lanes = self._redis.hget(k.job(job), "lanes")
         if lanes is None:
             raise UnknownJob(job)
+        self._redis.hdel(k.job(job), "why")
         keys = [k.job(job), k.unfinished, k.base.clock]
         args = ["", job, len(orjson.loads(lanes)), UNATTENDED_MS, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))

@@ -70,6 +70,15 @@ class LedgerKeys:
         late -> claims that had not told their end when their unit got its result"""
         return self.base.at("job", ref.job, "page", ref.incarnation, str(ref.lane), str(ref.page))
 
+    def trouble(self, job: str) -> str:
+        """hash why, tries, at: what keeps a job from going on; ends by itself when it is not met again"""
+        return self.base.at("trouble", job)
+
+    @property
+    def known_pools(self) -> str:
+        """zset pool -> lease-clock ms when a living worker last told that it knows it"""
+        return self.base.at("known_pools")
+
     def assignments(self, ref: PageRef) -> str:
         """hash: message's token -> pool that was chosen for it, while nobody works on it"""
         return self.base.at("job", ref.job, "assignments", ref.incarnation, str(ref.lane), str(ref.page))

@@ -141,6 +141,7 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
         f"{status.counters['requeues']:,} requeues",
         **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
+        **({"trouble": printable(status.why)} if status.why else {}),
         "submitted": f"{_local(status.created_ms):%Y-%m-%d %H:%M:%S}",
     }
     table = Table.grid(padding=(0, 2, 0, 0))

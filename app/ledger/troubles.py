@@ -1,0 +1,74 @@
+"""What keeps jobs from going on, on record: why, how often it was met, and which pools any living worker knows.
+
+A note ends by itself when the trouble is not met again. Only what was tried at different times counts, so that ten
+lanes that fail at once are one try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from app.ledger.keys import LedgerKeys, PageRef
+from app.ledger.records import Token
+from workers.store.connection import AsyncStoreClient
+from workers.store.keys import Keys
+
+TRY_EVERY_MS = 10_000
+"""Failures of a job that come sooner one after the other are one try."""
+REMEMBERED_S = 300
+SEEN_MS = 15_000
+"""A pool that a living worker knows was told of no longer ago."""
+GONE_MS = 120_000
+"""A pool that no worker has told of for so long has left the configuration."""
+
+
+class Troubles:
+    """For one event loop. Raises redis errors."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self.keys = client, LedgerKeys(keys)
+
+    async def note(self, job: str, why: str) -> int:
+        """Put on record what keeps a job from going on; returns how often in a row this very thing was tried."""
+        key, now = self.keys.trouble(job), await self._now_ms()
+        before, tries, at = await self._redis.hmget(key, "why", "tries", "at")
+        if before != why:
+            tries = 0
+        elif now < int(at or 0) + TRY_EVERY_MS:
+            return int(tries)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hset(key, mapping={"why": why, "tries": int(tries) + 1, "at": now})
+        pipe.expire(key, REMEMBERED_S)
+        await pipe.execute()
+        return int(tries) + 1
+
+    # ------------------------------------------------------------------ pools
+    async def tell_of_pools(self, pools: Iterable[str]) -> None:
+        """This worker lives, and knows these."""
+        now = await self._now_ms()
+        await self._redis.zadd(self.keys.known_pools, dict.fromkeys(pools, now))
+
+    async def unseen_ms(self, pools: Iterable[str]) -> int:
+        """For how long no worker has told of any of these. The first to ask for a pool that nobody has ever told of
+        begins to count."""
+        now, names = await self._now_ms(), list(pools)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.zadd(self.keys.known_pools, dict.fromkeys(names, now - SEEN_MS), nx=True)
+        pipe.zmscore(self.keys.known_pools, names)
+        _, seen = await pipe.execute()
+        return max(0, now - int(max(at or 0.0 for at in seen)))
+
+    # ------------------------------------------------------------------ messages that this worker cannot send
+    async def due_again(self, messages: Iterable[tuple[PageRef, Token]], delay_ms: int) -> None:
+        """Messages that were due and could not be published are due again soon, unless they were claimed meanwhile."""
+        due = {f"{ref}|{token}": await self._now_ms() + delay_ms for ref, token in messages}
+        if due:
+            await self._redis.zadd(self.keys.due, due, xx=True)
+
+    async def extent(self, ref: PageRef) -> range:
+        """The positions of a page; empty when it is no more."""
+        first, units = await self._redis.hmget(self.keys.page(ref), "first", "units")
+        return range(int(first or 0), int(first or 0) + int(units or 0))
+
+    async def _now_ms(self) -> int:
+        return int(await self._redis.hget(self.keys.base.clock, "now") or 0)

@@ -1,0 +1,167 @@
+"""What is wrong with one page, job or message is that one's trouble, and the others are looked after."""
+
+from types import SimpleNamespace
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as StoreConnectionError
+
+from app.housekeeping import Housekeeper
+from app.ledger.keys import PageRef
+from app.ledger.records import Token
+from app.ledger.troubles import Troubles
+from app.unserved import DUE_AGAIN_MS, Unserved
+from workers.store.connection import connect_async
+from workers.store.keys import Keys
+
+PAGES = [PageRef(job, 0, 0) for job in ("a", "odd", "b")]
+
+
+class World:
+    """The housekeeper's parts, which tell what they were asked, and fail for what is in `faults`."""
+
+    def __init__(self, faults):
+        self.faults, self.done, self.troubles, self.put_back = faults, [], [], []
+        self.keys = SimpleNamespace(watch="watch", unfinished="unfinished")
+        self.lanes = [SimpleNamespace(pools=("p",), stride=1)]
+
+    def _do(self, what, job):
+        if (what, job) in self.faults:
+            raise self.faults[what, job]
+        self.done.append((what, job))
+
+    async def led(self, _): ...
+
+    async def nothing(self): ...
+
+    async def overdue(self, zset, _):
+        for ref in PAGES:
+            yield str(ref) if zset == "watch" else ref.job
+
+    async def unannounced(self):
+        return [ref.job for ref in PAGES]
+
+    async def announce(self, job):
+        self._do("announce", job)
+
+    async def find_lost(self, ref, *_, **__):
+        self._do("page", ref.job)
+        return 0
+
+    async def queues_empty(self, _):
+        return True
+
+    async def progress(self, job):
+        self._do("job", job)
+        return {}
+
+    async def take_due(self):
+        return [(ref, Token(7)) for ref in PAGES]
+
+    async def again(self, _, ref, token):
+        self._do("again", ref.job)
+
+    async def job(self, job):
+        return SimpleNamespace(id=job, lanes=self.lanes)
+
+    def serves(self, _):
+        return True
+
+    def served(self, lane):
+        return set(lane.pools)
+
+    def queue(self, pool):
+        return pool
+
+    async def due_again(self, messages):
+        self.put_back += [ref.job for ref, _ in messages]
+
+    async def troubled(self, job, error):
+        self.troubles.append((job, repr(error)))
+
+    def housekeeper(self):
+        return Housekeeper(
+            self, self, self, job=self.job, plan=None, reap=lambda: 0, govern=self.nothing, store=lambda: (0, ""),
+            works_on=lambda *_: False, lost=None, adopt=self.adopt, recall=self.nothing, unserved=self,
+            troubled=self.troubled,
+        )  # fmt: skip
+
+    async def adopt(self):
+        self._do("adopt", "")
+
+
+def done(*what):
+    return [(one, job) for one in what for job in ("a", "odd", "b")]
+
+
+@pytest.mark.parametrize("what", ["page", "job", "announce"])
+async def test_a_tick_goes_on_behind_what_is_odd(what, caplog):
+    world = World({(what, "odd"): KeyError("provider.gone")})
+    await world.housekeeper().tick()
+    wanted = [("adopt", ""), *done("page", "job", "announce")]
+    assert world.done == [one for one in wanted if one != (what, "odd")]
+    assert world.troubles == [("odd", "KeyError('provider.gone')")]
+    assert [record.job for record in caplog.records if record.levelname == "ERROR"] == ["odd"]
+
+
+async def test_a_disk_that_cannot_be_read_ends_no_tick():
+    world = World({("adopt", ""): PermissionError("spool")})
+    await world.housekeeper().tick()
+    assert world.done == done("page", "job", "announce")
+
+
+async def test_one_due_message_that_cannot_be_sent_keeps_no_other():
+    world = World({("again", "odd"): KeyError("provider.gone")})
+    await world.housekeeper().publish_due()
+    assert (world.done, world.put_back) == ([("again", "a"), ("again", "b")], [])
+
+
+@pytest.mark.parametrize("error", [OperationalError("away"), StoreConnectionError("away"), ConnectionResetError()])
+async def test_what_is_due_while_the_broker_is_away_is_due_again_soon(error):
+    """And not only a minute later, when it would be taken for lost."""
+    world = World({("again", "odd"): error})
+    with pytest.raises(type(error)):
+        await world.housekeeper().publish_due()
+    assert (world.put_back, world.troubles) == (["odd", "b"], [])
+
+
+@pytest.fixture
+async def troubles(redis_url):
+    client = connect_async(redis_url)
+    found = Troubles(client, Keys("t"))
+    found.at = lambda ms: client.hset(found.keys.base.clock, "now", ms)
+    await found.at(1_000_000)
+    yield found
+    await client.aclose()
+
+
+async def test_tries_count_when_they_are_of_the_same_and_apart(troubles):
+    async def note(ms, why):
+        await troubles.at(1_000_000 + ms)
+        return await troubles.note("j", why)
+
+    assert [await note(ms, "gone") for ms in (0, 1, 9_999, 10_000, 20_000)] == [1, 1, 1, 2, 3]
+    assert await note(40_000, "changed") == 1
+    assert await note(50_000, "gone") == 1
+
+
+async def test_a_pool_is_gone_when_nobody_has_told_of_it_for_two_minutes(troubles):
+    lane, job = SimpleNamespace(pools=("new",)), SimpleNamespace(id="j")
+    here, there = (Unserved(troubles, None, None, known) for known in ({"old"}, {"old", "new"}))
+    assert (here.serves(lane), there.serves(lane)) == (False, True)
+
+    async def gone(at_s):
+        await troubles.at(1_000_000 + 1000 * at_s)
+        return await here.gone(job, lane)
+
+    assert [await gone(s) for s in (0, 60, 104)] == ["", "", ""]
+    await there.tell()
+    assert [await gone(s) for s in (110, 200, 223)] == ["", "", ""]
+    assert await gone(224) == "the pool new is in no worker's configuration"
+
+
+async def test_what_is_due_again_is_not_what_was_claimed_meanwhile(troubles):
+    ref, client = PageRef("j", 0, 0), troubles._redis
+    await client.zadd(troubles.keys.due, {f"{ref}|7": 5})
+    await troubles.due_again([(ref, Token(7)), (ref, Token(8))], DUE_AGAIN_MS)
+    assert await client.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|7", 1_001_000.0)]
