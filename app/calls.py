@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from app.domain.batching import named
 from app.domain.failure import FailureKind
 from app.domain.job import Agent, Deployment, Dimension, Item
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
@@ -19,10 +20,9 @@ from workers.policy.admission import Outcome as CallOutcome
 from workers.policy.events import Cost
 from workers.policy.headers import read_limits
 
-ALL_DIMENSIONS = "*"
-"""What the log names as the dimension of a batched call."""
 NO_ANSWER = 0
 """The status told to the governor for a call that was not answered."""
+TOLD_CHARS = 200
 
 
 @dataclass(slots=True)
@@ -41,10 +41,15 @@ class Call:
     model: str = ""
     latency_s: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    told: str = ""
+    """What became of it, for people who look at the task: no text of the item, the judge or the key."""
 
     @property
     def label(self) -> str:
-        return self.dimensions[0].id if not self.token.batch else ALL_DIMENSIONS
+        return named(self.dimensions)
+
+    def tell(self, text: str) -> None:
+        self.told = text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS - 3]}..."
 
     def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
         """One line of the log about this call, or about one of its dimensions."""
@@ -73,10 +78,10 @@ class Call:
 
     def failed(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
-        attempts: int, elapsed_s: float, status_code: int | None, model: str,
+        attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
     ) -> Result:  # fmt: skip
         """A unit's error, with the opinion without a score that stands for it."""
-        named: dict[str, Any] = {
+        unit: dict[str, Any] = {
             "judge": self.agent.name,
             "criterion_id": dimension.id,
             "item_id": self.item.id,
@@ -84,10 +89,10 @@ class Call:
             "attempts": attempts,
         }
         error = EvaluationError(
-            **named, kind=kind, message=message, status_code=status_code, elapsed_s=round(elapsed_s, 3)
+            **unit, kind=kind, message=message, status_code=status_code, calls=calls, elapsed_s=round(elapsed_s, 3)
         )
         opinion = JudicialOpinion(
-            **named,
+            **unit,
             score=None,
             argument=argument,
             model=model,
@@ -117,6 +122,16 @@ def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutco
         return None
     status = 402 if failure.kind is FailureKind.QUOTA_EXHAUSTED else failure.status_code or NO_ANSWER
     return CallOutcome(status, readings=read_limits(failure.headers, wall_s), reporter=reporter)
+
+
+def spent(failure: ProviderFailure) -> dict[str, int]:
+    """What the books count of a call that failed. Of one without an answer nobody knows what it cost."""
+    unanswered = failure.reached and failure.kind in {FailureKind.TIMEOUT, FailureKind.CONNECTION}
+    return {
+        "calls": 1,
+        "timeouts": int(failure.kind is FailureKind.TIMEOUT),
+        "calls_without_answer": int(unanswered),
+    }
 
 
 def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:

@@ -110,6 +110,7 @@ class Gatherer:
             retries=int(record.get("retries", 0)),
             requeues=int(record.get("requeues", 0)),
             timeouts=int(record.get("timeouts", 0)),
+            calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
             reason=record.get("why") if record["outcome"] == "cancelled" else None,
             agents=[self._agent(agent) for agent in job.spec.agents],

@@ -16,17 +16,18 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app import logs
-from app.calls import ALL_DIMENSIONS, NO_ANSWER, Call, answered, refused
+from app.calls import NO_ANSWER, Call, answered, refused, spent
 from app.claiming import Claimer
 from app.domain.batching import divide_usage
 from app.domain.failure import FailureKind
 from app.domain.job import Deployment
 from app.domain.nonce import nonce_for
-from app.domain.opinion import ErrorKind, Usage
+from app.domain.opinion import Usage
 from app.domain.plan import Lane
 from app.domain.prompt import Prompt, batch_prompt, single_prompt
-from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
+from app.domain.retry import JITTER_MAX_S, Retry, RetryPolicy, decide
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
+from app.endings import CLOSED, closed, given_up
 from app.job_cache import JobCache
 from app.ledger.keys import PageRef
 from app.ledger.ledger import UNCLAIMED_MS, Ledger
@@ -52,12 +53,14 @@ SILENT_MS = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the task has to do next. `counts` is False while the unit has no end: its chord must not count it."""
+    """What the task has to do next. `counts` is False while the unit has no end: its chord must not count it. `told`
+    says to people what became of the unit."""
 
     counts: bool
     follow_ups: Sequence[Token] = ()
     plan: bool = False
     gather: bool = False
+    told: str = "nothing to do"
 
 
 class Judge:
@@ -142,20 +145,29 @@ class Judge:
             claims=run,
             replicate=unit.replicate,
         )
-        closed = [c for c in claims if c.verdict in _CLOSED]
-        recorded = await self._close(call, lane, closed) if closed else None
+        ended = [c for c in claims if c.verdict in CLOSED]
+        recorded = await self._close(call, lane, ended) if ended else None
         if not run:
-            settled = all(c.verdict is Claimed.DONE or c.verdict in _CLOSED for c in claims)
-            return _outcome(settled, recorded)
+            settled = all(c.verdict is Claimed.DONE or c.verdict in CLOSED for c in claims)
+            return replace(_outcome(settled, recorded), told=call.told or "nothing to do")
         if refusal is not None:
             return await self._failed(call, refusal, 0.0, {"calls": 0})
         try:
-            return await self._call(call, lease)
+            outcome = await self._call(call, lease)
+            return replace(outcome, told=call.told or "waits for a lease")
         except Exception as error:
             # A fault of this program: it must not leave the unit in the hands of a task that is gone.
             logger.exception("job %s, unit %s.%s.%s", ref.job, ref.lane, ref.page, token)
-            made = {"calls": int(call.latency_s > 0.0)}
-            return await self._failed(call, ProviderFailure(FailureKind.INTERNAL, repr(error)), 0.0, made)
+            # Before the call's end is known, it may not have been made.
+            made = call.latency_s > 0.0
+            failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
+            outcome = await self._failed(call, failure, 0.0, {"calls": int(made)}, made=made)
+            return replace(outcome, told=call.told)
+
+    async def _close(self, call: Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
+        results = closed(call, lane, claims, self._model(call.deployment))
+        counters = {"lost": sum(c.verdict is not Claimed.CANCELLED for c in claims)}
+        return await self.recorder.store(call.ref, counters, results)
 
     # ------------------------------------------------------------------ the call
     async def _call(self, call: Call, lease: Lease | None) -> Outcome:
@@ -168,7 +180,7 @@ class Judge:
         try:
             provider = self._provider(call.deployment.pool)
         except ProviderFailure as failure:
-            return await self._failed(call, failure, 0.0, {"calls": 0})
+            return await self._failed(call, failure, 0.0, {"calls": 0}, made=False)
         if call.token.batch and not provider.structured_output:
             return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None, unpaid=True)
         key = await patiently(self._nonce_key)
@@ -194,7 +206,7 @@ class Judge:
             lease.release()
             call.log(logs.timed_out, timeout_s=timeout_s)
             cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
-            return await self._failed(call, cut, loop.time() - started, {"timeouts": 1})
+            return await self._failed(call, cut, loop.time() - started, {})
         except ProviderFailure as failure:
             lease.outcome = refused(failure, reporter, time.time())
             lease.release()
@@ -214,7 +226,9 @@ class Judge:
             stopped = ProviderFailure(FailureKind.CONNECTION, "the worker was stopped during the call")
             await self._failed(call, stopped, took_s, {})
         else:
-            await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={"calls": 1})
+            call.tell("waits: the worker was stopped during the call")
+            counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": 1}
+            await self._again(call, spent=0, requeued=0, delay_s=0.0, counters=counters)
 
     async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> Outcome:
         verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
@@ -229,14 +243,13 @@ class Judge:
         """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
         reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
         for corrupt in reading.corrupt:
-            call.log(logs.corrupt, dimension=corrupt.dimension_id or ALL_DIMENSIONS, reason=corrupt.reason,
-                      payload=corrupt.raw)  # fmt: skip
+            call.log(logs.corrupt, dimension=corrupt.dimension_id, reason=corrupt.reason, payload=corrupt.raw)
         by_id = {d.id: c for d, c in zip(call.dimensions, call.claims, strict=True)}
         accepted = {by_id[name]: verdict for name, verdict in reading.accepted.items()}
         counters = {"calls": 1, **_tokens(reply.usage)}
         if reading.missing:
             call.log(logs.corrupt, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
-                      payload="")  # fmt: skip
+                      payload="", missing=reading.missing)  # fmt: skip
         recorded = await self._record(call, accepted, counters) if accepted else None
         rest = [c for c in call.claims if c not in accepted]
         if not rest:
@@ -246,8 +259,9 @@ class Judge:
         ):
             failure = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
             dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
-            refused = replace(call, claims=rest, dimensions=[dimension_of[c] for c in rest])
+            refused = replace(call, claims=rest, dimensions=[dimension_of[c] for c in rest], told="")
             ended = await self._failed(refused, failure, call.latency_s, {"calls": 0} if accepted else counters)
+            call.tell("; ".join(filter(None, (call.told, refused.told))))
             return (
                 ended
                 if recorded is None
@@ -256,8 +270,10 @@ class Judge:
         return await self._one_by_one(call, rest, spent=1, counters={} if accepted else counters, recorded=recorded)
 
     # ------------------------------------------------------------------ what follows
-    async def _failed(self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int]) -> Outcome:
-        """Retry as the policy says, or record the error of every unit of the call."""
+    async def _failed(
+        self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int], *, made: bool = True
+    ) -> Outcome:
+        """Retry as the policy says, or record the error of every unit of the call; `made` if there was one."""
         first = call.claims[0]
         decision = decide(
             self._policy,
@@ -268,53 +284,26 @@ class Judge:
             jitter=random.uniform(0.0, JITTER_MAX_S),  # noqa: S311  spreads retries, guards nothing
             at_most_once=call.job.spec.spend == "at_most_once",
         )
-        counters = {"calls": 1, **counters}
+        counters = {**spent(failure), **counters}
         if isinstance(decision, Retry):
+            counters["possible_double_charges"] = counters["calls_without_answer"]
             spends_attempt = decision.spends == "attempt"
             call.log(
                 logs.retrying,
                 attempt=first.attempts + first.requeues + 1,
                 status_code=failure.status_code,
                 delay_s=round(decision.delay_s, 3),
+                kind=failure.kind,
+                reason=failure.message,
             )
+            call.tell(f"waits {decision.delay_s:.1f} s after {failure.kind}: {failure.message}")
             counters["retries" if spends_attempt else "requeues"] = 1
             return await self._again(
                 call, spent=int(spends_attempt), requeued=int(not spends_attempt), delay_s=decision.delay_s,
                 counters=counters,
             )  # fmt: skip
-        return await self._give_up(call, failure, decision, took_s, counters)
-
-    async def _give_up(
-        self, call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, counters: dict[str, int]
-    ) -> Outcome:
-        results = []
-        for claim, dimension in zip(call.claims, call.dimensions, strict=True):
-            elapsed_s = claim.elapsed_ms / 1000 + took_s
-            call.log(
-                logs.failed, dimension=dimension.id, status_code=failure.status_code,
-                elapsed_s=round(elapsed_s, 3), reason=failure.message,
-            )  # fmt: skip
-            call.latency_s = took_s
-            results.append(call.failed(
-                claim, dimension, decision.kind, failure.message, decision.argument, attempts=decision.attempts,
-                elapsed_s=elapsed_s, status_code=failure.status_code, model=self._model(call.deployment),
-            ))  # fmt: skip
+        results = given_up(call, failure, decision, took_s, made=made, model=self._model(call.deployment))
         return _outcome(True, await self.recorder.store(call.ref, counters, results))
-
-    async def _close(self, call: Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
-        """Record units that get no call: the job was cancelled, too many workers died of them, or enough was paid."""
-        results = []
-        for claim in claims:
-            dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
-            kind, message = _CLOSED[claim.verdict]
-            call.log(logs.failed, dimension=dimension.id, status_code=None,
-                      elapsed_s=round(claim.elapsed_ms / 1000, 3), reason=message)  # fmt: skip
-            results.append(call.failed(
-                claim, dimension, kind, message, f"Not evaluated: {message}", attempts=claim.attempts,
-                elapsed_s=claim.elapsed_ms / 1000, status_code=None, model=self._model(call.deployment),
-            ))  # fmt: skip
-        counters = {"lost": sum(c.verdict is not Claimed.CANCELLED for c in claims)}
-        return await self.recorder.store(call.ref, counters, results)
 
     async def _again(
         self, call: Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False
@@ -334,6 +323,8 @@ class Judge:
         """Hand units of a batch on to messages of their own, which join the same chord."""
         deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
         tokens = [Token(c.position) for c in claims]
+        again = [d.id for c, d in zip(call.claims, call.dimensions, strict=True) if c in claims]
+        call.tell("; ".join(filter(None, (call.told, f"asked one by one: {', '.join(again)}"))))
         due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
         await self.recorder.defer(call.ref, {"retries": spent, **counters}, deferrals, due)
         return replace(_outcome(True, recorded), follow_ups=tokens)
@@ -342,6 +333,8 @@ class Judge:
     async def _record(self, call: Call, verdicts: dict[Claim, Verdict], counters: dict[str, int]) -> Recorded:
         dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
         shares = divide_usage(call.usage, len(verdicts))
+        scores = [f"{dimension_of[claim].id} {verdict.score}" for claim, verdict in verdicts.items()]
+        call.tell(f"scored {', '.join(scores)}")
         results = []
         for (claim, verdict), usage in zip(verdicts.items(), shares, strict=True):
             call.log(logs.judged, dimension=dimension_of[claim].id, score=verdict.score)
@@ -351,15 +344,6 @@ class Judge:
     async def job(self, ref: PageRef) -> JobRecord | None:
         """The unchanging part of a page's job; None if the ledger does not hold it, or another one of that id."""
         return await self._jobs.get(ref.job, ref.incarnation)
-
-
-_CLOSED = {
-    Claimed.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
-    Claimed.POISON: (ErrorKind.LOST, "the workers that tried it died"),
-    Claimed.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
-    Claimed.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
-}
-"""What is recorded of units that get no call."""
 
 
 def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:

@@ -2,8 +2,8 @@
 
 Every line holds `event`, `ts` (ISO, UTC, milliseconds), `level` and `logger`. The typed events below begin with their
 own keys, in the order in which they are written here; context (job, unit, pool, node, lease, item, ...) follows. The
-dimension of a batched call is `ALL_DIMENSIONS`. All
-other log records, Celery's too, are the event "log" with `message`, their extras, and `exception` as one string.
+`dimension` of a batched call names all of them. All other log records, Celery's too, are the event "log" with
+`message`, their extras, and `exception` as one string.
 
 ASCII, because then no value can end a line, move a terminal's cursor, reorder what is read or depend on an encoding.
 Secrets are masked wherever they stand. Judged texts do not belong into logs; `corrupt` alone carries a piece of a
@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 import orjson
 
-ALL_DIMENSIONS = "*"
 MIN_SECRET_LENGTH = 8
 """Shorter values are placeholders ("ollama", "none") of servers without keys; masking them would garble plain words."""
 MASK = "***"
@@ -183,7 +182,8 @@ def released(*, agent: str, dimension: str, active_slots: int, **context: object
 def retrying(
     *, agent: str, dimension: str, attempt: int, status_code: int | None, delay_s: float, **context: object
 ) -> None:
-    """Call number `attempt` of a unit failed with `status_code` (None: no answer); the next comes after `delay_s`."""
+    """Call number `attempt` of a unit failed with `status_code` (None: no answer); the next comes after `delay_s`. The
+    context's `kind` and `reason` say why."""
     if _log.isEnabledFor(logging.INFO):
         _emit(
             logging.INFO,
@@ -212,7 +212,8 @@ def judged(*, agent: str, dimension: str, job: str, unit: str, score: int, **con
 
 
 def corrupt(*, agent: str, dimension: str, reason: str, payload: str, **context: object) -> None:
-    """An answer, or a part of it, was no opinion; `payload` is what came, cut to `MAX_PAYLOAD` characters."""
+    """An answer, or a part of it, was no opinion; `payload` is what came, cut to `MAX_PAYLOAD` characters. The
+    context's `missing` names dimensions that a batch left out."""
     if _log.isEnabledFor(logging.WARNING):
         _emit(
             logging.WARNING,

@@ -15,6 +15,7 @@ from celery import Celery
 from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
 
+from app.domain.batching import named
 from app.domain.deployments import Choice
 from app.domain.job import Agent, Deployment, Dimension, Item
 from app.domain.plan import Lane
@@ -160,8 +161,8 @@ class Messages:
         unit = lane.unit(token.position)
         judge = job.spec.agents[unit.agent]
         agent = judge.name
-        dimension = "*" if token.batch else job.spec.dimensions[unit.dimension].id
         asked = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
+        dimension = named(asked)
         header = {
             "job": job.id,
             "project": job.spec.project,

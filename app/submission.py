@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from app import datasets
-from app.domain.job import Agent, EvaluationJob, Item, ItemSource
+from app.domain.job import Agent, Deployment, EvaluationJob, Item, ItemSource
 from app.domain.plan import Lane, lanes
 from app.domain.text import shown
 from app.ledger.client import LedgerClient
 from app.refusals import JobRefused, validated
-from config.pools import Pools, PoolSpec
+from config.pools import PROVIDERS, Pools, PoolSpec
 from config.settings import Settings
 
 
@@ -98,15 +98,38 @@ def submit(job: Prepared, *, ledger: LedgerClient) -> str:
 
 
 def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
-    """The pools of an agent's deployments; raises `UnknownPool`, or `JobRefused` if two are the same."""
+    """The pools of an agent's deployments; raises `UnknownPool`, or `JobRefused` if two are the same, or a model is not
+    what its pool serves."""
     specs = [pools.get(deployment.pool) for deployment in agent.choices]
     seen: set[tuple[str, str]] = set()
     for spec, deployment in zip(specs, agent.choices, strict=True):
+        _check_model(agent.name, deployment, spec, pools)
         place = spec.name, deployment.model or spec.model
         if place in seen:
             raise JobRefused(f"agents: {agent.name!r} names model {place[1]!r} of pool {place[0]!r} twice")
         seen.add(place)
     return specs
+
+
+def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pools) -> None:
+    """Raises `JobRefused` where another model would answer than the one that is named."""
+    model = deployment.model
+    if model is None:
+        return
+    provider, slash, _ = model.partition("/")
+    meant = [s.name for s in pools.pools.values() if provider in (s.name, s.provider)] if slash else []
+    # A server of one's own may be a gateway, to which such a name tells where to go.
+    if not deployment.pool and spec.base_url is None and (meant or provider in PROVIDERS) and provider != spec.name:
+        hint = f"; name its pool: {', '.join(meant)}" if meant else ""
+        raise JobRefused(
+            f"agents: {agent!r} names model {model!r} and no pool, and the default pool {spec.name!r} does not serve "
+            f"{provider}'s models{hint}"
+        )
+    if spec.one_model and model != spec.model:
+        raise JobRefused(
+            f"agents: {agent!r} names model {model!r}, and pool {spec.name!r} serves {spec.model!r} alone"
+            + (f"; did you mean pool {' or '.join(map(repr, meant))}?" if meant else "")
+        )
 
 
 def _checked_size(item: Item, most: int) -> int:

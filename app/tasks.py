@@ -133,8 +133,7 @@ async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
     if not outcome.counts:
         # Its message comes again, and counts then. Celery's Ignore says the same, at the price of a traceback.
         self.request.chord = None
-        return f"{token} waits"
-    return token
+    return outcome.told
 
 
 class Gated(Task):  # type: ignore[misc]

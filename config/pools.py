@@ -73,6 +73,11 @@ class PoolSpec:
     timeout_s: float | None = None
     trust_env: bool = False
 
+    @property
+    def one_model(self) -> bool:
+        """Whether the pool's model answers, whichever is asked for."""
+        return self.provider == "local"
+
     def cut_to(self, most: int) -> str | None:
         """What the limit of all calls together leaves of this pool's own; None if it leaves all."""
         wished = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]

@@ -19,6 +19,15 @@ provider = "simulated"
 [pools.plain]
 provider = "simulated"
 structured_output = false
+[pools.small]
+provider = "local"
+[pools.openai]
+provider = "openai"
+model = "gpt-4.1-mini"
+[pools.gateway]
+provider = "openai"
+base_url = "http://127.0.0.1:1/v1"
+model = "openai/gpt-4.1"
 """
 
 
@@ -62,6 +71,20 @@ def test_agents_of_the_same_choice_share_a_lane_and_batch_only_where_all_can(app
             JobRefused,
             "agents: 'a0' names model 'simulated-judge' of pool 'sim' twice",
         ),
+        (
+            {"model": "openai/gpt-4o"},
+            JobRefused,
+            "agents: 'a0' names model 'openai/gpt-4o' and no pool, and the default pool 'sim' does not serve openai's "
+            "models; name its pool: openai, gateway",
+        ),
+        ({"deployments": [{}, {"model": "anthropic/claude"}]}, JobRefused, "does not serve anthropic's models"),
+        (
+            {"pool": "small", "model": "openai/gpt-4o"},
+            JobRefused,
+            "agents: 'a0' names model 'openai/gpt-4o', and pool 'small' serves 'SmolLM2-135M-Instruct' alone; did you "
+            "mean pool 'openai' or 'gateway'?",
+        ),
+        ({"pool": "small", "model": "gpt-4o"}, JobRefused, "pool 'small' serves 'SmolLM2-135M-Instruct' alone"),
     ],
 )
 def test_mistakes_are_refused_with_field_and_value(app, agent, error, complaint):
@@ -69,3 +92,17 @@ def test_mistakes_are_refused_with_field_and_value(app, agent, error, complaint)
         app.submit(a_job(agent))
     assert complaint in str(caught.value)
     assert list(app.ledger.jobs()) == []
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"pool": "small", "model": "SmolLM2-135M-Instruct"},
+        {"pool": "gateway", "model": "anthropic/claude"},
+        {"pool": "openai", "model": "ft:gpt-4.1/x"},
+        {"model": "org/model"},
+        {"model": "gpt-4o"},
+    ],
+)
+def test_models_that_their_pool_may_serve_are_taken(app, agent):
+    assert app.submit(a_job(agent))

@@ -1,8 +1,21 @@
-"""How the cost of a batched call is divided among the opinions that it brought."""
+"""What belongs to a batched call as a whole: its name, and how its cost is divided among the opinions it brought."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from app.domain.job import Dimension
 from app.domain.opinion import Usage
+
+MAX_NAMED_CHARS = 200
+
+
+def named(dimensions: Sequence[Dimension]) -> str:
+    """What a call is about, for people: its dimensions' ids, cut to `MAX_NAMED_CHARS` characters."""
+    if len(dimensions) == 1:
+        return dimensions[0].id
+    text = ", ".join([dimension.id for dimension in dimensions])
+    return text if len(text) <= MAX_NAMED_CHARS else f"{text[: MAX_NAMED_CHARS - 3]}..."
 
 
 def divide_usage(usage: Usage, opinions: int) -> list[Usage]:

@@ -57,7 +57,11 @@ class ErrorKind(StrEnum):
 
 
 class EvaluationError(BaseModel):
-    """The recorded error of one unit."""
+    """The recorded error of one unit.
+
+    `attempts` counts the calls that spent an attempt, `calls` all that were made for it: those that a rate limit
+    refused, or whose worker died, too.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,4 +73,5 @@ class EvaluationError(BaseModel):
     message: str
     status_code: int | None = None
     attempts: int = 0
+    calls: int = 0
     elapsed_s: float = Field(default=0.0, ge=0)

@@ -21,8 +21,12 @@ from app.domain.statistics import (
 )
 
 MAX_EXAMPLES = 20
+MAX_REASONS = 20
+EXAMPLES_A_REASON = 5
+MAX_MODELS = 20
 MAX_EXAMPLE_LENGTH = 500
 MAX_CELLS = 10_000
+OTHER_MODELS = "(others)"
 
 
 class Frozen(BaseModel):
@@ -73,6 +77,7 @@ class ReportHeader(Frozen):
     retries: int = 0
     requeues: int = 0
     timeouts: int = 0
+    calls_without_answer: int = 0
     possible_double_charges: int = 0
     reason: str | None = None
     """Why it was cancelled, if no user did it."""
@@ -106,21 +111,42 @@ class DimensionReport(Frozen):
 
 
 class AgentReport(Frozen):
-    """All opinions of one agent. `overall` as in `Report`; `scores` is None where its dimensions have unlike scales."""
+    """All opinions of one agent. `overall` as in `Report`; `scores` is None where its dimensions have unlike scales.
+
+    `models` are those that answered, as the provider names them, with the number of scores that each gave; beyond
+    `MAX_MODELS` they are `OTHER_MODELS`. `agent.model` is the one that was asked for.
+    """
 
     agent: ReportAgent
     n: int
     failures: int
     overall: float | None
     scores: ScoreStatistics | None
+    models: dict[str, int] = {}
+
+
+class ErrorReason(Frozen):
+    """How many errors of a kind say the same, and where the first was."""
+
+    status_code: int | None
+    message: str
+    count: int
+    judge: str
+    criterion_id: str
+    item_id: str
 
 
 class ErrorGroup(Frozen):
-    """All errors of one kind; `examples` are the first few, their messages cut to `MAX_EXAMPLE_LENGTH` characters."""
+    """All errors of one kind, messages cut to `MAX_EXAMPLE_LENGTH` characters.
+
+    `reasons` are what they say, most frequent first: of more than `MAX_REASONS`, those that came first. `examples` are
+    the first few, so that each reason has some.
+    """
 
     kind: ErrorKind
     count: int
     examples: list[EvaluationError]
+    reasons: list[ErrorReason] = []
 
 
 class ResultFiles(Frozen):
@@ -170,8 +196,9 @@ class ReportBuilder:
         self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
         self._differences = PairwiseDifferences()
         self._input_tokens = self._output_tokens = 0
+        self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
-        self._examples: dict[ErrorKind, list[EvaluationError]] = {}
+        self._errors: dict[ErrorKind, _Errors] = {}
 
     def add_opinion(self, opinion: JudicialOpinion) -> None:
         """Count one opinion; raises `UnknownVoice`."""
@@ -182,6 +209,9 @@ class ReportBuilder:
                 f"job {self._header.job_id} has no judge {opinion.judge!r} with criterion {opinion.criterion_id!r}"
             ) from None
         tally.add(opinion.score)
+        if opinion.score is not None:
+            models = self._models[opinion.judge]
+            models[opinion.model if opinion.model in models or len(models) < MAX_MODELS else OTHER_MODELS] += 1
         if opinion.score is not None and len(self._header.agents) > 1:
             self._differences.add(opinion.item_id, opinion.replicate, opinion.criterion_id, opinion.score)
         self._input_tokens += opinion.usage.input_tokens
@@ -189,9 +219,7 @@ class ReportBuilder:
 
     def add_error(self, error: EvaluationError) -> None:
         self._error_counts[error.kind] += 1
-        examples = self._examples.setdefault(error.kind, [])
-        if len(examples) < MAX_EXAMPLES:
-            examples.append(error.model_copy(update={"message": error.message[:MAX_EXAMPLE_LENGTH]}))
+        self._errors.setdefault(error.kind, _Errors()).add(error)
 
     def build(self, files: ResultFiles) -> Report:
         """The report of all that was added."""
@@ -212,8 +240,9 @@ class ReportBuilder:
             by_agent=by_agent,
             agreement_share=self._differences.share,
             errors=[
-                ErrorGroup(kind=kind, count=count, examples=self._examples[kind])
+                ErrorGroup(kind=kind, count=count, examples=found.examples, reasons=found.told())
                 for kind, count in sorted(self._error_counts.items(), key=lambda group: (-group[1], group[0]))
+                for found in [self._errors[kind]]
             ],
             files=files,
         )
@@ -247,7 +276,35 @@ class ReportBuilder:
                 for t, d in zip(tallies, dimensions, strict=True)
             ),
             scores=describe(whole.histogram, whole.failures) if one_scale else None,
+            models=dict(self._models[agent.name].most_common()),
         )
+
+
+class _Errors:
+    """Gathers the errors of one kind; bounded, whatever comes."""
+
+    def __init__(self) -> None:
+        self.examples: list[EvaluationError] = []
+        self._counts: Counter[tuple[int | None, str]] = Counter()
+        self._first: dict[tuple[int | None, str], EvaluationError] = {}
+
+    def add(self, error: EvaluationError) -> None:
+        error = error.model_copy(update={"message": error.message[:MAX_EXAMPLE_LENGTH]})
+        reason = error.status_code, error.message
+        if reason in self._counts or len(self._counts) < MAX_REASONS:
+            self._counts[reason] += 1
+            self._first.setdefault(reason, error)
+        if len(self.examples) < MAX_EXAMPLES and self._counts[reason] <= EXAMPLES_A_REASON:
+            self.examples.append(error)
+
+    def told(self) -> list[ErrorReason]:
+        return [
+            ErrorReason(
+                status_code=status, message=message, count=count, judge=self._first[status, message].judge,
+                criterion_id=self._first[status, message].criterion_id, item_id=self._first[status, message].item_id,
+            )
+            for (status, message), count in self._counts.most_common()
+        ]  # fmt: skip
 
 
 def _weighted(dimension: ReportDimension, scores: ScoreStatistics) -> Weighted:

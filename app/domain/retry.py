@@ -91,7 +91,7 @@ def decide(
         return GiveUp(kind, "Evaluation failed: the answer is no opinion", attempts + 1)
     if failure in RATE_LIMITS:
         if requeues >= policy.requeue_budget:
-            return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts)
+            return GiveUp(kind, f"Evaluation failed: rate-limited, after {attempts + requeues + 1} calls", attempts)
         return Retry(_delay_s(policy, requeues + 1, retry_after_s, jitter), "requeue")
     if attempts + 1 >= policy.max_attempts:
         return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)

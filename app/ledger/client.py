@@ -94,7 +94,7 @@ class JobStatus:
 
 COUNTERS = (
     "published", "done", "scored", "failed", "calls", "retries", "requeues", "timeouts", "stale", "lost",
-    "possible_double_charges", "tokens_in", "tokens_out",
+    "calls_without_answer", "possible_double_charges", "tokens_in", "tokens_out",
 )  # fmt: skip
 
 

@@ -48,7 +48,8 @@ class ChatReply:
 class ProviderFailure(Exception):
     """The call failed. `message` is safe to log: keys and judged texts never enter it.
 
-    `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable.
+    `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable. `reached` tells
+    that the request may have come to the provider: False only if it is known that it did not.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ProviderFailure(Exception):
         status_code: int | None = None,
         retry_after_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        reached: bool = True,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -66,6 +68,7 @@ class ProviderFailure(Exception):
         self.status_code = status_code
         self.retry_after_s = retry_after_s
         self.headers: Mapping[str, str] = headers or {}
+        self.reached = reached
 
 
 class Provider(Protocol):

@@ -115,7 +115,8 @@ class Exchange:
             return ProviderFailure(FailureKind.REJECTED, "the texts hold lone surrogates and cannot be sent")
         # An operating system error names host and reason; a parser's error would quote what the server sent.
         detail = f": {self._redactor.clean(str(root))}" if isinstance(root, OSError) else ""
-        return ProviderFailure(FailureKind.CONNECTION, f"connection failed ({name}){detail}")
+        refused = any(isinstance(link, aiohttp.ClientConnectorError | ConnectionRefusedError) for link in chain)
+        return ProviderFailure(FailureKind.CONNECTION, f"connection failed ({name}){detail}", reached=not refused)
 
 
 class _Error(NamedTuple):

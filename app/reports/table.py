@@ -14,12 +14,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from app.domain.report import AgentReport, DimensionReport, ErrorGroup, Report
+from app.domain.opinion import EvaluationError
+from app.domain.report import AgentReport, DimensionReport, ErrorGroup, ErrorReason, Report
 from app.reports.text import printable
 
 MAX_ROWS = 60
 MAX_JUDGE_COLUMNS = 6
-EXAMPLES_SHOWN = 2
+REASONS_SHOWN = 3
+_REASON_MAX = 600
 MAX_BARS = 10
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -105,7 +107,7 @@ class ReportView:
         yield _judges(report, style, options.max_width)
         yield _more(len(report.agents), "judges")
         if report.errors:
-            yield _errors(report.errors, style, options.max_width)
+            yield _errors(report.errors, style)
             yield Text()
         yield _legend(report, style, differ=any(str(column.header) == "differ" for column in dimensions.columns))
 
@@ -132,6 +134,9 @@ def _head(report: Report, style: _Style) -> Iterator[Text]:
         f"{report.input_tokens:,} tokens in",
         f"{report.output_tokens:,} out",
     ]
+    if report.calls_without_answer:
+        unknown = _counted(report.calls_without_answer, "call")
+        counts.append(f"{unknown} without an answer (cost unknown)")
     if report.possible_double_charges:
         counts.append(_counted(report.possible_double_charges, "possible double charge"))
     yield Text(", ".join(counts), style="dim")
@@ -188,11 +193,20 @@ def _judges(report: Report, style: _Style, width: int) -> Table:
         table.add_column(title, justify="left" if title == "Judge" else "right", no_wrap=True, min_width=least)
     if room >= _MODEL_MIN:
         table.add_column("model", no_wrap=True)
-        for row, agent in zip(rows, report.agents, strict=False):
-            row.append(style.show(agent.model or "", room))
+        for row, agent in zip(rows, report.by_agent, strict=False):
+            row.append(style.show(_models(agent), room))
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _models(row: AgentReport) -> str:
+    """Those that answered; the one that was asked for where none did, or the report does not tell."""
+    if not row.models:
+        return f"{row.agent.model or ''}{' (no answer)' if row.failures else ''}".strip()
+    if len(row.models) == 1:
+        return next(iter(row.models))
+    return ", ".join(f"{model} ({count:,})" for model, count in row.models.items())
 
 
 def _judge_row(report: Report, row: AgentReport, style: _Style) -> list[Text]:
@@ -207,24 +221,34 @@ def _judge_row(report: Report, row: AgentReport, style: _Style) -> list[Text]:
     ]
 
 
-def _errors(errors: list[ErrorGroup], style: _Style, width: int) -> Table:
+def _errors(errors: list[ErrorGroup], style: _Style) -> Table:
     kinds = max(6, *(len(group.kind) for group in errors))
     counts = max(5, *(len(f"{group.count:,}") for group in errors))
-    room = max(_MODEL_MIN, width - kinds - counts - 2 * _GAP)
     table = style.table()
     table.add_column("Errors", no_wrap=True, style="red", min_width=kinds)
     table.add_column("count", justify="right", no_wrap=True, min_width=counts)
-    table.add_column("for example", no_wrap=True)
+    table.add_column("why, and where first", overflow="fold")
     for group in errors:
-        for i, example in enumerate(group.examples[:EXAMPLES_SHOWN]):
-            status = f"{example.status_code} " if example.status_code else ""
-            where = ", ".join((example.judge, example.criterion_id, example.item_id))
+        reasons = group.reasons or [_alone(example, group.count) for example in group.examples[:1]]
+        for i, reason in enumerate(reasons[:REASONS_SHOWN]):
+            status = f"{reason.status_code} " if reason.status_code else ""
+            where = ", ".join((reason.judge, reason.criterion_id, reason.item_id))
             table.add_row(
                 group.kind.value if i == 0 else "",
-                f"{group.count:,}" if i == 0 else "",
-                style.show(f"{status}{example.message} ({where})", room),
+                f"{reason.count:,}",
+                style.show(f"{status}{reason.message} ({where})", _REASON_MAX),
             )
+        if others := group.count - sum(reason.count for reason in reasons[:REASONS_SHOWN]):
+            table.add_row("", f"{others:,}", Text("for other reasons, see errors.jsonl", style="dim"))
     return table
+
+
+def _alone(example: EvaluationError, count: int) -> ErrorReason:
+    """Of a report that was written before reasons were told apart."""
+    return ErrorReason(
+        status_code=example.status_code, message=example.message, count=count,
+        judge=example.judge, criterion_id=example.criterion_id, item_id=example.item_id,
+    )  # fmt: skip
 
 
 def _legend(report: Report, style: _Style, *, differ: bool) -> Table:

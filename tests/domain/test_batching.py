@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.batching import divide_usage
+from app.domain.batching import MAX_NAMED_CHARS, divide_usage, named
+from app.domain.job import Dimension
 from app.domain.opinion import Usage
 
 
@@ -28,3 +29,10 @@ def test_the_parts_add_up_to_the_call(inputs: int, outputs: int, opinions: int) 
 def test_nothing_cannot_be_divided_among_none() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         divide_usage(Usage(), 0)
+
+
+def test_a_call_is_named_by_its_dimensions() -> None:
+    dimensions = [Dimension(id=f"dim-{n}", instructions="?") for n in range(100)]
+    assert named(dimensions[:1]) == "dim-0"
+    assert named(dimensions[:3]) == "dim-0, dim-1, dim-2"
+    assert len(named(dimensions)) == MAX_NAMED_CHARS and named(dimensions).endswith("...")

@@ -8,8 +8,12 @@ import pytest
 from app.domain.job import Agent, Dimension, Scale
 from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
 from app.domain.report import (
+    EXAMPLES_A_REASON,
     MAX_EXAMPLE_LENGTH,
     MAX_EXAMPLES,
+    MAX_MODELS,
+    MAX_REASONS,
+    OTHER_MODELS,
     Report,
     ReportAgent,
     ReportBuilder,
@@ -134,3 +138,41 @@ def test_many_judges_on_many_dimensions_are_not_listed_one_by_one() -> None:
 def test_a_voice_from_elsewhere_is_refused(judge: str, criterion: str) -> None:
     with pytest.raises(UnknownVoice, match=f"job j has no judge '{judge}' with criterion '{criterion}'"):
         ReportBuilder(header()).add_opinion(opinion(judge, criterion, 1))
+
+
+def test_what_errors_of_one_kind_say_is_told_apart() -> None:
+    """However many there are of the first, the second is seen."""
+    builder = ReportBuilder(header())
+    for _ in range(40):
+        builder.add_error(error(ErrorKind.REJECTED, "401 invalid_api_key"))
+    builder.add_error(error(ErrorKind.REJECTED, "404 model_not_found"))
+    (group,) = builder.build(FILES).errors
+    assert [(r.message, r.count) for r in group.reasons] == [("401 invalid_api_key", 40), ("404 model_not_found", 1)]
+    assert [e.message for e in group.examples].count("404 model_not_found") == 1
+    assert (group.count, len(group.examples)) == (41, EXAMPLES_A_REASON + 1)
+
+
+def test_reasons_without_end_are_bounded() -> None:
+    builder = ReportBuilder(header())
+    for n in range(1000):
+        builder.add_error(error(ErrorKind.REJECTED, f"{n} tokens are too many"))
+    (group,) = builder.build(FILES).errors
+    assert (group.count, len(group.reasons)) == (1000, MAX_REASONS)
+
+
+def test_the_models_that_answered_are_named_with_how_often() -> None:
+    agents = [ReportAgent(name="strict", model="openai/gpt-4o"), ReportAgent(name="kind")]
+    builder = ReportBuilder(header(agents=agents))
+    for model, score in (("smollm", 2), ("smollm", 3), ("other", 4), ("openai/gpt-4o", None)):
+        builder.add_opinion(opinion("strict", "clear", score).model_copy(update={"model": model}))
+    strict, kind = builder.build(FILES).by_agent
+    assert (strict.agent.model, strict.models) == ("openai/gpt-4o", {"smollm": 2, "other": 1})
+    assert kind.models == {}
+
+
+def test_models_without_end_are_bounded() -> None:
+    builder = ReportBuilder(header())
+    for n in range(1000):
+        builder.add_opinion(opinion("strict", "clear", 5).model_copy(update={"model": f"m{n}"}))
+    models = builder.build(FILES).by_agent[0].models
+    assert (len(models), sum(models.values()), models[OTHER_MODELS]) == (MAX_MODELS + 1, 1000, 1000 - MAX_MODELS)

@@ -78,7 +78,7 @@ def test_what_may_have_been_paid_is_not_called_again(failure: FailureKind) -> No
 
 def test_a_spent_requeue_budget_ends_the_unit_and_spends_no_attempt() -> None:
     ended = after(FailureKind.RATE_LIMITED, attempts=1, requeues=5, retry_after_s=1.0, jitter=0.1)
-    assert ended == GiveUp(ErrorKind.RATE_LIMITED, "Evaluation failed after 3 retries", 1)
+    assert ended == GiveUp(ErrorKind.RATE_LIMITED, "Evaluation failed: rate-limited, after 7 calls", 1)
 
 
 @pytest.mark.parametrize("failure", sorted(TERMINAL))

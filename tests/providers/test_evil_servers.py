@@ -143,6 +143,15 @@ async def test_a_reset_in_the_middle_is_a_connection_failure(dialect, provider_a
     async with RawServer(script) as server:
         failure = await failure_of(provider_at(dialect, server.base_url))
     assert failure.kind is CONNECTION
+    assert failure.reached, "it may have been charged"
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:{port}", "http://no-such-host.invalid"])
+async def test_who_was_never_reached_charges_nothing(dialect, provider_at, address):
+    async with RawServer(sends(b"")) as server:
+        port = server.base_url.rpartition(":")[2]
+    failure = await failure_of(provider_at(dialect, address.format(port=port)))
+    assert (failure.kind, failure.reached) == (CONNECTION, False), failure.message
 
 
 async def test_redirects_are_not_followed_and_the_key_stays(dialect, provider_at):

@@ -74,6 +74,43 @@ def test_the_figures_stand_in_their_rows() -> None:
     assert any("/results/job-1" in line for line in lines)
 
 
+def test_a_long_error_is_shown_to_its_end_where_the_reason_stands() -> None:
+    message = "invalid_api_key: " + "The request was refused by the gateway in front of all. " * 4 + "KEY EXPIRED"
+    built = builder(1)
+    built.add_opinion(opinion(0, score=None))
+    built.add_error(error(0, kind=ErrorKind.REJECTED, message=message, status_code=None))
+    text = rendered(built.build(files_in("/r")), 80)
+    assert "KEY EXPIRED" in " ".join(text.split())
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+
+
+def test_the_kinds_of_one_error_stand_in_a_row_each() -> None:
+    built = builder(45)
+    for n in range(40):
+        built.add_error(error(n, kind=ErrorKind.REJECTED, message="invalid_api_key", status_code=401))
+    for n in range(5):
+        built.add_error(error(n, kind=ErrorKind.REJECTED, message=f"{n} is no model", status_code=404))
+    lines = [line.split() for line in rendered(built.build(files_in("/r")), 120).splitlines()]
+    assert ["rejected", "40", "401", "invalid_api_key"] in [line[:4] for line in lines]
+    assert ["1", "404", "0", "is"] in [line[:4] for line in lines]
+    assert ["3", "for", "other", "reasons,"] in [line[:4] for line in lines]
+
+
+def test_the_models_that_answered_are_shown_and_not_those_asked_for() -> None:
+    agents = [ReportAgent(name="strict", model="openai/gpt-4o"), ReportAgent(name="kind", model="asked")]
+    built = builder(3, agents=agents)
+    built.add_opinion(opinion(0, model="SmolLM2"))
+    built.add_opinion(opinion(1, "kind", model="a"))
+    built.add_opinion(opinion(2, "kind", model="b"))
+    text = rendered(built.build(files_in("/r")), 120)
+    assert "SmolLM2" in text and "a (1), b (1)" in text and "gpt-4o" not in text
+
+
+def test_calls_of_unknown_cost_are_told() -> None:
+    report = builder(1, calls_without_answer=3).build(files_in("/r"))
+    assert "3 calls without an answer (cost unknown)" in " ".join(rendered(report, 200).split())
+
+
 def test_long_lists_are_cut_and_say_so() -> None:
     text = rendered(report_of([f"dimension {i}" for i in range(MAX_ROWS + 5)], ["strict"]))
     assert "and 5 more dimensions, see report.json" in text
