@@ -34,6 +34,7 @@ class Call:
     job: JobRecord
     agent: Agent
     deployment: Deployment
+    pool: str
     item: Item
     dimensions: Sequence[Dimension]
     claims: Sequence[Claim]
@@ -43,6 +44,10 @@ class Call:
     usage: Usage = field(default_factory=Usage)
     told: str = ""
     """What became of it, for people who look at the task: no text of the item, the judge or the key."""
+
+    @property
+    def item_number(self) -> int:
+        return self.job.lanes[self.ref.lane].unit(self.token.position).item
 
     @property
     def label(self) -> str:
@@ -55,7 +60,7 @@ class Call:
         """One line of the log about this call, or about one of its dimensions."""
         event(
             dimension=dimension or self.label, agent=self.agent.name, job=self.ref.job, item=self.item.id,
-            pool=self.deployment.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
+            pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
         )  # fmt: skip
 
     def scored(self, claim: Claim, dimension: Dimension, verdict: Verdict, usage: Usage) -> Result:

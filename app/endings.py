@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from app import logs
 from app.calls import Call
+from app.domain.job import Dimension, Item
 from app.domain.opinion import ErrorKind
 from app.domain.plan import Lane
 from app.domain.retry import GiveUp
-from app.ledger.records import Claim, Result
+from app.domain.stop import Stop
+from app.ledger.keys import PageRef
+from app.ledger.records import Claim, JobRecord, Result, Token
 from app.ledger.records import Verdict as Claimed
 from app.providers.base import ProviderFailure
 
@@ -41,6 +44,40 @@ def given_up(
             status_code=failure.status_code, model=model,
         ))  # fmt: skip
     return results
+
+
+def not_asked(call: Call, stop: Stop) -> list[Result]:
+    """The errors of all units of a call that is not made, since its job asks no more at its place."""
+    call.tell(f"error: {stop.kind}: {stop.reason}")
+    results = []
+    for claim, dimension in zip(call.claims, call.dimensions, strict=True):
+        elapsed_s = claim.elapsed_ms / 1000
+        call.log(
+            logs.failed, dimension=dimension.id, status_code=stop.status_code,
+            elapsed_s=round(elapsed_s, 3), kind=stop.kind, reason=stop.reason,
+        )  # fmt: skip
+        results.append(_unasked(call, stop, claim, dimension, calls=claim.calls - 1, elapsed_s=elapsed_s))
+    return results
+
+
+def unasked(job: JobRecord, ref: PageRef, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
+    """The result of a unit that is not even published, since its job asks no more at its place."""
+    unit = lane.unit(position)
+    agent = job.spec.agents[unit.agent]
+    claim = Claim(position, Claimed.RUN, fence=0, attempts=0, requeues=0, calls=0, elapsed_ms=0)
+    dimension = job.spec.dimensions[unit.dimension]
+    call = Call(
+        ref=ref, token=Token(position), job=job, agent=agent, deployment=agent.choices[0], pool=stop.pool, item=item,
+        dimensions=[dimension], claims=[claim], replicate=unit.replicate,
+    )  # fmt: skip
+    return _unasked(call, stop, claim, dimension, calls=0, elapsed_s=0.0).payload
+
+
+def _unasked(call: Call, stop: Stop, claim: Claim, dimension: Dimension, *, calls: int, elapsed_s: float) -> Result:
+    return call.failed(
+        claim, dimension, stop.kind, f"not asked: {stop.reason}", f"Not evaluated: {stop.reason}",
+        attempts=claim.attempts, calls=calls, elapsed_s=elapsed_s, status_code=stop.status_code, model=stop.model,
+    )  # fmt: skip
 
 
 def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str) -> list[Result]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from app import logs
 from app.domain.job import Agent, Deployment, Item
 from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import ReportAgent, ReportDimension, ReportHeader
+from app.domain.stop import Stop
 from app.ledger.client import JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
@@ -53,11 +54,13 @@ class Gatherer:
         results_dir: str,
         retention_s: int,
         model: Callable[[Deployment], str],
+        stopped: Callable[[JobRecord], Awaitable[Mapping[str, Stop]]],
         announce: Callable[[str, dict[str, Any]], None],
         announce_loss: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
-        self._model, self._announce, self._announce_loss = model, announce, announce_loss
+        self._model, self._stopped = model, stopped
+        self._announce, self._announce_loss = announce, announce_loss
         self._finishing: set[str] = set()
 
     async def gather(self, ref: PageRef) -> Gathered:
@@ -113,6 +116,7 @@ class Gatherer:
             calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
             reason=record.get("why") if record["outcome"] == "cancelled" else None,
+            stopped=list((await self._stopped(job)).values()),
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app import logs
+from app.asking import Asking, Wait
 from app.calls import NO_ANSWER, Call, answered, refused, spent
 from app.claiming import Claimer
 from app.domain.batching import divide_usage
@@ -26,8 +27,9 @@ from app.domain.opinion import Usage
 from app.domain.plan import Lane
 from app.domain.prompt import Prompt, batch_prompt, single_prompt
 from app.domain.retry import JITTER_MAX_S, Retry, RetryPolicy, decide
+from app.domain.stop import Stop
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
-from app.endings import CLOSED, closed, given_up
+from app.endings import CLOSED, closed, given_up, not_asked
 from app.job_cache import JobCache
 from app.ledger.keys import PageRef
 from app.ledger.ledger import UNCLAIMED_MS, Ledger
@@ -65,7 +67,8 @@ class Outcome:
 
 class Judge:
     """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
-    `call_timeout_s` how long a pool's call may take in total, `nonce_key` the installation's secret."""
+    `call_timeout_s` how long a pool's call may take in total, `nonce_key` the installation's secret, `asking` whether a
+    unit is worth a call."""
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Judge:
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
         nonce_key: Callable[[], Awaitable[bytes]],
+        asking: Asking,
         spool: Spool,
         bench: Bench | None = None,
     ) -> None:
@@ -84,6 +88,7 @@ class Judge:
         self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)))
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s, self._nonce_key = policy, call_timeout_s, nonce_key
+        self._asking = asking
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
@@ -140,6 +145,7 @@ class Judge:
             job=job,
             agent=agent,
             deployment=agent.choices[deployment],
+            pool=lane.pools[deployment],
             item=item,
             dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
             claims=run,
@@ -153,7 +159,8 @@ class Judge:
         if refusal is not None:
             return await self._failed(call, refusal, 0.0, {"calls": 0})
         try:
-            outcome = await self._call(call, lease)
+            unasked = await self._asking.refusal(job, call.pool, self._model(call.deployment))
+            outcome = await (self._call(call, lease) if unasked is None else self._refuse(call, lease, unasked))
             return replace(outcome, told=call.told or "waits for a lease")
         except Exception as error:
             # A fault of this program: it must not leave the unit in the hands of a task that is gone.
@@ -168,6 +175,15 @@ class Judge:
         results = closed(call, lane, claims, self._model(call.deployment))
         counters = {"lost": sum(c.verdict is not Claimed.CANCELLED for c in claims)}
         return await self.recorder.store(call.ref, counters, results)
+
+    async def _refuse(self, call: Call, lease: Lease | None, refusal: Stop | Wait) -> Outcome:
+        """Units that get no call, now or ever."""
+        if lease is not None:
+            lease.release()
+        if isinstance(refusal, Wait):
+            call.tell(f"waits {refusal.delay_s:.0f} s: the account of pool {call.pool!r} has no money left")
+            return await self._again(call, spent=0, requeued=0, delay_s=refusal.delay_s, counters={}, unpaid=True)
+        return _outcome(True, await self.recorder.store(call.ref, {}, not_asked(call, refusal)))
 
     # ------------------------------------------------------------------ the call
     async def _call(self, call: Call, lease: Lease | None) -> Outcome:
@@ -236,6 +252,7 @@ class Judge:
             reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
             failure = ProviderFailure(FailureKind.MALFORMED, f"answer refused: {reason}", status_code=200)
             return await self._failed(call, failure, call.latency_s, _tokens(reply.usage))
+        await self._asking.answered(call.job, call.pool, self._model(call.deployment))
         recorded = await self._record(call, {call.claims[0]: verdict}, {"calls": 1, **_tokens(reply.usage)})
         return _outcome(True, recorded)
 
@@ -250,6 +267,8 @@ class Judge:
         if reading.missing:
             call.log(logs.corrupt, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
                       payload="", missing=reading.missing)  # fmt: skip
+        if accepted:
+            await self._asking.answered(call.job, call.pool, self._model(call.deployment))
         recorded = await self._record(call, accepted, counters) if accepted else None
         rest = [c for c in call.claims if c not in accepted]
         if not rest:
@@ -302,7 +321,15 @@ class Judge:
                 call, spent=int(spends_attempt), requeued=int(not spends_attempt), delay_s=decision.delay_s,
                 counters=counters,
             )  # fmt: skip
-        results = given_up(call, failure, decision, took_s, made=made, model=self._model(call.deployment))
+        model = self._model(call.deployment)
+        wait = await self._asking.failed(
+            call.job, call.pool, model, failure, made=made,
+            unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", item=call.item_number,
+        )  # fmt: skip
+        if wait is not None:
+            call.tell(f"waits {wait.delay_s:.0f} s: the account of pool {call.pool!r} has no money left")
+            return await self._again(call, spent=0, requeued=0, delay_s=wait.delay_s, counters=counters, unpaid=True)
+        results = given_up(call, failure, decision, took_s, made=made, model=model)
         return _outcome(True, await self.recorder.store(call.ref, counters, results))
 
     async def _again(

@@ -240,6 +240,21 @@ def failed(*, dimension: str, agent: str, status_code: int | None, elapsed_s: fl
         )
 
 
+def stopped_asking(*, job: str, pool: str, model: str, after: int, reason: str, **context: object) -> None:
+    """A job asks a model no more, whose first `after` calls all ended in this error (0: none could be made)."""
+    if _log.isEnabledFor(logging.ERROR):
+        _emit(
+            logging.ERROR,
+            event="stopped_asking",
+            job=job,
+            pool=pool,
+            model=model,
+            after=after,
+            reason=reason,
+            **context,
+        )
+
+
 def limit_frozen(*, job: str, limit: int, **context: object) -> None:
     """A job starts, with this limit until it ends."""
     if _log.isEnabledFor(logging.INFO):

@@ -15,9 +15,11 @@ from typing import Any
 import orjson
 
 from app import datasets
-from app.domain.job import Item, ItemSource
+from app.domain.job import Deployment, Item, ItemSource
 from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane, window
+from app.domain.stop import Stop, place
+from app.endings import unasked
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import JobRecord, LaneState, Token
@@ -39,18 +41,20 @@ class PageMessages:
 
 
 Earlier = Callable[[JobRecord, Lane, Mapping[int, Item], range, int], tuple[dict[int, bytes], int]]
+Stopped = Callable[[JobRecord], Awaitable[Mapping[str, Stop]]]
 Publish = Callable[[JobRecord, PageMessages], Awaitable[None]]
 
 
 class Planner:
     """Plans lanes on one event loop; `publish` sends one page's chord, `pool_limit` tells a pool's present limit,
-    `earlier` reads the results that a run of a resumed job's units has already (see `app.reports.resuming`)."""
+    `earlier` reads the results that a run of a resumed job's units has already (see `app.reports.resuming`), `stopped`
+    tells at which places a job asks no more, `model` a deployment's model."""
 
     def __init__(
         self, ledger: Ledger, publish: Publish, pool_limit: Callable[[str], Awaitable[int]], *,
-        window_s: float, page_max: int, earlier: Earlier,
+        window_s: float, page_max: int, earlier: Earlier, stopped: Stopped, model: Callable[[Deployment], str],
     ) -> None:  # fmt: skip
-        self._earlier = earlier
+        self._earlier, self._stopped, self._model = earlier, stopped, model
         self._ledger, self._publish, self._pool_limit = ledger, publish, pool_limit
         self._window_s, self._page_max = window_s, page_max
 
@@ -61,6 +65,12 @@ class Planner:
             state = await self._ledger.lane(job.id, lane_number)
             if state.state != "running" or state.cursor == "":
                 return
+            stops = await self._stops(job, lane)
+            if len(stops) == len(lane.agents):  # nothing of what is left is published, so there is no window
+                units = max(1, self._page_max // lane.stride) * lane.stride
+                if not await self._page(job, lane_number, lane, state, units, 0, stops):
+                    return
+                continue
             rate_per_s, limit, jobs = 0.0, 0, 1
             for pool in set(lane.pools):
                 rate, jobs = await self._ledger.pool_rate(pool)
@@ -77,12 +87,24 @@ class Planner:
                 if (await self._ledger.lane(job.id, lane_number)).open_units > size.low_water:
                     return
                 continue
-            if not await self._page(job, lane_number, lane, state, size.page, size.low_water):
+            if not await self._page(job, lane_number, lane, state, size.page, size.low_water, stops):
                 return
 
+    async def _stops(self, job: JobRecord, lane: Lane) -> dict[int, Stop]:
+        """Agents of the lane that are not asked any more, at none of their deployments, each with one reason why."""
+        found = await self._stopped(job)
+        stops = {}
+        for agent in lane.agents if found else ():
+            choices = zip(lane.pools, job.spec.agents[agent].choices, strict=True)
+            reasons = [found.get(place(pool, self._model(deployment))) for pool, deployment in choices]
+            if reasons[0] is not None and None not in reasons:
+                stops[agent] = reasons[0]
+        return stops
+
     async def _page(
-        self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int
-    ) -> bool:
+        self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int,
+        stops: Mapping[int, Stop],
+    ) -> bool:  # fmt: skip
         cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
         total = job.items * lane.units_per_item
         first: int = cursor["position"]
@@ -103,9 +125,17 @@ class Planner:
             results, read_to = await asyncio.to_thread(self._earlier, job, lane, items, positions, read_to)
         rest = "" if first + units >= total else _cursor(first + units, source, read_to)
         ref = PageRef(job.id, job.incarnation, number, state.page)
+        refused = {
+            position: unasked(job, ref, lane, position, items[unit.item], stops[unit.agent])
+            for position in (range(first, first + units) if stops else ())
+            if (unit := lane.unit(position)).agent in stops and position not in results
+        }
+        results |= refused
         attempt = secrets.token_hex(8)
         opened = await patiently(
-            lambda: self._ledger.open_page(ref, first, units, rest, low_water, items, results, attempt)
+            lambda: self._ledger.open_page(
+                ref, first, units, rest, low_water, items, results, attempt, failed=len(refused)
+            )
         )
         if opened < 0:
             return False

@@ -12,6 +12,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from app import logs
+from app.asking import Asking
 from app.celery import Dicast, app
 from app.deployments import Deployments
 from app.domain.job import Deployment
@@ -19,6 +20,7 @@ from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
+from app.ledger.asking import AskingStore
 from app.ledger.client import JobLost, JobState, UnknownJob
 from app.ledger.keys import PageRef
 from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
@@ -73,8 +75,15 @@ class Services:
             known=app.pools.pools.__contains__,
         )  # fmt: skip
         self.messages = Messages(app, self.model, deployments.choose)
+        self.asking = Asking(
+            AskingStore(self._client, app.keys),
+            model=self.model,
+            fail_fast=settings.fail_fast,
+            recheck_s=settings.quota_recheck,
+        )
         self.judge = Judge(
             self.ledger,
+            asking=self.asking,
             provider=self._provider,
             model=self.model,
             policy=RetryPolicy(
@@ -95,7 +104,7 @@ class Services:
             Planner(
                 self.ledger, publish, self._pool_limit,
                 window_s=settings.window_seconds, page_max=settings.page_units,
-                earlier=partial(earlier, settings.results_dir),
+                earlier=partial(earlier, settings.results_dir), stopped=self.asking.stops, model=self.model,
             )
             for publish in (self.messages.page, self.unserved.reject_planned)
         )  # fmt: skip
@@ -104,6 +113,7 @@ class Services:
             results_dir=settings.results_dir,
             retention_s=RETENTION_S,
             model=self.model,
+            stopped=self.asking.stops,
             announce=self._announce,
             announce_loss=self._announce_loss,
         )

@@ -23,12 +23,14 @@ import celery.backends.redis
 import orjson
 import redis
 
+from app.asking import Asking
 from app.celery import Dicast, create_app
 from app.domain.job import Deployment
 from app.domain.opinion import Usage
 from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.judging import Judge
+from app.ledger.asking import AskingStore
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Token
@@ -137,7 +139,8 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     node = Node.here("counting@here", limit=LIMIT, slots=LIMIT)
     Registry(app.store, app.keys).announce(node)
     client = connect_async(redis_url)
-    desk = _Desk(app, Ledger(client, app.keys, node.id, claim_ms=600_000, calls_max=9), folder)
+    asking = Asking(AskingStore(client, app.keys), model=_model, fail_fast=20, recheck_s=60.0)
+    desk = _Desk(app, Ledger(client, app.keys, node.id, claim_ms=600_000, calls_max=9), asking, folder)
     await desk.job("warm-up")  # what is loaded, compiled or remembered with the first unit counts for none
     counts = await desk.job("counted")
     await client.aclose()
@@ -148,16 +151,21 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
 class _Desk:
     """The pipeline's parts, without a worker around them."""
 
-    def __init__(self, app: Dicast, ledger: Ledger, folder: Path) -> None:
+    def __init__(self, app: Dicast, ledger: Ledger, asking: Asking, folder: Path) -> None:
         self._app, self._ledger = app, ledger
         messages = Messages(app, _model, _no_choice)
-        self._planner = Planner(ledger, messages.page, _limit, window_s=5.0, page_max=500, earlier=_nothing)
+        self._planner = Planner(
+            ledger, messages.page, _limit, window_s=5.0, page_max=500, earlier=_nothing,
+            stopped=asking.stops, model=_model,
+        )  # fmt: skip
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         self._judge = Judge(
             ledger, provider=lambda _: _Provider(), model=_model, policy=policy, call_timeout_s=lambda _: 60.0,
-            nonce_key=_nonce_key, spool=Spool(folder, "counting", "here"),
+            nonce_key=_nonce_key, asking=asking, spool=Spool(folder, "counting", "here"),
         )  # fmt: skip
-        self._gatherer = Gatherer(ledger, results_dir=str(folder), retention_s=60, model=_model, announce=_ignore)
+        self._gatherer = Gatherer(
+            ledger, results_dir=str(folder), retention_s=60, model=_model, stopped=asking.stops, announce=_ignore
+        )
 
     async def job(self, name: str) -> Counts:
         """Plan, publish, judge and gather a job's first window."""

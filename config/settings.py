@@ -80,6 +80,21 @@ class Settings:
     retry_after_max: float = _setting(
         "DICAST_RETRY_AFTER_MAX", 300.0, "a provider's Retry-After is cut to this", minimum=0, maximum=86_400
     )
+    fail_fast: int = _setting(
+        "DICAST_FAIL_FAST",
+        20,
+        "a job stops asking a model when its first so many calls all end in one error that asking again cannot help; "
+        "0: never",
+        minimum=0,
+        maximum=1000,
+    )
+    quota_recheck: float = _setting(
+        "DICAST_QUOTA_RECHECK",
+        60.0,
+        "an account without money is tried again after so long, by one call, for jobs that wait for it",
+        minimum=0.1,
+        maximum=86_400,
+    )
     batching_enabled: bool = _setting(
         "BATCHING_ENABLED", False, "ask for all dimensions of an item in one call, where the provider can"
     )

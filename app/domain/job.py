@@ -26,6 +26,7 @@ MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
 MAX_DEPLOYMENTS = 16
+MAX_FAIL_FAST = 1000
 MAX_SCORE = 10**9
 MAX_KEPT = 50
 
@@ -217,6 +218,15 @@ class EvaluationJob(Strict):
         description="at_most_once: no second call where the first may have been paid for",
     )
     batching: bool | None = Field(default=None, description="None: BATCHING_ENABLED decides")
+    fail_fast: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_FAIL_FAST,
+        description="stop asking a model when its first so many calls all end in one error; None: DICAST_FAIL_FAST",
+    )
+    on_exhausted: Literal["fail", "wait"] = Field(
+        default="fail", description="what units do when the account has no money left"
+    )
     keep: list[MetadataName] = Field(
         default_factory=list, max_length=MAX_KEPT, description="items' metadata that each opinion carries along"
     )

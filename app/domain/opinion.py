@@ -50,6 +50,7 @@ class ErrorKind(StrEnum):
     TIMEOUT = "timeout"  # LLM_CALL_TIMEOUT
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422: asking again cannot help
     MALFORMED = "malformed"  # the answer is no opinion
+    NOT_ASKED = "not_asked"  # the job's first units there all ended in one error: it stopped asking
     CANCELLED = "cancelled"
     LOST = "lost"  # the worker died with it too often, or its calls are spent
     OUTCOME_UNKNOWN = "outcome_unknown"  # spend: at_most_once, and a call may have been paid whose answer never came

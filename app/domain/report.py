@@ -19,6 +19,7 @@ from app.domain.statistics import (
     merged,
     weighted_position,
 )
+from app.domain.stop import Stop
 
 MAX_EXAMPLES = 20
 MAX_REASONS = 20
@@ -81,6 +82,7 @@ class ReportHeader(Frozen):
     possible_double_charges: int = 0
     reason: str | None = None
     """Why it was cancelled, if no user did it."""
+    stopped: list[Stop] = []
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")

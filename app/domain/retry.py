@@ -29,6 +29,7 @@ JITTER_MAX_S = 0.5
 _NOT_RETRIED = {
     ErrorKind.QUOTA_EXHAUSTED: "Evaluation failed: the account's quota is exhausted",
     ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
+    ErrorKind.NOT_ASKED: "Evaluation not asked for: the first calls all ended in one error",
     ErrorKind.CANCELLED: "Evaluation cancelled",
     ErrorKind.LOST: "Evaluation failed: its worker died too often",
     ErrorKind.OUTCOME_UNKNOWN: "Evaluation ended, outcome unknown: a call may have been paid for",

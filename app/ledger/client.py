@@ -212,6 +212,8 @@ class LedgerClient:
         if lanes is None:
             raise UnknownJob(job)
         self._redis.hdel(k.job(job), "why")
+        if JobState(self._redis.hget(k.job(job), "state")).ended:
+            self._redis.delete(k.asking(job))  # what stopped it may be mended
         keys = [k.job(job), k.unfinished, k.base.clock]
         args = ["", job, len(orjson.loads(lanes)), UNATTENDED_MS, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))

@@ -79,6 +79,18 @@ class LedgerKeys:
         """zset pool -> lease-clock ms when a living worker last told that it knows it"""
         return self.base.at("known_pools")
 
+    def asking(self, job: str) -> str:
+        """hash: for each place where the job asks whether it was answered, what it failed of, why it stopped there"""
+        return self.base.at("job", job, "asking")
+
+    def exhausted(self, pool: str) -> str:
+        """string, exists while the pool's account is known to have no money left"""
+        return self.base.at("exhausted", pool)
+
+    def rechecked(self, pool: str) -> str:
+        """string, exists while nobody is to try that account again"""
+        return self.base.at("rechecked", pool)
+
     def assignments(self, ref: PageRef) -> str:
         """hash: message's token -> pool that was chosen for it, while nobody works on it"""
         return self.base.at("job", ref.job, "assignments", ref.incarnation, str(ref.lane), str(ref.page))

@@ -208,12 +208,13 @@ class Ledger:
 
     async def open_page(
         self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
-        results: Mapping[int, bytes] | None = None, attempt: str = "",
+        results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0,
     ) -> int:  # fmt: skip
         """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did. To be
         repeated with the same `attempt`, a name of its own, until there is an answer.
 
-        `results` are those that units have already, from before the job was resumed.
+        `results` are those that units have already, from before the job was resumed, or without being asked; `failed`
+        of them have no score.
         """
         k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
@@ -233,6 +234,7 @@ class Ledger:
                     len(results),
                     attempt or self.attempt(),
                     ref.incarnation,
+                    failed,
                     "first",
                     first,
                     "planner",

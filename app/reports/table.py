@@ -100,6 +100,8 @@ class ReportView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         report, style = self._report, _Style(options.ascii_only)
         yield from _head(report, style)
+        for stop in report.stopped[:MAX_ROWS]:
+            yield Text.assemble(("Stopped asking: ", "bold red"), style.show(stop.reason, _REASON_MAX))
         yield Text()
         dimensions = _dimensions(report, style, options.max_width)
         yield dimensions

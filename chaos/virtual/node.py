@@ -13,10 +13,12 @@ import orjson
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 import workers.nodes
+from app.asking import Asking
 from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
+from app.ledger.asking import AskingStore
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Token
@@ -113,15 +115,18 @@ class Node:
             self.wire, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
         )
         provider, self.messages = SimProvider(world, self, name), SimMessages(world)
+        asking = Asking(AskingStore(self.wire, world.keys), model=lambda _: "m", fail_fast=20, recheck_s=5.0)
         self.judge = Judge(
             self.ledger, provider=lambda _: provider, model=lambda _: "m",
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             nonce_key=_nonce_key,
+            asking=asking,
             spool=NoSpool(),  # type: ignore[arg-type]
         )  # fmt: skip
         self.gatherer = SimGatherer(
-            self.ledger, results_dir="", retention_s=86_400, model=lambda _: "m", announce=self._announce
+            self.ledger, results_dir="", retention_s=86_400, model=lambda _: "m", stopped=asking.stops,
+            announce=self._announce
         )
         self.planner = Planner(
             self.ledger,
@@ -130,6 +135,8 @@ class Node:
             window_s=2.0,
             page_max=shape["page_max"],
             earlier=lambda *_: ({}, 0),
+            stopped=asking.stops,
+            model=lambda _: "m",
         )
         self.unserved = Unserved(Troubles(self.wire, world.keys), self.judge, self.messages, pools)
         self.services = SimServices(self, world.limit)

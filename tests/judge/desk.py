@@ -9,16 +9,19 @@ from typing import Any
 
 import orjson
 
+from app.asking import Asking
+from app.domain.job import Deployment
 from app.domain.opinion import Usage
 from app.domain.retry import RetryPolicy
 from app.judging import Judge, Outcome
+from app.ledger.asking import AskingStore
 from app.ledger.keys import PageRef
 from app.ledger.records import Token
-from app.providers.base import ChatReply, ChatRequest
+from app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from app.providers.simulated.answers import Judge as Answers
 from app.providers.simulated.answers import nonce_of
 from app.spool import Spool
-from tests.ledger.bench import Bench
+from tests.ledger.bench import KEYS, Bench
 from workers.admitted import Admitted, Lease
 
 Answer = Callable[[ChatRequest], ChatReply]
@@ -62,18 +65,31 @@ class Scripted:
 class Desk:
     """One worker's judge. `policy` waits for nothing."""
 
-    def __init__(self, bench: Bench, folder: Path, provider: Any, **policy: Any) -> None:
+    def __init__(
+        self, bench: Bench, folder: Path, provider: Any, *, fail_fast: int = 20, recheck_s: float = 60.0, **policy: Any
+    ) -> None:
         self.bench, self.provider = bench, provider
+        store = AskingStore(bench.asyncs, KEYS)
+        self.asking = Asking(store, model=self._model, fail_fast=fail_fast, recheck_s=recheck_s)
         self.judge = Judge(
             bench.one,
-            provider=lambda _: provider,
-            model=lambda deployment: deployment.model or "asked-model",
+            provider=self._made,
+            model=self._model,
             policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
             call_timeout_s=lambda _: 60.0,
             nonce_key=self._nonce_key,
+            asking=self.asking,
             spool=Spool(folder, "test", "here"),
         )
         self.leases: list[Lease] = []
+
+    def _model(self, deployment: Deployment) -> str:
+        return deployment.model or "asked-model"
+
+    def _made(self, _: str) -> Any:
+        if isinstance(self.provider, ProviderFailure):
+            raise self.provider
+        return self.provider
 
     async def _nonce_key(self) -> bytes:
         return b"secret"

@@ -174,3 +174,12 @@ def test_bars_show_every_score_that_occurs(low: int, span: int, data: st.DataObj
     assert len(shown) == min(span + 1, 10)
     assert (shown.strip("·") != "") == bool(histogram)
     assert ("█" in shown) == bool(histogram)
+
+
+def test_where_a_job_stopped_asking_is_told_once() -> None:
+    told = {"kind": "not_asked", "after": 20, "status_code": 401, "message": "401 wrong key"}
+    stop = {"pool": "openai", "model": "m", **told}
+    built = builder(2, stopped=[stop])
+    built.add_error(error(0, kind=ErrorKind.NOT_ASKED, message="not asked: ..."))
+    text = " ".join(rendered(built.build(files_in("/r")), 80).split())
+    assert text.count("Stopped asking: the first 20 calls of m in pool 'openai' ended in: 401 wrong key") == 1

@@ -1,0 +1,152 @@
+"""Whether a unit is worth a call: a job that gets nothing but the same error stops asking, and an account without money
+is tried once in a while, by one unit.
+
+Rules, in the order in which they are tried, for a job at a place (a pool's model):
+
+1. The account has no money left, and the job waits (`on_exhausted: wait`): its units come again, and one call each
+   `recheck_s` finds out.
+2. The job was stopped at the place: the unit ends with the error that stopped it, without a call.
+
+A job stops at a place when its first units there have all ended in the same error that asking again cannot help:
+`fail_fast` of them, of at least `ITEMS_LEAST` items (or what is wrong with one text would stop the others); one, if the
+account has no money left, or no call can be made at all (a missing key). Where it once had an answer, or two errors
+differed, it is not stopped.
+
+What a process knows of the store is up to `LOOK_EVERY_S` old, so a few more calls may be made when a job stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app import logs
+from app.domain.failure import FailureKind
+from app.domain.job import Deployment
+from app.domain.opinion import ErrorKind
+from app.domain.stop import Stop, place
+from app.ledger.asking import AskingStore
+from app.ledger.records import JobRecord
+from app.providers.base import ProviderFailure
+from app.recording import patiently
+
+ITEMS_LEAST = 3
+LOOK_EVERY_S = 0.25
+JOBS_KEPT = 64
+
+_OF_THE_POOL = {401, 402, 403, 404}
+"""Statuses that say something of key, account, path or model, whatever is asked; of others the words count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No call now, but later."""
+
+    delay_s: float
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this process knows of one job."""
+
+    looked_at: float = float("-inf")
+    stops: Mapping[str, Stop] = field(default_factory=dict)
+    exhausted: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+
+
+class Asking:
+    """For one event loop; a store that is away is waited for. `model` gives a deployment's model."""
+
+    def __init__(
+        self, store: AskingStore, *, model: Callable[[Deployment], str], fail_fast: int, recheck_s: float
+    ) -> None:
+        self._store, self._model, self._fail_fast, self._recheck_s = store, model, fail_fast, recheck_s
+        self._jobs: OrderedDict[str, _Known] = OrderedDict()
+
+    async def refusal(self, job: JobRecord, pool: str, model: str) -> Stop | Wait | None:
+        """Why a unit of the job gets no call at this place now; None if it does."""
+        known = self._known(job.id)
+        now = asyncio.get_running_loop().time()
+        if now >= known.looked_at + LOOK_EVERY_S:
+            known.looked_at = now  # others need not look meanwhile
+            await patiently(lambda: self._look(job, known))
+        if pool in known.exhausted and job.spec.on_exhausted == "wait":
+            recheck_ms = round(1000 * self._recheck_s)
+            may = await patiently(lambda: self._store.may_recheck(pool, recheck_ms))
+            return None if may else Wait(self._recheck_s)
+        return known.stops.get(place(pool, model))
+
+    async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
+        """Where the job asks no more, by place, as of now."""
+        return await self._store.stops(job.id)
+
+    async def answered(self, job: JobRecord, pool: str, model: str) -> None:
+        """The place has answered with an opinion."""
+        known, at = self._known(job.id), place(pool, model)
+        if pool in known.exhausted:
+            known.exhausted.discard(pool)
+            await patiently(lambda: self._store.restored(pool))
+        if at not in known.answered:
+            known.answered.add(at)
+            await patiently(lambda: self._store.answered(job.id, at))
+
+    async def failed(
+        self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
+    ) -> Wait | None:
+        """A unit's last call failed, or could not be `made`. The unit is to come again if the job waits for money."""
+        if failure.kind is FailureKind.QUOTA_EXHAUSTED and job.spec.on_exhausted == "wait":
+            self._known(job.id).exhausted.add(pool)
+            await patiently(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
+            return Wait(self._recheck_s)
+        most = self._fail_fast if job.spec.fail_fast is None else job.spec.fail_fast
+        if most == 0 or failure.kind not in _NEVER_MENDED:
+            return None
+        at: Any = {"pool": pool, "model": model, "status_code": failure.status_code, "message": failure.message}
+        error, items = f"{failure.kind}|{failure.status_code}", 1
+        if failure.kind is FailureKind.QUOTA_EXHAUSTED:
+            stop, most = Stop(**at, kind=ErrorKind.QUOTA_EXHAUSTED, after=1), 1
+        elif not made:
+            stop, most = Stop(**at, kind=ErrorKind.NOT_ASKED, after=0), 1
+        else:
+            if failure.status_code not in _OF_THE_POOL:
+                error, items = f"{error}|{failure.message}", min(ITEMS_LEAST, job.items)
+            stop = Stop(**at, kind=ErrorKind.NOT_ASKED, after=most)
+        tell = self._store.failed
+        if await patiently(lambda: tell(job.id, unit, item, error, stop, units=most, items=items)):
+            self._known(job.id).looked_at = float("-inf")
+            await patiently(lambda: self._silence(job))
+            logs.stopped_asking(job=job.id, pool=pool, model=model, after=stop.after, reason=failure.message)
+        return None
+
+    async def _silence(self, job: JobRecord) -> None:
+        """A job that asks nowhere any more need not wait for leases."""
+        stops = await self._store.stops(job.id)
+        places = {
+            place(pool, self._model(deployment))
+            for lane in job.lanes
+            for agent in lane.agents
+            for pool, deployment in zip(lane.pools, job.spec.agents[agent].choices, strict=True)
+        }
+        if places <= stops.keys():
+            await self._store.silence(job.id)
+
+    async def _look(self, job: JobRecord, known: _Known) -> None:
+        known.stops = await self._store.stops(job.id)
+        if job.spec.on_exhausted == "wait":
+            pools = {name for lane in job.lanes for name in lane.pools}
+            known.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
+
+    def _known(self, job_id: str) -> _Known:
+        known = self._jobs.setdefault(job_id, _Known())
+        self._jobs.move_to_end(job_id)
+        if len(self._jobs) > JOBS_KEPT:
+            self._jobs.popitem(last=False)
+        return known
+
+
+_NEVER_MENDED = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}
+"""A unit has ended because asking again did not, or cannot, help; what may pass by itself does not count."""

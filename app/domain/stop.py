@@ -1,0 +1,38 @@
+"""Why a job asks no more at a place, which is a model of a pool."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from app.domain.opinion import ErrorKind
+
+
+class Stop(BaseModel):
+    """The job's first `after` units at the place all ended in this error (0: no call could be made at all). `kind` is
+    what the units end in that were not asked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pool: str
+    model: str
+    kind: ErrorKind
+    after: int
+    status_code: int | None
+    message: str
+
+    @property
+    def place(self) -> str:
+        return place(self.pool, self.model)
+
+    @property
+    def reason(self) -> str:
+        """One line for people: where, after how much, and what the error said."""
+        if self.after == 0:
+            return f"pool {self.pool!r} cannot be used: {self.message}"
+        first = "the first call" if self.after == 1 else f"the first {self.after} calls"
+        return f"{first} of {self.model} in pool {self.pool!r} ended in: {self.message}"
+
+
+def place(pool: str, model: str) -> str:
+    """Names where a job asks; pools' names hold no '|'."""
+    return f"{pool}|{model}"

@@ -1,0 +1,74 @@
+"""Where jobs have stopped asking, and which accounts have no money left: the ledger's part of app/asking.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.domain.stop import Stop
+from app.ledger.client import HERE
+from app.ledger.keys import LedgerKeys
+from workers.store.connection import AsyncStoreClient
+from workers.store.keys import Keys
+from workers.store.scripts import script_text
+
+RETENTION_S = 7 * 86_400
+EXHAUSTED_S = 86_400
+"""An account that nobody has asked for so long is taken for a full one."""
+
+
+class AskingStore:
+    """For one event loop. Store errors are raised as they come."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, LedgerKeys(keys)
+        self._stop_asking = client.register_script(script_text(HERE / "stop_asking.lua"))
+
+    async def stops(self, job: str) -> dict[str, Stop]:
+        """Place -> why the job asks there no more."""
+        fields: Mapping[str, str] = await self._redis.hgetall(self._keys.asking(job))
+        return {
+            name.removeprefix("stopped:"): Stop.model_validate_json(text)
+            for name, text in fields.items()
+            if name.startswith("stopped:")
+        }
+
+    async def failed(
+        self, job: str, unit: str, item: int, error: str, stop: Stop, *, units: int, items: int
+    ) -> bool:
+        """Tell of a unit that ended in `error`; whether that stops the job at `stop.place`, which one call is told."""
+        return bool(
+            await self._stop_asking(
+                keys=[self._keys.asking(job)],
+                args=[stop.place, unit, item, error, stop.model_dump_json(), units, items, RETENTION_S],
+            )
+        )
+
+    async def silence(self, job: str) -> None:
+        """The job makes no call any more: what is published of it passes the gates without a lease."""
+        await self._redis.hdel(self._keys.base.job_limits, job)
+
+    async def answered(self, job: str, at: str) -> None:
+        """The job had an answer there: it is never stopped there any more."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hset(self._keys.asking(job), f"answered:{at}", 1)
+        pipe.expire(self._keys.asking(job), RETENTION_S)
+        await pipe.execute()
+
+    # ------------------------------------------------------------------ accounts
+    async def exhausted(self, pool: str) -> bool:
+        return bool(await self._redis.exists(self._keys.exhausted(pool)))
+
+    async def exhaust(self, pool: str, recheck_ms: int) -> None:
+        """The pool's account has no money left: nobody is to look again before `recheck_ms`."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(self._keys.exhausted(pool), 1, ex=EXHAUSTED_S)
+        pipe.set(self._keys.rechecked(pool), 1, px=recheck_ms)
+        await pipe.execute()
+
+    async def may_recheck(self, pool: str, recheck_ms: int) -> bool:
+        """Whether the caller is the one who may try the account again now."""
+        return bool(await self._redis.set(self._keys.rechecked(pool), 1, nx=True, px=recheck_ms))
+
+    async def restored(self, pool: str) -> None:
+        """The account has answered."""
+        await self._redis.delete(self._keys.exhausted(pool))

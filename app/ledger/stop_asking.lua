@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- stop_asking.lua: a job's unit ended without a score, by an error that asking again cannot help. If its first units at a
+-- place (a pool's model) all end in the same error, the job asks there no more.
+-- KEYS  1 the job's asking
+-- ARGV  1 place  2 unit  3 its item  4 what makes the error the same  5 the stop, JSON  6 units that must have ended so
+--       7 items that they must be of  8 retention s
+-- Reply 1 for the one call that stops the job there. Holds: a unit counts once, however often it is told; after one
+--       answer, or two errors that differ, at a place the job is never stopped there.
+local place, seen = ARGV[1], {units = {}, items = {}}
+local answered, stopped, kept = unpack(redis.call('HMGET', KEYS[1], 'answered:' .. place, 'stopped:' .. place, 'failed:' .. place))
+if answered or stopped then return 0 end
+if kept then seen = cjson.decode(kept) end
+redis.call('EXPIRE', KEYS[1], ARGV[8])
+if seen.error and seen.error ~= ARGV[4] then
+  redis.call('HSET', KEYS[1], 'answered:' .. place, 'differently')
+  redis.call('HDEL', KEYS[1], 'failed:' .. place)
+  return 0
+end
+seen.error, seen.units[ARGV[2]], seen.items['i' .. ARGV[3]] = ARGV[4], 1, 1
+local function size(set)
+  local n = 0
+  for _ in pairs(set) do n = n + 1 end
+  return n
+end
+if size(seen.units) < tonumber(ARGV[6]) or size(seen.items) < tonumber(ARGV[7]) then
+  redis.call('HSET', KEYS[1], 'failed:' .. place, cjson.encode(seen))
+  redis.call('EXPIRE', KEYS[1], ARGV[8])
+  return 0
+end
+redis.call('HSET', KEYS[1], 'stopped:' .. place, ARGV[5])
+redis.call('HDEL', KEYS[1], 'failed:' .. place)
+redis.call('EXPIRE', KEYS[1], ARGV[8])
+return 1

@@ -1,0 +1,113 @@
+"""A job that can only fail ends soon, with one clear error and hardly a call."""
+
+
+import pytest
+
+from tests.e2e.cluster import a_job, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+UNITS = 1000
+ENDS_WITHIN_S = 2.0
+
+POOLS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+api_key_env = "SIM_KEY"
+[pools.warm]
+provider = "simulated"
+base_url = "{url}/v1"
+api_key_env = "WARM_KEY"
+"""
+
+
+def warmed(cluster, *options, workers=1, **settings):
+    """An installation that has worked before: what a worker loads with its first unit, and the store's first second,
+    are not what is measured."""
+    c = cluster("--latency", "0.02", *options, pools=POOLS, WARM_KEY="right", **settings)
+    for _ in range(workers):
+        c.worker()
+    c.report(c.submit(a_job(agents=1, pool="warm")))
+    c.provider.control(reset=True)
+    return c
+
+
+def ended(cluster, job):
+    """The job's id and report, and how long it took by the store's clock: the least of three runs, for what else the
+    machine does is not measured."""
+    took_s = float("inf")
+    for _ in range(3):
+        cluster.provider.control(reset=True)
+        job_id = cluster.submit(job)
+        report = cluster.report(job_id)
+        status = cluster.app.ledger.status(job_id)
+        took_s = min(took_s, (status.finished_ms - status.started_ms) / 1000)
+        if took_s < ENDS_WITHIN_S:
+            break
+    return job_id, report, took_s
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_wrong_key_ends_a_thousand_units_at_once(cluster, workers):
+    c = warmed(cluster, "--api-key", "right", workers=workers, SIM_KEY="wrong")
+    job_id, report, took_s = ended(c, a_job(agents=1, dimensions=10, items=UNITS // 10))
+    calls = c.provider.stats()["calls"]
+    assert 20 <= calls == report["calls"] <= 20 + 5 * workers, "those that were open when it stopped"
+    assert took_s < ENDS_WITHIN_S or workers > 1, "two share the machine's cores with each other and the provider"
+    assert (report["failed"], report["status"]) == (UNITS, "completed")
+    (stop,) = report["stopped"]
+    assert (stop["pool"], stop["after"], stop["status_code"]) == ("sim", 20, 401)
+    kinds = {group["kind"]: group for group in report["errors"]}
+    assert set(kinds) == {"rejected", "not_asked"} and kinds["not_asked"]["count"] == UNITS - calls
+    (reason,) = kinds["not_asked"]["reasons"]
+    assert reason["message"].startswith("not asked: the first 20 calls of simulated-judge in pool 'sim' ended in: ")
+    assert "401" in reason["message"] and "invalid_api_key" in reason["message"]
+    told = [line for line in c.logs() if line["event"] == "stopped_asking" and line["job"] == job_id]
+    assert [line["level"] for line in told] == ["ERROR"]
+    assert len(c.opinions(job_id)) == len(c.errors(job_id)) == UNITS
+    c.quiet()
+
+
+def test_a_missing_key_costs_no_call_and_a_resumed_job_is_whole(cluster):
+    c = warmed(cluster, "--api-key", "right")
+    job_id, report, took_s = ended(c, a_job(agents=1, dimensions=10, items=UNITS // 10))
+    assert c.provider.stats()["calls"] == report["calls"] == 0
+    assert took_s < ENDS_WITHIN_S
+    assert "SIM_KEY, which is not set" in report["stopped"][0]["message"]
+    c.workers[0].stop()
+    c.worker(SIM_KEY="right", MAX_CONCURRENT_LLM_CALLS="50")
+    c.app.ledger.resume(job_id)
+    c.app.send_task("dicast.evaluate", args=(job_id,), task_id=job_id, queue=c.app.conf.task_default_queue)
+    report = c.report(job_id)
+    assert (report["scored"], report["failed"], report["stopped"]) == (UNITS, 0, [])
+
+
+def test_an_account_without_money_is_asked_no_more(cluster):
+    c = warmed(cluster, SIM_KEY="any")
+    c.provider.control(exhausted=True)
+    _, report, took_s = ended(c, a_job(agents=1, dimensions=10, items=UNITS // 10))
+    assert 1 <= c.provider.stats()["calls"] == report["calls"] <= 10
+    assert took_s < ENDS_WITHIN_S
+    assert {group["kind"] for group in report["errors"]} == {"quota_exhausted"}
+
+
+def test_a_job_waits_for_money_where_it_says_so(cluster):
+    c = cluster("--latency", "0.02", "--exhausted", DICAST_QUOTA_RECHECK="1")
+    c.worker()
+    job_id = c.submit(a_job(agents=1, dimensions=10, items=2, on_exhausted="wait"))
+    until(lambda: c.provider.stats()["calls"] >= 3, "it is looked again")
+    c.provider.control(exhausted=False)
+    report = c.report(job_id)
+    assert (report["scored"], report["failed"]) == (20, 0)
+    assert c.provider.stats()["calls"] == report["calls"]
+
+
+def test_one_agent_with_a_wrong_model_does_not_stop_the_other(cluster):
+    c = cluster("--latency", "0.02", "--model", "wrong:exhausted=true")
+    c.worker()
+    job = a_job(agents=2, dimensions=10, items=10)
+    job["agents"][1]["model"] = "wrong"
+    _, report, _ = ended(c, job)
+    assert (report["scored"], report["failed"]) == (100, 100)
+    assert [stop["model"] for stop in report["stopped"]] == ["wrong"]
