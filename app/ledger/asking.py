@@ -35,7 +35,7 @@ class AskingStore:
     async def failed(
         self, job: str, unit: str, item: int, error: str, stop: Stop, *, units: int, items: int
     ) -> bool:
-        """Tell of a unit that ended in `error`; whether that stops the job at `stop.place`, which one call is told."""
+        """Tell of a unit that ended in `error`; whether it is the one that stops the job at `stop.place`."""
         return bool(
             await self._stop_asking(
                 keys=[self._keys.asking(job)],
@@ -66,7 +66,8 @@ class AskingStore:
         await pipe.execute()
 
     async def may_recheck(self, pool: str, recheck_ms: int) -> bool:
-        """Whether the caller is the one who may try the account again now."""
+        """Whether the caller is the one who may try the account again now. If the answer is lost, nobody does before
+        the time has come once more."""
         return bool(await self._redis.set(self._keys.rechecked(pool), 1, nx=True, px=recheck_ms))
 
     async def restored(self, pool: str) -> None:

@@ -4,11 +4,12 @@
 -- KEYS  1 the job's asking
 -- ARGV  1 place  2 unit  3 its item  4 what makes the error the same  5 the stop, JSON  6 units that must have ended so
 --       7 items that they must be of  8 retention s
--- Reply 1 for the one call that stops the job there. Holds: a unit counts once, however often it is told; after one
---       answer, or two errors that differ, at a place the job is never stopped there.
+-- Reply 1 if this unit stops the job there, however often it is told. Holds: a unit counts once; after one answer, or
+--       two errors that differ, at a place the job is never stopped there.
 local place, seen = ARGV[1], {units = {}, items = {}}
-local answered, stopped, kept = unpack(redis.call('HMGET', KEYS[1], 'answered:' .. place, 'stopped:' .. place, 'failed:' .. place))
-if answered or stopped then return 0 end
+local answered, stopper, kept = unpack(redis.call('HMGET', KEYS[1], 'answered:' .. place, 'stopper:' .. place, 'failed:' .. place))
+if stopper == ARGV[2] then return 1 end
+if answered or stopper then return 0 end
 if kept then seen = cjson.decode(kept) end
 redis.call('EXPIRE', KEYS[1], ARGV[8])
 if seen.error and seen.error ~= ARGV[4] then
@@ -27,7 +28,7 @@ if size(seen.units) < tonumber(ARGV[6]) or size(seen.items) < tonumber(ARGV[7]) 
   redis.call('EXPIRE', KEYS[1], ARGV[8])
   return 0
 end
-redis.call('HSET', KEYS[1], 'stopped:' .. place, ARGV[5])
+redis.call('HSET', KEYS[1], 'stopped:' .. place, ARGV[5], 'stopper:' .. place, ARGV[2])
 redis.call('HDEL', KEYS[1], 'failed:' .. place)
 redis.call('EXPIRE', KEYS[1], ARGV[8])
 return 1

@@ -71,8 +71,8 @@ async def test_a_failure_that_is_told_twice_counts_once(bench, desk, stopped):
     for unit in ("0.0.1", "0.0.1", "0.0.1", "0.0.2"):
         await judge.asking.failed(job, "p", "m", failure, unit=unit, item=1, made=True)
     assert stopped == []
-    for _ in range(2):
-        await judge.asking.failed(job, "p", "m", failure, unit="0.0.3", item=1, made=True)
+    await judge.asking.failed(job, "p", "m", failure, unit="0.0.3", item=1, made=True)
+    await judge.asking.failed(job, "p", "m", failure, unit="0.0.4", item=1, made=True)
     assert len(stopped) == 1
 
 

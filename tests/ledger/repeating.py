@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from app.ledger.asking import AskingStore
 from app.ledger.client import LedgerClient
 from app.ledger.ledger import Ledger
 from tests.ledger.bench import KEYS
@@ -98,6 +99,7 @@ class Stage:
             self.redis.set(KEYS.node(node), "heard")
         self._repeats, self._late = repeats, late
         self.one, self.two = map(self.ledger, self.nodes)
+        self.asking = AskingStore(Repeating(self.asyncs, self.clock, self._now, self._late), KEYS)
         self.client = LedgerClient(Repeating(self.redis, self.clock, self._now), KEYS)
 
     def ledger(self, node, claim_ms=60_000):

@@ -10,6 +10,8 @@ import pytest
 import app.ledger
 from app.domain.job import Item
 from app.domain.plan import lanes
+from app.domain.stop import Stop
+from app.ledger.asking import AskingStore
 from app.ledger.client import JobState, LedgerClient
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
@@ -196,7 +198,33 @@ async def put_items(stage):
     await stage.one.put_items("j", 0, [Item(id="a", text="b")])
 
 
+STOP = Stop(pool="p", model="m", kind="not_asked", after=2, status_code=401, message="401")
+
+
+async def refuse(stage, unit, units=2):
+    return await stage.asking.failed("j", unit, 0, "rejected|401", STOP, units=units, items=1)
+
+
+async def one_refused(stage):
+    await page_open(stage)
+    await refuse(stage, "0.0.0")
+
+
+async def stopped_asking(stage):
+    await one_refused(stage)
+    await refuse(stage, "0.0.1")
+
+
 CASES = [
+    ("stop_asking", page_open, lambda s: refuse(s, "0.0.0")),
+    ("stop_asking", page_open, lambda s: refuse(s, "0.0.0", units=1)),
+    ("stop_asking", one_refused, lambda s: refuse(s, "0.0.0")),
+    ("stop_asking", one_refused, lambda s: refuse(s, "0.0.1")),
+    ("stop_asking", stopped_asking, lambda s: refuse(s, "0.0.2")),
+    ("answered", one_refused, lambda s: s.asking.answered("j", STOP.place)),
+    ("silence", stopped_asking, lambda s: s.asking.silence("j")),
+    ("exhaust", running, lambda s: s.asking.exhaust("p", 1000)),
+    ("restored", running, lambda s: s.asking.restored("p")),
     ("submit", nothing, submit),
     ("submit", submitted, submit),
     ("cancel", submitted, lambda s: s.client.cancel("j")),
@@ -277,7 +305,7 @@ CASES = [
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
     "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
-    "status", "jobs", "open_calls",
+    "status", "jobs", "open_calls", "stops", "exhausted",
 }  # fmt: skip
 
 
@@ -308,8 +336,9 @@ async def test_a_verb_whose_answers_are_lost(redis_url, monkeypatch, verb, befor
 
 def test_every_verb_is_a_case():
     """One that is new has to say what happens when its answer is lost."""
-    verbs = {name for cls in (Ledger, LedgerClient) for name in vars(cls) if not name.startswith("_")}
-    assert verbs - READS == {verb for verb, *_ in CASES}
+    verbs = {name for cls in (Ledger, LedgerClient, AskingStore) for name in vars(cls) if not name.startswith("_")}
+    verbs = verbs - READS - {"failed", "may_recheck"} | {"stop_asking"}
+    assert verbs == {verb for verb, *_ in CASES}
     scripts = {path.stem for path in Path(app.ledger.__file__).parent.glob("*.lua")}
     included = {"unit", "told", "planning"}
     assert scripts - included - {"held"} <= {verb for verb, *_ in CASES}

@@ -194,8 +194,9 @@ async def test_the_waiters_of_a_lost_job_are_told_by_whoever_comes(bench):
     """The one that recorded the loss may die, or lose the answer, before it has told anybody."""
     told = []
     gatherer = Gatherer(
-        bench.two, results_dir="", retention_s=60, model=str, announce=lambda *_: None, announce_loss=told.append
-    )
+        bench.two, results_dir="", retention_s=60, model=str, stopped=lambda _: None, announce=lambda *_: None,
+        announce_loss=told.append,
+    )  # fmt: skip
     facts = {"project": "p", "units": "4", "created_ms": "1"}
     assert await bench.one.mourn("j", facts, 60)
     for job in await bench.two.unannounced():
