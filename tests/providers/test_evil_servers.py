@@ -146,6 +146,15 @@ async def test_a_reset_in_the_middle_is_a_connection_failure(dialect, provider_a
     assert failure.reached, "it may have been charged"
 
 
+async def test_a_good_answer_that_asks_for_a_pause_tells_it(dialect, provider_at):
+    """What follows from it is the governor's to decide."""
+    body = json.dumps(good_body(dialect)).encode()
+    headers = ("content-type: application/json", "Retry-After: 7", "retry-after-ms: 6500")
+    async with RawServer(answer(body, headers=headers)) as server:
+        reply = await provider_at(dialect, server.base_url).complete(chat())
+    assert reply.headers == {"retry-after": "7", "retry-after-ms": "6500"}
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1:{port}", "http://no-such-host.invalid"])
 async def test_who_was_never_reached_charges_nothing(dialect, provider_at, address):
     async with RawServer(sends(b"")) as server:
