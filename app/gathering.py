@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+from redis.exceptions import RedisError
 
 from app import logs
 from app.domain.job import Agent, Deployment, Item
@@ -71,9 +72,21 @@ class Gatherer:
         if page is None:
             return Gathered()
         if page:
-            await asyncio.to_thread(self._write, ref, page)
+            async with self._told(ref.job):
+                await asyncio.to_thread(self._write, ref, page)
         finish, plan = await self._ledger.close_page(ref, lanes)
         return Gathered(finish, plan)
+
+    @contextlib.asynccontextmanager
+    async def _told(self, job_id: str) -> AsyncIterator[None]:
+        """Have those who watch the job know why its files cannot be written; whoever sweeps tries again."""
+        try:
+            yield
+        except (OSError, files.ResultsMismatch) as error:
+            where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+            with contextlib.suppress(RedisError):  # the trouble itself is raised
+                await self._ledger.waits(job_id, f"its results cannot be written: {where}")
+            raise
 
     def _write(self, ref: PageRef, page: dict[int, str]) -> None:
         opinions, errors = [], []
@@ -121,7 +134,8 @@ class Gatherer:
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),
         )
-        report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
+        async with self._told(job_id):
+            report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
         if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()

@@ -11,6 +11,7 @@ from app.celery import Dicast
 from app.doctor.broker import broker
 from app.doctor.finding import Finding, Severity
 from app.doctor.governor import governor
+from app.doctor.jobs import jobs
 from app.doctor.providers import call_pool, provider
 from app.doctor.store import store
 from app.doctor.workers import queues, workers
@@ -49,6 +50,7 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
         return
     yield from workers(dicast)
     yield from governor(dicast)
+    yield from jobs(dicast)
     if pools is not None:
         answered = True
         for finding in broker(dicast):

@@ -57,7 +57,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
 def queues(dicast: Dicast) -> Iterator[Finding]:
     names = [CONTROL_QUEUE, BEAT_QUEUE, *(QUEUE_PREFIX + pool for pool in dicast.pools.pools)]
     try:
-        depths = {name: _depth(dicast, name) for name in names}
+        depths = {name: depth(dicast, name) for name in names}
     except (OperationalError, OSError) as error:
         yield Finding(Severity.ERROR, "queues", f"the broker does not answer: {error}", "is it the store's own URL?")
         return
@@ -65,7 +65,7 @@ def queues(dicast: Dicast) -> Iterator[Finding]:
     yield Finding(Severity.INFO if waiting else Severity.OK, "queues", waiting or "no message waits")
 
 
-def _depth(dicast: Dicast, name: str) -> int:
+def depth(dicast: Dicast, name: str) -> int:
     """Messages that no worker has taken; a queue that nobody has declared yet is empty."""
     with dicast.connection_for_read() as connection:
         channel = connection.default_channel

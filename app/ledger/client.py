@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 STAGING_S = 7200
 """Much longer than a submission takes: the store's clock may be put ahead meanwhile."""
 STAGED_TOGETHER = 200
+WAITS_SHOWN_MS = 90_000
+"""Whoever meets a trouble meets it again sooner than that, and says so."""
 UNATTENDED_MS = 15_000
 """A job that was submitted so long ago and not started has lost its message."""
 
@@ -85,7 +87,9 @@ class JobStatus:
     finished_ms: int | None
     report: dict[str, Any] | None
     why: str | None = None
-    """Why it was cancelled, if not by a user; what keeps it from going on, if something does."""
+    """Why it was cancelled, if not by a user."""
+    waits_for: str | None = None
+    """The trouble that a worker met with it lately, such as a full disk."""
 
     @property
     def done(self) -> int:
@@ -173,15 +177,32 @@ class LedgerClient:
         fields = self._redis.hgetall(self._keys.job(job))
         if not fields:
             raise UnknownJob(job)
-        why = fields.get("why") or self._redis.hget(self._keys.trouble(job), "why")
-        return replace(_status(job, fields), why=why)
+        status = self._status(job, fields)
+        if status.waits_for is None and not status.state.ended:
+            status = replace(status, waits_for=self._redis.hget(self._keys.trouble(job), "why"))
+        return status
+
+    def _status(self, job: str, fields: dict[str, str]) -> JobStatus:
+        # Only a job in trouble has the field, so nobody else's look pays for the second question.
+        waits_for = fields.get("waits_for")
+        if waits_for is not None:
+            seconds, _ = self._redis.time()
+            waits_for = waits_for if 1000 * int(seconds) - int(fields["waits_ms"]) < WAITS_SHOWN_MS else None
+        return replace(_status(job, fields, waits_for), why=fields.get("why"))
+
+    def pools(self, job: str) -> list[str]:
+        """The pools that a job's units go to; raises `UnknownJob`."""
+        lanes = self._redis.hget(self._keys.job(job), "lanes")
+        if lanes is None:
+            raise UnknownJob(job)
+        return list(dict.fromkeys(pool for lane in orjson.loads(lanes) for pool in lane["pools"]))
 
     def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
         """The newest jobs first; ones past their retention are left out."""
         for job in self._redis.zrevrange(self._keys.jobs, 0, newest - 1):
             fields = self._redis.hgetall(self._keys.job(job))
             if fields:
-                yield _status(job, fields)
+                yield self._status(job, fields)
 
     def cancel(self, job: str, why: str = "") -> tuple[JobState, bool]:
         """Stop a job's new calls; returns its state before, and whether it only needs to be finished now. `why` is told
@@ -223,7 +244,7 @@ class LedgerClient:
         return {field: int(n) for field, n in self._redis.hgetall(self._keys.base.open).items()}
 
 
-def _status(job: str, fields: dict[str, str]) -> JobStatus:
+def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatus:
     def whole(name: str) -> int | None:
         return int(fields[name]) if name in fields else None
 
@@ -238,4 +259,5 @@ def _status(job: str, fields: dict[str, str]) -> JobStatus:
         started_ms=whole("started_ms"),
         finished_ms=whole("finished_ms"),
         report=orjson.loads(fields["report"]) if "report" in fields else None,
+        waits_for=None if JobState(fields["state"]).ended else waits_for,
     )

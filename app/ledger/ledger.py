@@ -19,6 +19,7 @@ import orjson
 from app.domain.job import EvaluationJob, Item
 from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane
+from app.domain.text import shown
 from app.ledger.client import HERE, UNATTENDED_MS, JobState
 from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from app.ledger.records import Claim, Deferral, Due, JobRecord, LaneState, Recorded, Result, Token, Verdict, Written
@@ -33,6 +34,7 @@ UNCLAIMED_MS = 60_000
 """A published unit that nobody claimed for so long is published again."""
 DUE_TOGETHER = 500
 PAGE_STILL_MS = 30_000
+WAITS_CHARS = 300
 LOOK_SOON_MS = 2_000
 ITEMS_FIRST, ITEMS_MOST = 8, 64
 """Items read at once, more each time: how large they are is known when they are there."""
@@ -57,7 +59,7 @@ class Ledger:
         self._assigned, self._beacons = keys.assigned, keys.node("")
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe", "lead",
+            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe", "lead", "waits",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
         self._name, self._numbers = secrets.token_urlsafe(4), itertools.count(1)
@@ -150,6 +152,10 @@ class Ledger:
         for job in jobs:
             pipe.hmget(self.keys.job(job), *names)
         return [dict(zip(names, values, strict=True)) if all(values) else None for values in await pipe.execute()]
+
+    async def waits(self, job: str, reason: str) -> None:
+        """Tell those who watch a job for what it waits. It is shown for a while, so a lasting trouble is told again."""
+        await self._scripts["waits"](keys=[self.keys.job(job)], args=["", shown(reason, WAITS_CHARS)])
 
     async def mourn(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
         """Put a job on record as lost; True for the one call that did it, False if there is a job of this id. Its

@@ -61,9 +61,9 @@ class Lines:
     def show(self, sight: Sight) -> None:
         now_s = time.monotonic()
         self._progress.look(sight, now_s)
-        news = (sight.status.state, bool(sight.away_s), bool(sight.workers))
+        news = (sight.status.state, bool(sight.away_s), bool(sight.workers), sight.waits_for)
         moved = (*news, sight.status.done)
-        if news != self._last[:3] or (moved != self._last and now_s - self._said_s >= LINE_EVERY_S):
+        if news != self._last[: len(news)] or (moved != self._last and now_s - self._said_s >= LINE_EVERY_S):
             self._last, self._said_s = moved, now_s
             self._terminal.say(self._progress.line())
 

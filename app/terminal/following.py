@@ -17,13 +17,17 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from app.ledger.client import JobStatus, LedgerClient, UnknownJob
+from app.ledger.client import JobState, JobStatus, LedgerClient, UnknownJob
 from app.terminal.progress import Sight
 from workers.nodes import Registry
 
 LOOK_EVERY_S = 0.25
 WORKERS_EVERY_S = 2.0
 TICK_S = 0.05
+STILL_S = 3.0
+"""A job that does not move for so long is asked for the reason."""
+HURRY_S = 10.0
+"""How long a cancelled job may take to end where nobody is there to lose patience."""
 AWAY_AFTER_S = 2.0
 STORE_AWAY_MAX_S = 600.0
 """A store that is silent for longer ends the watching; the job goes on when the store is back."""
@@ -98,8 +102,11 @@ class Interrupts:
 class Lookout:
     """Asks the ledger about one job from a thread, until it has ended or is stopped."""
 
-    def __init__(self, ledger: LedgerClient, registry: Registry, job_id: str) -> None:
-        self._ledger, self._registry, self._job = ledger, registry, job_id
+    def __init__(
+        self, ledger: LedgerClient, registry: Registry, job_id: str, why: Callable[[JobStatus], str | None]
+    ) -> None:
+        """`why` tells what keeps a job that stands still; it is asked in the thread, and may raise redis errors."""
+        self._ledger, self._registry, self._job, self._why = ledger, registry, job_id, why
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lookout for {job_id}", daemon=True)
         self._last: Sight | None = None
@@ -134,6 +141,8 @@ class Lookout:
 
     def _look(self) -> None:
         workers, counted_s = 1, -WORKERS_EVERY_S
+        moved_s, waits_for = time.monotonic(), None
+        seen: tuple[JobState, int] | None = None
         while not self._stop.is_set():
             try:
                 now_s = time.monotonic()
@@ -141,7 +150,12 @@ class Lookout:
                     workers, counted_s = len(self._registry.alive()), now_s
                 calls = self._ledger.open_calls()
                 status = self._ledger.status(self._job)
-                self._last = Sight(status, calls.get(f"j:{self._job}", 0), calls.get("all", 0), workers)
+                if seen != (status.state, status.done):
+                    moved_s, seen, waits_for = now_s, (status.state, status.done), None
+                elif now_s - moved_s > STILL_S and now_s == counted_s:
+                    waits_for = self._why(status)
+                open_here, open_all = calls.get(f"j:{self._job}", 0), calls.get("all", 0)
+                self._last = Sight(status, open_here, open_all, workers, waits_for=status.waits_for or waits_for)
                 self._answered_s = time.monotonic()
                 if status.state.ended:
                     return
@@ -159,13 +173,15 @@ def follow(
     show: Callable[[Sight], None],
     ask: Callable[[], Action],
     cancel: Callable[[], bool],
+    alone: Callable[[], bool] = lambda: False,
 ) -> JobStatus | None:
     """Watch a job until it has ended; returns its last status, or None if its watcher wants to go before.
 
     Each interrupt is put to `ask`. Once `cancel` has reached the store, the job is still followed to its end, and one
-    more interrupt leaves it to itself. Raises `StoreAway` and `JobVanished`.
+    more interrupt leaves it to itself; so do `HURRY_S` where nobody can give one (`alone`). Raises `StoreAway` and
+    `JobVanished`.
     """
-    heeded, cancelling, shown_s = interrupts.presses, False, float("-inf")
+    heeded, cancelling, shown_s, since_s = interrupts.presses, False, float("-inf"), 0.0
     while True:
         sight = lookout.sight()
         if sight is not None and sight.status.state.ended:
@@ -176,7 +192,11 @@ def follow(
             heeded = interrupts.presses
             if action is Action.DETACH:
                 return None
-            cancelling = action is Action.CANCEL and cancel()
+            cancelling, since_s = action is Action.CANCEL and cancel(), time.monotonic()
+            if action is Action.CANCEL and not cancelling and alone():
+                return None
+        if cancelling and alone() and time.monotonic() - since_s > HURRY_S:
+            return None
         if sight is not None and time.monotonic() - shown_s >= LOOK_EVERY_S:
             show(sight)
             shown_s = time.monotonic()

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
+from app import waiting
 from app.celery import Dicast
 from app.domain.report import Report
 from app.ledger.client import JobState, JobStatus, UnknownJob
@@ -141,7 +142,8 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
         f"{status.counters['requeues']:,} requeues",
         **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
-        **({"trouble": printable(status.why)} if status.why else {}),
+        **({"why": printable(status.why)} if status.why else {}),
+        **({"waits": printable(waits, 400)} if (waits := waiting.reason(dicast, status)) is not None else {}),
         "submitted": f"{_local(status.created_ms):%Y-%m-%d %H:%M:%S}",
     }
     table = Table.grid(padding=(0, 2, 0, 0))

@@ -21,6 +21,7 @@ TROUBLES = (
     ("timeouts", "timeout", "timeouts"),
     ("failed", "failed", "failed"),
 )
+NOTICE_CHARS = 400
 _GAP = "   "
 
 
@@ -52,7 +53,7 @@ class Rate:
 class Sight:
     """One look at a job. `open_here` calls are this job's, `open_all` everybody's; `workers` that live.
 
-    `away_s`: how long the store has not answered; the rest is what was seen last.
+    `away_s`: how long the store has not answered; the rest is what was seen last. `waits_for`: why it stands still.
     """
 
     status: JobStatus
@@ -60,6 +61,7 @@ class Sight:
     open_all: int
     workers: int
     away_s: float = 0.0
+    waits_for: str | None = None
 
 
 class Progress:
@@ -109,6 +111,8 @@ class Progress:
             return f"the store has not answered for {span(sight.away_s)}; trying again"
         if not sight.workers:
             return "no worker is alive, so the job waits; start one: celery -A app worker"
+        if sight.waits_for is not None:
+            return f"waits: {printable(sight.waits_for, NOTICE_CHARS)}"
         if state is JobState.CANCELLING and sight.open_here:
             return f"no new calls; waiting for {counted(sight.open_here, 'open one', 'open ones')} to end"
         return None

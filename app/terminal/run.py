@@ -7,6 +7,7 @@ import select
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.prompt import Prompt
 from rich.text import TextType
 
-from app import jobfile
+from app import jobfile, waiting
 from app.celery import Dicast, create_app
 from app.doctor.store import URL_SHAPES, understood
 from app.domain.report import Report
@@ -131,9 +132,12 @@ def _run_local(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wish
     parts = "store, worker, beat and local model" if model else "store, worker and beat"
     terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(LocalStack(dicast.settings, model=model))
-        stack.enter_context(interrupts.held())
-        return _run(terminal, dicast, ready, wishes, interrupts)
+        local = stack.enter_context(LocalStack(dicast.settings, model=model))
+        try:
+            return _run(terminal, dicast, ready, wishes, interrupts)
+        finally:
+            if interrupts.presses:  # who ends this command does not want to wait for the worker's calls
+                local.hasten()
 
 
 def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
@@ -155,7 +159,8 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
     shown = display(terminal, quiet=wishes.json)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupts.held())
-        lookout = stack.enter_context(Lookout(dicast.ledger, dicast.registry, job_id))
+        look = Lookout(dicast.ledger, dicast.registry, job_id, partial(waiting.reason, dicast))
+        lookout = stack.enter_context(look)
         stack.callback(shown.pause)
         status = follow(
             lookout,
@@ -163,6 +168,7 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
             show=shown.show,
             ask=lambda: _ask(terminal, shown, wishes, interrupts),
             cancel=lambda: _cancelled(terminal, dicast, job_id),
+            alone=lambda: interrupts.ordered or not _somebody_sits(terminal),
         )
     if status is not None and status.state is JobState.LOST:
         raise JobLost(job_id)
@@ -179,7 +185,7 @@ def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interru
     leave = Action.CANCEL if wishes.local else Action.DETACH
     if wishes.on_interrupt is not None:
         return Action(wishes.on_interrupt)
-    if interrupts.ordered or not (sys.stdin.isatty() and terminal.err.is_terminal):
+    if interrupts.ordered or not _somebody_sits(terminal):
         return leave
     shown.pause()
     answers = {"c": Action.CANCEL, "k": Action.KEEP}
@@ -195,6 +201,10 @@ def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interru
             terminal.err.print()
             return leave
     return answers[answer]
+
+
+def _somebody_sits(terminal: Terminal) -> bool:
+    return sys.stdin.isatty() and terminal.err.is_terminal
 
 
 class _Question(Prompt):

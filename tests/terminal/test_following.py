@@ -45,8 +45,10 @@ class Person:
         self.asked = self.cancelled = 0
         self.seen: list[JobState] = []
 
-    def follow(self, script: Script, interrupts: Interrupts) -> JobStatus | None:
-        return follow(script, interrupts, show=self._show, ask=self._ask, cancel=self._cancel)  # type: ignore[arg-type]
+    def follow(self, script: Script, interrupts: Interrupts, *, alone: bool = False) -> JobStatus | None:
+        return follow(
+            script, interrupts, show=self._show, ask=self._ask, cancel=self._cancel, alone=lambda: alone,  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def _show(self, look: Sight) -> None:
         self.seen.append(look.status.state)
@@ -154,6 +156,20 @@ def test_signals_are_counted_only_while_held(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize("reachable", [True, False])
+def test_nobody_is_kept_by_a_job_that_does_not_end(
+    interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch, reachable: bool
+) -> None:
+    """SIGTERM, or nobody at the keyboard: it is cancelled, and left when it will not end, or cannot be told."""
+    monkeypatch.setattr(following, "HURRY_S", 0.0)
+    ordered = Person(Action.CANCEL, reachable=reachable)
+    assert (
+        ordered.follow(Script(sight(1), lambda: interrupts._on_signal(signal.SIGTERM, None)), interrupts, alone=True)
+        is None
+    )
+    assert ordered.cancelled == 1
+
+
 class FakeLedger:
     """Answers with what stands in `now`, once for each permit; an exception is raised."""
 
@@ -177,9 +193,9 @@ class FakeRegistry:
         return ["w1", "w2"]
 
 
-def lookout(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> Lookout:
+def lookout(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, why: str | None = None) -> Lookout:
     monkeypatch.setattr(following, "LOOK_EVERY_S", 0.005)
-    return Lookout(ledger, FakeRegistry(), "job-1")  # type: ignore[arg-type]
+    return Lookout(ledger, FakeRegistry(), "job-1", lambda _: why)  # type: ignore[arg-type]
 
 
 def after_looks(ledger: FakeLedger, count: int = 2) -> None:
@@ -198,6 +214,18 @@ def test_the_lookout_tells_what_the_ledger_says(monkeypatch: pytest.MonkeyPatch)
         ledger.now = status(9)
         after_looks(ledger, 3)
         assert found.sight() == Sight(status(9), 2, 7, 2)
+
+
+def test_a_job_that_stands_still_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "STILL_S", 0.0)
+    monkeypatch.setattr(following, "WORKERS_EVERY_S", 0.0)
+    ledger = FakeLedger(status(3))
+    with lookout(ledger, monkeypatch, "the pool is down") as found:
+        after_looks(ledger, 4)
+        assert found.sight() == Sight(status(3), 2, 7, 2, waits_for="the pool is down")
+        ledger.now = replace(status(3), waits_for="the disk is full")
+        after_looks(ledger, 3)
+        assert found.sight() == Sight(ledger.now, 2, 7, 2, waits_for="the disk is full")
 
 
 def test_a_silent_store_is_told_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,3 +136,10 @@ def test_phrases_stay_whole(text: list[str]) -> None:
 def test_figures_of_time() -> None:
     assert [span(s) for s in (0, 7.4, 59.6, 725, 11_229, -1)] == ["0:00", "0:07", "1:00", "12:05", "3:07:09", "0:00"]
     assert [pace(r) for r in (0.1, 1, 1234.56)] == ["6.0/min", "1.0/s", "1,234.6/s"]
+
+
+def test_what_a_job_waits_for_is_told() -> None:
+    progress = Progress(0.0)
+    progress.look(replace(sight(10), waits_for="its results cannot be written: /r/x: No space left on device"), 1.0)
+    assert progress.notice() == "waits: its results cannot be written: /r/x: No space left on device"
+    assert progress.line().endswith("; waits: its results cannot be written: /r/x: No space left on device")

@@ -1,0 +1,55 @@
+"""Why a job stands still, as far as it can be seen from outside: for its watchers, `jobs show` and the doctor."""
+
+from __future__ import annotations
+
+from kombu.exceptions import OperationalError
+
+from app.celery import Dicast
+from app.doctor.workers import depth
+from app.ledger.client import JobState, JobStatus
+from app.messages import CONTROL_QUEUE
+from app.shared import Shared, look
+from workers.admitted import QUEUE_PREFIX
+from workers.policy.parameters import BreakerPhase
+from workers.pool_state import PoolState
+
+
+def reason(dicast: Dicast, status: JobStatus, shared: Shared | None = None) -> str | None:
+    """What a job waits for, None if nothing is known of it. `shared` saves a look of its own; not for an event loop.
+
+    In this order: a worker's own word (a full disk, a file that is gone), no worker, a pool that is down, messages that
+    nobody takes. Raises redis errors.
+    """
+    if status.state.ended:
+        return None
+    if status.waits_for is not None:
+        return status.waits_for
+    if not dicast.registry.alive():
+        return "no worker is alive; start one: celery -A app worker"
+    if status.state is JobState.SUBMITTED:
+        return _untaken(dicast, [CONTROL_QUEUE])
+    if status.state is not JobState.RUNNING or dicast.ledger.open_calls().get(f"j:{status.id}"):
+        return None
+    names = dicast.ledger.pools(status.id)
+    states = {state.pool: state for state in (shared or look(dicast.store_url, dicast.keys)).pools}
+    down = [said for name in names if name in states and (said := _down(states[name])) is not None]
+    return "; ".join(down) or _untaken(dicast, [QUEUE_PREFIX + name for name in names])
+
+
+def _down(state: PoolState) -> str | None:
+    if state.breaker == BreakerPhase.CLOSED.value:
+        return None
+    failures = ", ".join(f"{code or 'no answer'}: {n:,}" for code, n in state.statuses.items() if code != 200)
+    until = f"for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else "until one call has tried it"
+    return f"pool {state.pool} is down, its circuit breaker is open {until}" + (f" ({failures})" if failures else "")
+
+
+def _untaken(dicast: Dicast, queues: list[str]) -> str | None:
+    try:
+        waiting = {queue: count for queue in queues if (count := depth(dicast, queue))}
+    except (OperationalError, OSError) as error:
+        return f"the broker does not answer: {error}"
+    if not waiting:
+        return None
+    names = ", ".join(f"{queue} ({count:,})" for queue, count in waiting.items())
+    return f"messages wait in {names}, and no worker takes them: does one serve that queue (celery worker -Q)?"

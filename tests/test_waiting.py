@@ -1,0 +1,137 @@
+"""Why a job stands still: what the front end says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import waiting
+from app.celery import create_app
+from app.gathering import Gatherer
+from app.ledger.client import WAITS_SHOWN_MS
+from app.ledger.ledger import Ledger
+from app.messages import CONTROL_QUEUE, EVALUATE
+from app.reports import files
+from app.shared import Shared
+from tests.command import JOB, Dicast
+from tests.workers.test_pool_state import CALM
+from workers.nodes import Node
+from workers.store.connection import connect_async
+
+DISK = "its results cannot be written: /r/job/parts: No space left on device"
+
+
+@pytest.fixture
+def app(environ: dict[str, str]) -> Iterator[Any]:
+    app = create_app(environ)
+    app.registry.announce(Node.here("w@test", limit=5, slots=5))
+    yield app
+    app.close()
+
+
+def told(app: Any, reason: str, job: str = "j") -> None:
+    async def tell() -> None:
+        async with connect_async(app.store_url) as client:
+            await Ledger(client, app.keys, "n", claim_ms=1000, calls_max=9).waits(job, reason)
+
+    asyncio.run(tell())
+
+
+def start(app: Any) -> None:
+    app.submit({**JOB, "id": "j"})
+    app.store.hset(app.keys.at("job", "j"), mapping={"state": "running", "limit": "5"})
+
+
+def test_a_workers_word_is_shown_for_a_while(app: Any, at_once: Dicast) -> None:
+    start(app)
+    told(app, DISK)
+    assert app.ledger.status("j").waits_for == waiting.reason(app, app.ledger.status("j")) == DISK
+    assert json.loads(at_once("jobs", "show", "j", "--json").stdout)["waits_for"] == DISK
+    assert f"waits      {DISK}" in at_once("jobs", "show", "j").stdout
+    assert f"job j waits: {DISK}" in at_once("doctor").stdout
+    seconds, _ = app.store.time()
+    app.store.hset(app.keys.at("job", "j"), "waits_ms", 1000 * seconds - WAITS_SHOWN_MS)
+    assert app.ledger.status("j").waits_for is None
+
+
+def test_an_ended_job_waits_for_nothing(app: Any) -> None:
+    start(app)
+    told(app, DISK)
+    app.store.hset(app.keys.at("job", "j"), "state", "cancelled")
+    assert app.ledger.status("j").waits_for is None
+
+
+def test_no_job_comes_to_be_by_a_word(app: Any) -> None:
+    told(app, DISK, "nobody")
+    assert not app.store.exists(app.keys.at("job", "nobody"))
+
+
+def test_a_word_is_bounded(app: Any) -> None:
+    start(app)
+    told(app, "x" * 10_000 + "\x1b[2J")
+    assert len(app.ledger.status("j").waits_for) < 400
+
+
+def test_no_worker(app: Any) -> None:
+    start(app)
+    for node, _ in app.registry.known():
+        app.registry.bury(node)
+    assert waiting.reason(app, app.ledger.status("j")) == "no worker is alive; start one: celery -A app worker"
+
+
+def test_a_pool_that_is_down(app: Any) -> None:
+    start(app)
+    state = replace(CALM, pool="sim", open=0, breaker="open", breaker_for_s=12.4, statuses={200: 3, 0: 7, 503: 2})
+    assert waiting.reason(app, app.ledger.status("j"), Shared([state], [])) == (
+        "pool sim is down, its circuit breaker is open for 12 s more (no answer: 7, 503: 2)"
+    )
+    assert waiting.reason(app, app.ledger.status("j"), Shared([replace(state, pool="other")], [])) is None
+
+
+def test_a_queue_that_nobody_serves(app: Any) -> None:
+    app.submit({**JOB, "id": "j"})
+    status = app.ledger.status("j")
+    assert waiting.reason(app, status) is None
+    app.send_task(EVALUATE, args=("j",), task_id="j", queue=CONTROL_QUEUE)
+    queue = CONTROL_QUEUE
+    assert waiting.reason(app, status) == (
+        f"messages wait in {queue} (1), and no worker takes them: does one serve that queue (celery worker -Q)?"
+    )
+
+
+async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page stays, and so does the error: whoever sweeps tries again."""
+    said: list[tuple[str, str]] = []
+
+    class Books:
+        async def job(self, job: str) -> Any:
+            return object()
+
+        async def take_page(self, ref: Any) -> dict[str, str]:
+            return {"r:0": '{"opinion": {}}'}
+
+        async def waits(self, job: str, reason: str) -> None:
+            said.append((job, reason))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "/r/j/parts/0.jsonl")
+
+    monkeypatch.setattr(files, "write_page", full)
+    gatherer = Gatherer(Books(), results_dir="/r", retention_s=1, model=str, announce=print)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="No space left"):
+        await gatherer.gather(_ref())
+    assert said == [("j", "its results cannot be written: /r/j/parts/0.jsonl: No space left on device")]
+
+
+def _ref() -> Any:
+    from app.ledger.keys import PageRef
+
+    return PageRef("j", 0, 0)
