@@ -52,4 +52,4 @@ def _untaken(dicast: Dicast, queues: list[str]) -> str | None:
     if not waiting:
         return None
     names = ", ".join(f"{queue} ({count:,})" for queue, count in waiting.items())
-    return f"messages wait in {names}, and no worker takes them: does one serve that queue (celery worker -Q)?"
+    return f"messages wait in {names} and nobody takes them: does a worker serve that queue (celery worker -Q)?"

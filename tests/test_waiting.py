@@ -101,7 +101,7 @@ def test_a_queue_that_nobody_serves(app: Any) -> None:
     app.send_task(EVALUATE, args=("j",), task_id="j", queue=CONTROL_QUEUE)
     queue = CONTROL_QUEUE
     assert waiting.reason(app, status) == (
-        f"messages wait in {queue} (1), and no worker takes them: does one serve that queue (celery worker -Q)?"
+        f"messages wait in {queue} (1) and nobody takes them: does a worker serve that queue (celery worker -Q)?"
     )
 
 
