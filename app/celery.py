@@ -9,6 +9,7 @@ imported by them, so that a program which submits jobs starts soon.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Mapping
 from functools import cached_property
@@ -19,7 +20,7 @@ from celery import Celery, signals
 from kombu import Exchange, Queue
 
 import config
-from app import logs
+from app import heartbeat, logs
 from app.domain.job import EvaluationJob
 from app.ledger.client import LedgerClient
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
@@ -364,9 +365,30 @@ def _refuse_an_unsafe_store() -> None:
         sys.exit("this worker does not start on such a store; DICAST_ALLOW_UNSAFE_STORE=true lets it")
 
 
+def _say_nothing_for_people(worker: Any) -> None:
+    """Neither the banner nor the lines with which Celery answers signals; its log tells of both."""
+    import celery.apps.worker
+
+    worker.quiet = True
+    celery.apps.worker.safe_say = lambda *_: None
+
+
+@signals.beat_init.connect
+def _mark_ticks(**_: Any) -> None:
+    """Have the beat's health be seen from outside: by each tick that the broker took."""
+    signals.after_task_publish.connect(_ticked, weak=False)
+
+
+def _ticked(**_: Any) -> None:
+    with contextlib.suppress(OSError):  # a full disk stops no beat; its mark grows old, which is what it tells
+        heartbeat.mark(app.settings.state_dir)
+
+
 @signals.celeryd_init.connect
-def _become_a_node(sender: str, conf: Any, **_: Any) -> None:
+def _become_a_node(sender: str, instance: Any, conf: Any, **_: Any) -> None:
     """Before the worker connects: it looks at the store, and gets an identity and unacknowledged messages."""
+    if app.settings.log_json_only:
+        _say_nothing_for_people(instance)
     _refuse_an_unsafe_store()
     app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=app.settings.slots)
     conf.broker_transport_options = app.transport_options(app.node.id)

@@ -126,13 +126,14 @@ def run(
 def validate(
     context: typer.Context, job: JobFile, json: AsJson = False, project: Project = None, assignments: Assignments = None
 ) -> None:
-    """Check a job and show what it would do: counts, judges, the exact first prompt.
+    """Check a job and show what it would do.
 
     \b
       dicast validate job.yaml
       dicast validate job.yaml --set items.limit=20
 
-    Every item of its file is read. Nothing is started, stored or called.
+    Counts, judges, and the first prompt as it will be sent. Every item of its file is read. Nothing is started, stored
+    or called.
     """
     from app.terminal.run import validate_job
 
@@ -360,14 +361,19 @@ def metrics(context: typer.Context) -> None:
 
 
 @cli.command()
-def health() -> None:
+def health(
+    beat: Annotated[
+        bool, typer.Option("--beat", help="The beat of this host, with the same DICAST_STATE_DIR.")
+    ] = False,
+) -> None:
     """Say whether the worker on this host is getting on. Exit code 1 if not: for containers' health checks.
 
-    It is when its beacon is heard in the store and it takes the work that waits for it.
+    A worker is when its beacon is heard in the store and it takes the work that waits for it; a beat, when the broker
+    took a tick of it in the last 30 s.
     """
     from app.terminal.health import check_health
 
-    raise typer.Exit(check_health())
+    raise typer.Exit(check_health(beat=beat))
 
 
 @cli.command()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from dotenv import dotenv_values
 
@@ -96,7 +96,9 @@ class Settings:
         maximum=86_400,
     )
     batching_enabled: bool = _setting(
-        "BATCHING_ENABLED", False, "ask for all dimensions of an item in one call, where the provider can"
+        "BATCHING_ENABLED",
+        False,
+        "ask for all dimensions of an item in one call, where the provider can; read where a job is submitted",
     )
     llm_call_timeout: float = _setting(
         "LLM_CALL_TIMEOUT", 120.0, "a call is cut after this long in total", minimum=0.01, maximum=3600
@@ -108,8 +110,17 @@ class Settings:
         "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey",
         secret=True,
     )
+    redis_password: str | None = _setting(
+        "DICAST_REDIS_PASSWORD",
+        None,
+        "password of REDIS_URL if none stands in it; as it is, not %-encoded",
+        secret=True,
+    )
     broker_url: str | None = _setting(
         "DICAST_BROKER_URL", None, "RabbitMQ, if messages shall wait there instead of in REDIS_URL", secret=True
+    )
+    broker_password: str | None = _setting(
+        "DICAST_BROKER_PASSWORD", None, "the same for DICAST_BROKER_URL", secret=True
     )
     openai_api_key: str | None = _setting("OPENAI_API_KEY", None, "key of pools with provider 'openai'", secret=True)
     anthropic_api_key: str | None = _setting(
@@ -199,6 +210,9 @@ class Settings:
     log_level: str = _setting(
         "DICAST_LOG_LEVEL", "INFO", "level of the JSON logs", choices=("DEBUG", "INFO", "WARNING", "ERROR")
     )
+    log_json_only: bool = _setting(
+        "DICAST_LOG_JSON_ONLY", False, "a worker writes JSON lines alone, and nothing of Celery's for people"
+    )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
@@ -214,6 +228,9 @@ class Settings:
             for variable, spec in known.items()
             if variable in environ and not (environ[variable] == "" and spec.default is None)
         }
+        for url, password in (("redis_url", "redis_password"), ("broker_url", "broker_password")):
+            if values.get(url) and values.get(password):
+                values[url] = _with_password(values[url], values[password])
         settings = cls(**values)
         if settings.max_concurrent_llm_calls > settings.max_concurrent_llm_calls_range:
             raise SettingsError(
@@ -258,8 +275,27 @@ class Settings:
 
     def secrets(self) -> list[str]:
         """Values that must never be shown: keys, and the password of a URL."""
-        values = [getattr(self, spec.name) for spec in fields(self) if spec.metadata["secret"]]
-        return [secret for value in values if value for secret in (_passwords(value) if "://" in value else [value])]
+        given = [(spec.name, getattr(self, spec.name)) for spec in fields(self) if spec.metadata["secret"]]
+        return [
+            secret
+            for name, value in given
+            if value
+            for secret in (_passwords(value) if name.endswith("_url") else [value])
+        ]
+
+
+def _with_password(urls: str, password: str) -> str:
+    """The URLs, separated by ';', with the password in each that names a server and has none."""
+    return ";".join(_one_with_password(url, password) for url in urls.split(";"))
+
+
+def _one_with_password(url: str, password: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    user, _, host = place.rpartition("@")
+    if not separator or not host or ":" in user or scheme == "sentinel":
+        return url
+    return f"{scheme}://{user}:{quote(password, safe='')}@{host}{slash}{path}"
 
 
 def _passwords(urls: str) -> list[str]:

@@ -14,6 +14,7 @@ import urllib.request
 from base64 import b64encode
 from importlib.metadata import requires
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
 OURS = ("worker", "beat", "flower")
-SECRETS = {"REDIS_PASSWORD": "pw-of-redis", "FLOWER_USER": "me", "FLOWER_PASSWORD": "pw-of-flower"}
+SECRETS = {"REDIS_PASSWORD": "p@:/%w of#redis", "FLOWER_USER": "me", "FLOWER_PASSWORD": "p@:/%w-of-flower"}
 
 
 def filled(value):
@@ -69,7 +70,7 @@ def test_the_readme_lists_every_setting():
 
 
 def test_the_first_commands_of_the_readme():
-    assert re.findall(r"^make ([a-z]+) ", (ROOT / "README.md").read_text(), re.MULTILINE) == ["run", "test"]
+    assert re.findall(r"^make ([a-z]+) ", (ROOT / "README.md").read_text(), re.MULTILINE) == ["run", "test", "setup"]
 
 
 def test_the_shipped_pools_are_whole():
@@ -81,9 +82,12 @@ def test_services_get_settings_that_are_known(service):
     environment = {name: filled(value) for name, value in SERVICES[service]["environment"].items()}
     assert environment.keys() - {"FLOWER_BASIC_AUTH"} <= {name for name, _, _ in describe()}
     settings = Settings.from_env({k: v for k, v in environment.items() if not k.startswith("FLOWER")})
-    assert settings.redis_url == "redis://:pw-of-redis@redis:6379/0"
+    client = redis.Redis.from_url(settings.redis_url)
+    told = client.connection_pool.connection_kwargs
+    assert (told["host"], told["port"], told["db"], told["password"]) == ("redis", 6379, 0, SECRETS["REDIS_PASSWORD"])
+    assert {SECRETS["REDIS_PASSWORD"], "p%40%3A%2F%25w%20of%23redis"} <= set(settings.secrets())
     volumes = {volume.split(":")[1] for volume in SERVICES[service]["volumes"]}
-    assert volumes == {"/data"}
+    assert volumes == {"/data", "/jobs", settings.pools_file}
     assert f"mkdir -p {settings.state_dir} {settings.results_dir} " in (ROOT / "Dockerfile").read_text()
 
 
@@ -96,28 +100,42 @@ def test_no_password_has_a_default_and_all_are_named_in_env_example():
 
 def test_the_broker_that_may_be_added_is_used_by_all_and_open_to_nobody():
     text = (ROOT / "docs" / "compose" / "rabbitmq.yml").read_text()
-    added = yaml.safe_load(re.sub(r"\$\{RABBITMQ_PASSWORD:\?[^}]*\}", "pw", text))["services"]
+    added = yaml.safe_load(re.sub(r"\$\{RABBITMQ_PASSWORD:\?[^}]*\}", "p@:/%w", text))["services"]
     assert "$" not in text.replace("${RABBITMQ_PASSWORD:?", "")
     for service in OURS:
         settings = Settings.from_env(added[service]["environment"])
-        assert settings.broker_url == "amqp://dicast:pw@rabbitmq:5672//"
-    assert added["rabbitmq"]["environment"] == {"RABBITMQ_DEFAULT_USER": "dicast", "RABBITMQ_DEFAULT_PASS": "pw"}
+        assert settings.broker_url == "amqp://dicast:p%40%3A%2F%25w@rabbitmq:5672//"
+    assert added["rabbitmq"]["environment"] == {"RABBITMQ_DEFAULT_USER": "dicast", "RABBITMQ_DEFAULT_PASS": "p@:/%w"}
     assert not [service for service in added.values() if "ports" in service]
 
 
 def test_only_loopback_ports_are_published():
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert published == ["127.0.0.1:5555:5555"]
+    assert published == ["127.0.0.1::9540", "127.0.0.1:5555:5555"]
+
+
+def test_the_image_s_default_pool_works_in_the_image():
+    """It holds no local model; a provider needs its key alone."""
+    (mounted,) = [volume for volume in SERVICES["worker"]["volumes"] if volume.endswith(".toml:ro")]
+    pools = Pools.load(ROOT / mounted.partition(":")[0])
+    assert "[local]" not in (ROOT / "Dockerfile").read_text()
+    assert all(spec.provider != "local" for spec in pools.pools.values())
+    assert pools.get("").api_key_env == "OPENAI_API_KEY"
+
+
+@pytest.mark.parametrize("service", ["redis", *OURS])
+def test_every_service_tells_whether_it_is_well(service):
+    assert SERVICES[service]["healthcheck"]["test"][0] == "CMD"
 
 
 def test_redis_keeps_a_log_and_never_evicts():
-    words = shlex.split(filled(SERVICES["redis"]["command"]))
+    words = [filled(word) for word in SERVICES["redis"]["command"]]
     options = dict(zip(words[1::2], words[2::2], strict=True))
     assert options == {
         "--appendonly": "yes",
         "--appendfsync": "everysec",
         "--maxmemory-policy": "noeviction",
-        "--requirepass": "pw-of-redis",
+        "--requirepass": SECRETS["REDIS_PASSWORD"],
     }
 
 
@@ -207,14 +225,14 @@ def test_ci_is_a_script_that_ends_with_the_test_command():
 @pytest.fixture
 def compose_redis(tmp_path):
     """The `redis` service's own command, on a socket instead of a port."""
-    name, *options = shlex.split(filled(SERVICES["redis"]["command"]))
+    name, *options = [filled(word) for word in SERVICES["redis"]["command"]]
     program = shutil.which(name) or str(get_binary_path())
     socket = tmp_path / "s"
     server = subprocess.Popen(
         [program, *options, "--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
     )
-    url = f"unix://{socket}?db=0&password={SECRETS['REDIS_PASSWORD']}"
+    url = f"unix://{socket}?db=0&password={quote(SECRETS['REDIS_PASSWORD'], safe='')}"
     try:
         until(socket.exists, "the store listens")
         with redis.Redis.from_url(url) as client:
@@ -250,8 +268,11 @@ def status_of(url, login=None):
 def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, service):
     """As given in the file, but for the place of the store and the folders, and Flower's port."""
     environment = {name: filled(value) for name, value in SERVICES[service]["environment"].items()}
+    metrics = {"DICAST_METRICS_PORT": str(unused_port), "DICAST_METRICS_HOST": "127.0.0.1"}
+    environment |= {name: value for name, value in metrics.items() if name in environment}
     environment |= {
         "REDIS_URL": compose_redis,
+        "DICAST_POOLS_FILE": str(ROOT / "config" / "pools.compose.toml"),
         "DICAST_RESULTS_DIR": str(tmp_path / "results"),
         "DICAST_STATE_DIR": str(tmp_path / "state"),
     }
@@ -284,10 +305,22 @@ def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, ser
             assert status_of(page) == 401
             assert status_of(page, "me:wrong") == 401
             assert status_of(page, f"me:{SECRETS['FLOWER_PASSWORD']}") == 200
+        _, *check = SERVICES[service]["healthcheck"]["test"]
+        check = [word.replace(":5555", f":{unused_port}") for word in check]
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment}
+        program = {"dicast": [sys.executable, "-m", "app.cli"], "python": [sys.executable]}[check[0]]
+
+        def well():
+            return subprocess.run([*program, *check[1:]], cwd=image, env=environ, check=False).returncode == 0
+
+        until(well, f"{service} is well")
     finally:
         process.terminate()
         process.wait(timeout=30)
     assert list(image.iterdir()) == [], "in the image, this folder is not the user's"
+    if service == "beat":
+        (tmp_path / "state" / "beat.tick").write_text(repr(time.monotonic() - 31))
+        assert not well(), "a beat that has ended is not well"
     for secret in SECRETS.values():
         if len(secret) > 2:
             assert secret not in log.read_text()

@@ -16,6 +16,7 @@ from app.celery import Dicast
 from app.domain.job import Item, ItemSource
 from app.domain.nonce import nonce_for
 from app.domain.prompt import Prompt, batch_prompt, single_prompt
+from app.nonce_key import given
 from app.reports.text import printable
 from app.submission import Prepared
 from app.terminal.console import Terminal
@@ -64,7 +65,8 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     if first.prompt.schema is not None:
         out.print(Text("--- the answer's schema", "dim"))
         out.print(Text(orjson.dumps(first.prompt.schema).decode()), soft_wrap=True)
-    terminal.say("Nothing was submitted. The code at the material's end will be another.", "dim")
+    code = "" if _nonce_key(dicast) else " The code at the material's end will be another."
+    terminal.say(f"Nothing was submitted.{code}", "dim")
 
 
 def notes(dicast: Dicast, ready: Prepared) -> list[str]:
@@ -82,12 +84,12 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
 
 
 def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
-    """The prompt as a judge would send it; only its code follows from a secret that is not known here."""
+    """The prompt as a judge will send it; its code alone is another, if its secret lies in the store."""
     job, lane = ready.job, ready.lanes[0]
     unit = lane.unit(0)
     agent, item = job.agents[unit.agent], _first_item(ready)
     asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
-    nonce = nonce_for(secrets.token_bytes(32), agent, asked, item, unit.replicate)
+    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate)
     spec = dicast.pools.get(agent.choices[0].pool)
     fixed = spec.nonce_in_schema
     if lane.batched:
@@ -96,6 +98,10 @@ def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
         structured = spec.structured_output
         prompt = single_prompt(agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed)
     return FirstUnit(item.id, agent.name, [dimension.id for dimension in asked], prompt)
+
+
+def _nonce_key(dicast: Dicast) -> bytes | None:
+    return given(dicast.settings, dicast.keys.namespace)
 
 
 def _first_item(ready: Prepared) -> Item:

@@ -1,0 +1,92 @@
+"""The README's first steps, word by word."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from app.cli import cli
+from tests.command import ROOT, Dicast
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(text: str) -> list[list[str]]:
+    lines = [shlex.split(line, comments=True) for block in blocks("sh", text) for line in block.splitlines()]
+    return [words for words in lines if words]
+
+
+def test_the_programs_are_at_hand_once_the_environment_is_activated() -> None:
+    """No command names the environment's folder but the one that activates it."""
+    assert [words for words in commands(README) if ".venv" in " ".join(words)] == [["source", ".venv/bin/activate"]]
+    first = [words[:2] for words in commands(README)]
+    assert (
+        first.index(["make", "setup"]) < first.index(["source", ".venv/bin/activate"]) < first.index(["dicast", "init"])
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words[words.index("dicast") :] for words in [*commands(README), *commands(OPERATIONS)] if "dicast" in words],
+    ids=" ".join,
+)
+def test_every_command_can_be_given_as_it_stands(words: list[str]) -> None:
+    """Options and arguments are parsed; nothing is done."""
+    command: Any = get_command(cli)
+    context, rest = None, words[1:]
+    while True:
+        context = command.make_context(command.name, rest, parent=context, resilient_parsing=False)
+        if not hasattr(command, "commands"):
+            return
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None, name
+
+
+def test_the_first_job_passes_every_check(at_once: Dicast, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(blocks("yaml")[0])
+    run = at_once("validate", "job.yaml", DICAST_POOLS_FILE=str(ROOT / "config" / "pools.toml"))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("1 item x 2 agents x 2 dimensions x 1 replicate = 4 units, 4 calls\n")
+
+
+def test_what_init_writes_passes_every_check(at_once: Dicast, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    run = at_once("init", "new")
+    assert run.returncode == 0, run.stderr
+    assert "dicast validate new/job.yaml" in run.stderr
+    run = at_once("validate", "new/job.yaml", DICAST_POOLS_FILE=str(tmp_path / "new" / "config" / "pools.toml"))
+    assert run.returncode == 0, run.stderr
+    assert "2 items x 2 agents x 2 dimensions x 1 replicate = 8 units, 8 calls" in run.stdout
+    (tmp_path / "new" / "job.yaml").write_text("mine")
+    again = at_once("init", "new")
+    assert (again.returncode, (tmp_path / "new" / "job.yaml").read_text()) == (2, "mine")
+    assert "nothing was changed" in again.stderr
+
+
+def test_the_python_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a stand-in for the workers."""
+    from app import results, tasks
+
+    class Answer:
+        def get(self) -> str:
+            return "the report"
+
+    (tmp_path / "job.yaml").write_text(blocks("yaml")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tasks.evaluate, "delay", lambda job: Answer() if job["project"] == "demo" else None)
+    monkeypatch.setattr(results, "load_opinions", lambda report: [report])
+    names: dict[str, Any] = {}
+    exec(compile(blocks("python")[0], "README.md", "exec"), names)
+    assert names["opinions"] == ["the report"]
+    assert "app.tasks" in sys.modules
