@@ -296,3 +296,57 @@ def test_stop_ends_what_outlives_commands(environ: dict[str, str], at_once: Dica
     finally:
         stop(environ["DICAST_STATE_DIR"])
         app.close()
+
+
+def test_the_limit_that_binds_a_pool_is_told(at_once: Dicast, tmp_path: Path) -> None:
+    """Before a job starts, by `validate`, and by the doctor."""
+    with (tmp_path / "pools.toml").open("a") as file:
+        file.write("limit = 20\nceiling = 40\n")
+    said = "pool sim: limit = 20 and ceiling = 40 in the pools file, but MAX_CONCURRENT_LLM_CALLS is 5: 5 binds"
+    assert said in at_once("validate", "job.json").stderr
+    assert said in at_once("run", "job.json", "--detach").stderr
+    doctor = at_once("doctor").stdout
+    assert said in doctor
+    assert (
+        "raise MAX_CONCURRENT_LLM_CALLS for all workers (above 50, DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE first)"
+        in doctor
+    )
+    wide = {"MAX_CONCURRENT_LLM_CALLS": "30"}
+    assert "ceiling = 40 in the pools file, but MAX_CONCURRENT_LLM_CALLS is 30" in at_once("doctor", **wide).stdout
+    assert "binds" not in at_once("validate", "job.json", MAX_CONCURRENT_LLM_CALLS="40").stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--local",), ("--dry-run",), ("--detach",)])
+def test_a_file_is_checked_before_anything_starts(
+    at_once: Dicast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """The store is away, and nobody asks it: the file's name is what is wrong."""
+    monkeypatch.setattr("app.stack.LocalStack", None)
+    (tmp_path / "answers.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 2, "text": " "}\n')
+    away = {"REDIS_URL": "redis://127.0.0.1:1/0"}
+    said = refused(at_once("run", "job.json", "--set", "items=anwsers.jsonl", *options, **away))
+    assert "anwsers.jsonl: cannot be read: No such file or directory; did you mean answers.jsonl?" in said
+    said = refused(at_once("run", "job.json", "--set", "items=answers.jsonl", *options, **away))
+    assert "answers.jsonl, line 2: text: must be text, not blank, got ' '" in said
+    said = refused(at_once("run", "job.json", "--set", "agents.0.pool=smi", *options, **away))
+    assert "there is no pool 'smi'; did you mean 'sim'?" in said
+
+
+def test_a_dry_run_is_a_validation(at_once: Dicast) -> None:
+    """The counts, and the prompt that the first call will send; nothing is stored."""
+    change = ("--set", "replicates=3", "--set", "agents.0.persona=You are strict.")
+    run = at_once("run", "job.json", "--dry-run", *change, REDIS_URL="redis://127.0.0.1:1/0")
+    assert run.stdout == at_once("validate", "job.json", *change, DICAST_NONCE_KEY="x" * 32).stdout.replace(
+        _code(at_once("validate", "job.json", *change, DICAST_NONCE_KEY="x" * 32).stdout), _code(run.stdout)
+    )
+    assert run.stdout.startswith("1 item x 1 agent x 1 dimension x 3 replicates = 3 units, 3 calls\n")
+    assert "You are strict.\n\nYou are one judge of a panel." in run.stdout
+    assert "> a text\nEND OF MATERIAL " in run.stdout
+    shown = json.loads(at_once("validate", "job.json", "--json").stdout)
+    assert (shown["units"], shown["calls"], shown["judges"]) == (1, 1, {"a": ["pool sim, simulated-judge"]})
+    assert shown["first_call"]["user"].startswith("MATERIAL\n")
+    assert json.loads(at_once("jobs", "list", "--json").stdout) == []
+
+
+def _code(shown: str) -> str:
+    return shown.partition("END OF MATERIAL ")[2][:16]

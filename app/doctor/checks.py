@@ -14,7 +14,7 @@ from app.doctor.governor import governor
 from app.doctor.jobs import jobs
 from app.doctor.providers import call_pool, provider
 from app.doctor.store import store
-from app.doctor.workers import queues, workers
+from app.doctor.workers import bounds, queues, workers
 from config.pools import PoolsError, PoolSpec
 from config.settings import Settings
 
@@ -52,6 +52,7 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
     yield from governor(dicast)
     yield from jobs(dicast)
     if pools is not None:
+        yield from bounds(dicast)
         answered = True
         for finding in broker(dicast):
             answered = answered and not (finding.area == "broker" and finding.severity is Severity.ERROR)

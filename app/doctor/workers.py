@@ -54,6 +54,19 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def bounds(dicast: Dicast) -> Iterator[Finding]:
+    """Pools whose own limits are cut by the one over all calls."""
+    most = min([node.limit for node in dicast.registry.alive()] or [dicast.settings.max_concurrent_llm_calls])
+    for spec in dicast.pools.pools.values():
+        cut = spec.cut_to(most)
+        if cut is not None:
+            yield Finding(
+                Severity.WARNING, f"pool {spec.name}", cut,
+                "raise MAX_CONCURRENT_LLM_CALLS for all workers (above "
+                f"{dicast.settings.max_concurrent_llm_calls_range}, DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE first)",
+            )  # fmt: skip
+
+
 def queues(dicast: Dicast) -> Iterator[Finding]:
     names = [CONTROL_QUEUE, BEAT_QUEUE, *(QUEUE_PREFIX + pool for pool in dicast.pools.pools)]
     try:
