@@ -366,9 +366,11 @@ def _refuse_an_unsafe_store() -> None:
 
 
 def _say_nothing_for_people(worker: Any) -> None:
-    """Neither the banner nor the lines with which Celery answers signals; its log tells of both."""
+    """Neither the banner nor the lines with which Celery answers signals; what it warns of before it sets its logs up
+    is logged too."""
     import celery.apps.worker
 
+    logs.configure(app.settings.log_level, app.secrets())
     worker.quiet = True
     celery.apps.worker.safe_say = lambda *_: None
 

@@ -162,13 +162,15 @@ def _escaped(match: re.Match[str]) -> str:
 
 # ---------------------------------------------------------------------------------------------------------- events
 def queueing(*, agent: str, dimension: str, queue_depth: int, **context: object) -> None:
-    """A unit waits for a lease; `queue_depth` units wait with it."""
+    """A unit was refused a lease when it first asked for one; those that get theirs at once, or have not come out of
+    the queue yet, are not told. `queue_depth` units wait: at this worker, and in the queue as counted a second ago."""
     if _log.isEnabledFor(logging.INFO):
         _emit(logging.INFO, event="queueing", agent=agent, dimension=dimension, queue_depth=queue_depth, **context)
 
 
 def acquired(*, agent: str, dimension: str, active_slots: int, **context: object) -> None:
-    """A lease was granted: written after the grant. `active_slots` calls are open with it."""
+    """A lease was granted: written after the grant. `active_slots` calls are open with it, over all pools; of those
+    granted together, each is counted after the one before."""
     if _log.isEnabledFor(logging.INFO):
         _emit(logging.INFO, event="acquired", agent=agent, dimension=dimension, active_slots=active_slots, **context)
 

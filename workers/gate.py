@@ -288,7 +288,9 @@ class Gate:
             # The step may have been taken all the same: the leases asked for are given back as well.
             self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
             raise
-        self._open_calls, self._projects = answer.open_in_all, answer.projects
+        self._projects = answer.projects
+        # Calls granted together are told one after the other.
+        self._open_calls = answer.open_in_all - sum(verdict is Verdict.GRANTED for verdict in answer.verdicts)
         if asked:
             granted = sum(verdict is not Verdict.REFUSED for verdict in answer.verdicts)
             self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
@@ -329,7 +331,8 @@ class Gate:
             request.lease = Lease(self.give_back, self.host.on_loop, want.lease, request.unit, expires_at)
             self.host.leased += 1
             self._leased += 1
-            config.observer.acquired(request.unit, self.pool, want.lease, answer.open_in_all)
+            self._open_calls += 1
+            config.observer.acquired(request.unit, self.pool, want.lease, self._open_calls)
         request._request_dict["lease"] = request.lease
         self.host.start_request(request)
 

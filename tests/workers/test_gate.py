@@ -112,6 +112,23 @@ async def test_a_project_over_its_share_is_told_of_once_a_minute(monkeypatch):
     assert len(host.told) > 2
 
 
+async def test_calls_that_are_granted_together_are_counted_one_after_the_other(monkeypatch):
+    host, told = Host(), []
+
+    async def admit(*, wanted, **_):
+        return Admission([Verdict.GRANTED] * 3, 5, 7, -1, "", False, 8, 1, [""] * 3, [-1] * 3)
+
+    monkeypatch.setattr(host, "admit", admit)
+    monkeypatch.setattr(host, "acquired", lambda unit, pool, lease, open_calls: told.append(open_calls))
+    monkeypatch.setattr(host, "released", lambda unit, pool, lease, open_calls: told.append(open_calls))
+    door = Gate(host, "p")
+    for _ in range(3):
+        door.hold(Request())
+    await door._step()
+    host.started[0].lease.release()
+    assert told == [5, 6, 7, 6]
+
+
 async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
     host = Host()
     door = Gate(host, "p")
