@@ -44,6 +44,7 @@ OTHER_NAMES = {
     "role": "persona", "provider": "pool", "description": "instructions", "question": "instructions",
     "criterion": "instructions", "output": "text", "answer": "text", "response": "text", "content": "text",
     "input": "prompt", "expected": "reference", "target": "reference", "file": "path", "low": "min", "high": "max",
+    "minimum": "min", "maximum": "max",
 }  # fmt: skip
 """What other tools call our keys."""
 OPERATORS = {
