@@ -22,6 +22,7 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from app.terminal.console import Exit
@@ -188,6 +189,22 @@ def test_from_file_to_report_and_export(quick: Any) -> None:
     quick.app.store.delete(quick.app.keys.at("job", job_id))
     assert "6 of 6 units scored" in dicast(quick, "jobs", "show", job_id).stdout, "files outlive the ledger"
     assert dicast(quick, "jobs", "export", job_id, "--format", "jsonl", "--to", str(out)).returncode == 0
+
+
+def test_metadata_to_keep_stands_beside_every_opinion(quick: Any) -> None:
+    """Of units with a score and without one."""
+    items = [{"id": n, "text": "a text", "metadata": {"lang": lang, "n": n}} for n, lang in enumerate(("en", "de"))]
+    path = job_file(quick, items=items, keep=["lang"], dimensions=a_job(dimensions=1)["dimensions"])
+    run = dicast(quick, "run", path, "--set", "agents.0.model=broken", "--json")
+    report = json.loads(run.stdout)
+    assert (report["keep"], report["scored"], report["failed"]) == (["lang"], 2, 2)
+    opinions = [json.loads(line) for line in Path(report["files"]["opinions_jsonl"]).read_text().splitlines()]
+    assert {(o["item_id"], o["metadata"]["lang"], len(o["metadata"])) for o in opinions} == {
+        ("0", "en", 1),
+        ("1", "de", 1),
+    }
+    table = pq.read_table(report["files"]["opinions_parquet"])
+    assert sorted(table.column("metadata.lang").to_pylist()) == ["de", "de", "en", "en"]
 
 
 def test_files_are_fetched_or_said_to_be_away(quick: Any) -> None:
