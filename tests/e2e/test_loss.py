@@ -111,7 +111,7 @@ def test_a_frozen_worker_comes_back_too_late(cluster):
     os.killpg(frozen.process.pid, signal.SIGSTOP)
     try:
         c.worker()
-        [page] = c.app.store.keys(f"{{dicast}}:job:{job_id}:page:*")
+        [page] = c.app.store.keys(f"{{dicast}}:job:{job_id}:page:*:0:0")
         units = [f"u:{n}" for n in range(6)]
 
         def taken_over():
