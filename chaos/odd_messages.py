@@ -321,6 +321,7 @@ def main() -> int:
             place.start()
             began = time.monotonic()
             found = bombard(place, wish.count, wish.seed)
+            print(*found, sep="\n", flush=True)  # before the worker has to end, which one that is in trouble may not do
             took_s = time.monotonic() - began
             aside = place.set_aside()
             if wish.log:
@@ -330,7 +331,7 @@ def main() -> int:
     print(f"{wish.count:,} odd messages in {took_s:.0f} s (seed {wish.seed}), {sum(aside.values()):,} set aside:")
     for reason, n in sorted(aside.items(), key=lambda item: -item[1]):
         print(f"  {n:8,} {reason}")
-    print(f"{len(found)} loops ended" if not found else "\n".join(found))
+    print("0 loops ended" if not found else f"{len(found)} things found")
     return 1 if found else 0
 
 

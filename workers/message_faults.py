@@ -32,15 +32,22 @@ REDELIVERIES_MAX = 19
 COMES_BACK = "comes back"
 
 _TEXTS = ("root_id", "parent_id", "group", "shadow", "argsrepr", "kwargsrepr")
-_METHODS = frozenset(name for name in dir(Context) if name.startswith("_") or callable(getattr(Context, name)))
-"""Headers become attributes of the task's `request`: none of these may take the place of its own."""
+CALLBACKS_MAX = 100
+"""Each of them is a message more."""
+_SENT = frozenset({
+    "eta", "expires", "group", "group_index", "id", "ignore_result", "origin", "parent_id", "replaced_task_nesting",
+    "retries", "root_id", "shadow", "stamped_headers", "stamps", "timelimit",
+})  # fmt: skip
+_OWN = frozenset(dir(Context)) - _SENT
+"""Headers become attributes of the task's `request`: none may take the place of those that Celery does not send as
+headers. A text of 200,000 characters as `errbacks` would be 200,000 messages."""
 
 
 def fault(headers: Any, properties: Mapping[str, Any]) -> str:
     """Why no request may be made of a message with these headers and properties; '' if one may."""
     if not isinstance(headers, dict) or not isinstance(headers.get("task"), str):
         return "no task message"
-    if not _METHODS.isdisjoint(headers):
+    if not _OWN.isdisjoint(headers):
         return "malformed"
     try:
         orjson.dumps(headers)
@@ -102,7 +109,8 @@ def _embeds(embed: dict[str, Any] | None) -> bool:
     lists = (embed.get(name) for name in ("callbacks", "errbacks", "chain"))
     chord = embed.get("chord")
     return (chord is None or _is_signature(chord)) and all(
-        some is None or (isinstance(some, list) and all(map(_is_signature, some))) for some in lists
+        some is None or (isinstance(some, list) and len(some) <= CALLBACKS_MAX and all(map(_is_signature, some)))
+        for some in lists
     )
 
 

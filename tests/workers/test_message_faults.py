@@ -33,6 +33,7 @@ def test_what_celery_sends_is_well():
     + [{"id": ""}, {"id": None}, {"retries": -1}, {"retries": "3"}, {"group_index": 0.5}, {"ignore_result": "no"}]
     + [{"stamps": []}, {"stamped_headers": "s"}, {"stamped_headers": [["s"]]}, {"dicast": {"project": "\udfff"}}]
     + [{"anything": 2**70}, {"get": 1}, {"update": 1}, {"__class__": 1}, {"_children": 1}]
+    + [{name: "x" * 200_000} for name in ("errbacks", "callbacks", "chain", "chord", "delivery_info", "args")]
     + [{"eta": value} for value in (5, "soon", "9999-12-31T23:59:59", "2024-02-30")],
     ids=repr,
 )  # fmt: skip
@@ -77,6 +78,7 @@ def test_a_body_that_can_be_called_with_is_well(embed):
     [[1, 2, 3], [], [[], {}], [[], {}, {}, {}], {}, None, "x", 5, [{}, {}, None], [[], [], None], [[], {}, 3],
      [[], {}, {"other": 1}], [[], {}, {"chord": 5}], [[], {}, {"chord": {"task": 1}}],
      [[], {}, {"callbacks": SIGNATURE}],
+     [[], {}, {"errbacks": [SIGNATURE] * 101}],
      [[], {}, {"errbacks": [5]}], [[], {}, {"chain": [{**SIGNATURE, "options": 5}]}], [["\ud800"], {}, None],
      [[2**70], {}, None]],
     ids=repr,
