@@ -65,11 +65,11 @@ class Asking:
         self, store: AskingStore, *, model: Callable[[Deployment], str], fail_fast: int, recheck_s: float
     ) -> None:
         self._store, self._model, self._fail_fast, self._recheck_s = store, model, fail_fast, recheck_s
-        self._jobs: OrderedDict[str, _Known] = OrderedDict()
+        self._jobs: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     async def refusal(self, job: JobRecord, pool: str, model: str) -> Stop | Wait | None:
         """Why a unit of the job gets no call at this place now; None if it does."""
-        known = self._known(job.id)
+        known = self._known(job)
         now = asyncio.get_running_loop().time()
         if now >= known.looked_at + LOOK_EVERY_S:
             known.looked_at = now  # others need not look meanwhile
@@ -82,24 +82,24 @@ class Asking:
 
     async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
         """Where the job asks no more, by place, as of now."""
-        return await self._store.stops(job.id)
+        return await self._store.stops(job)
 
     async def answered(self, job: JobRecord, pool: str, model: str) -> None:
         """The place has answered with an opinion."""
-        known, at = self._known(job.id), place(pool, model)
+        known, at = self._known(job), place(pool, model)
         if pool in known.exhausted:
             known.exhausted.discard(pool)
             await patiently(lambda: self._store.restored(pool))
         if at not in known.answered:
             known.answered.add(at)
-            await patiently(lambda: self._store.answered(job.id, at))
+            await patiently(lambda: self._store.answered(job, at))
 
     async def failed(
         self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
     ) -> Wait | None:
         """A unit's last call failed, or could not be `made`. The unit is to come again if the job waits for money."""
         if failure.kind is FailureKind.QUOTA_EXHAUSTED and job.spec.on_exhausted == "wait":
-            self._known(job.id).exhausted.add(pool)
+            self._known(job).exhausted.add(pool)
             await patiently(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
             return Wait(self._recheck_s)
         most = self._fail_fast if job.spec.fail_fast is None else job.spec.fail_fast
@@ -116,15 +116,15 @@ class Asking:
                 error, items = f"{error}|{failure.message}", min(ITEMS_LEAST, job.items)
             stop = Stop(**at, kind=ErrorKind.NOT_ASKED, after=most)
         tell = self._store.failed
-        if await patiently(lambda: tell(job.id, unit, item, error, stop, units=most, items=items)):
-            self._known(job.id).looked_at = float("-inf")
+        if await patiently(lambda: tell(job, unit, item, error, stop, units=most, items=items)):
+            self._known(job).looked_at = float("-inf")
             await patiently(lambda: self._silence(job))
             logs.stopped_asking(job=job.id, pool=pool, model=model, after=stop.after, reason=failure.message)
         return None
 
     async def _silence(self, job: JobRecord) -> None:
         """A job that asks nowhere any more need not wait for leases."""
-        stops = await self._store.stops(job.id)
+        stops = await self._store.stops(job)
         places = {
             place(pool, self._model(deployment))
             for lane in job.lanes
@@ -135,14 +135,16 @@ class Asking:
             await self._store.silence(job.id)
 
     async def _look(self, job: JobRecord, known: _Known) -> None:
-        known.stops = await self._store.stops(job.id)
+        known.stops, answered = await self._store.look(job)
+        known.answered &= answered  # of a resumed job it begins anew
         if job.spec.on_exhausted == "wait":
             pools = {name for lane in job.lanes for name in lane.pools}
             known.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
 
-    def _known(self, job_id: str) -> _Known:
-        known = self._jobs.setdefault(job_id, _Known())
-        self._jobs.move_to_end(job_id)
+    def _known(self, job: JobRecord) -> _Known:
+        key = job.id, job.incarnation
+        known = self._jobs.setdefault(key, _Known())
+        self._jobs.move_to_end(key)
         if len(self._jobs) > JOBS_KEPT:
             self._jobs.popitem(last=False)
         return known

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from app.domain.stop import Stop
 from app.ledger.client import HERE
 from app.ledger.keys import LedgerKeys
+from app.ledger.records import JobRecord
 from workers.store.connection import AsyncStoreClient
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
@@ -23,22 +24,27 @@ class AskingStore:
         self._redis, self._keys = client, LedgerKeys(keys)
         self._stop_asking = client.register_script(script_text(HERE / "stop_asking.lua"))
 
-    async def stops(self, job: str) -> dict[str, Stop]:
+    async def stops(self, job: JobRecord) -> dict[str, Stop]:
         """Place -> why the job asks there no more."""
-        fields: Mapping[str, str] = await self._redis.hgetall(self._keys.asking(job))
-        return {
+        return (await self.look(job))[0]
+
+    async def look(self, job: JobRecord) -> tuple[dict[str, Stop], set[str]]:
+        """`stops`, and the places that are known to have answered."""
+        fields: Mapping[str, str] = await self._redis.hgetall(self._keys.asking(job.id, job.incarnation))
+        stops = {
             name.removeprefix("stopped:"): Stop.model_validate_json(text)
             for name, text in fields.items()
             if name.startswith("stopped:")
         }
+        return stops, {name.removeprefix("answered:") for name in fields if name.startswith("answered:")}
 
     async def failed(
-        self, job: str, unit: str, item: int, error: str, stop: Stop, *, units: int, items: int
+        self, job: JobRecord, unit: str, item: int, error: str, stop: Stop, *, units: int, items: int
     ) -> bool:
         """Tell of a unit that ended in `error`; whether it is the one that stops the job at `stop.place`."""
         return bool(
             await self._stop_asking(
-                keys=[self._keys.asking(job)],
+                keys=[self._keys.asking(job.id, job.incarnation)],
                 args=[stop.place, unit, item, error, stop.model_dump_json(), units, items, RETENTION_S],
             )
         )
@@ -47,11 +53,12 @@ class AskingStore:
         """The job makes no call any more: what is published of it passes the gates without a lease."""
         await self._redis.hdel(self._keys.base.job_limits, job)
 
-    async def answered(self, job: str, at: str) -> None:
+    async def answered(self, job: JobRecord, at: str) -> None:
         """The job had an answer there: it is never stopped there any more."""
         pipe = self._redis.pipeline(transaction=False)
-        pipe.hset(self._keys.asking(job), f"answered:{at}", 1)
-        pipe.expire(self._keys.asking(job), RETENTION_S)
+        key = self._keys.asking(job.id, job.incarnation)
+        pipe.hset(key, f"answered:{at}", 1)
+        pipe.expire(key, RETENTION_S)
         await pipe.execute()
 
     # ------------------------------------------------------------------ accounts

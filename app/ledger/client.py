@@ -233,8 +233,9 @@ class LedgerClient:
         if lanes is None:
             raise UnknownJob(job)
         self._redis.hdel(k.job(job), "why")
-        if JobState(self._redis.hget(k.job(job), "state")).ended:
-            self._redis.delete(k.asking(job))  # what stopped it may be mended
+        state, incarnation = self._redis.hmget(k.job(job), "state", "incarnation")
+        if JobState(state).ended and incarnation:
+            self._redis.delete(k.asking(job, incarnation))  # what stopped it may be mended
         keys = [k.job(job), k.unfinished, k.base.clock]
         args = ["", job, len(orjson.loads(lanes)), UNATTENDED_MS, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))

@@ -79,9 +79,9 @@ class LedgerKeys:
         """zset pool -> lease-clock ms when a living worker last told that it knows it"""
         return self.base.at("known_pools")
 
-    def asking(self, job: str) -> str:
+    def asking(self, job: str, incarnation: str) -> str:
         """hash: for each place where the job asks whether it was answered, what it failed of, why it stopped there"""
-        return self.base.at("job", job, "asking")
+        return self.base.at("job", job, "asking", incarnation)
 
     def exhausted(self, pool: str) -> str:
         """string, exists while the pool's account is known to have no money left"""

@@ -53,11 +53,12 @@ async def test_a_wrong_key_costs_so_many_calls_and_no_more(bench, desk, stopped)
 async def test_two_workers_stop_together(bench, desk, stopped):
     ref = await job_of(bench)
     one, two = desk(Scripted(WRONG_KEY)), desk(Scripted(WRONG_KEY))
+    job = await one.judge.job(ref)
     for position in range(0, 100, 2):
         await one.do(ref, position)
         await two.do(ref, position + 1)
         for judge in (one, two):
-            judge.asking._known("j").looked_at = float("-inf")  # a moment later
+            judge.asking._known(job).looked_at = float("-inf")  # a moment later
     assert len(one.provider.asked) + len(two.provider.asked) == 20
     assert len(stopped) == 1
 
@@ -66,7 +67,7 @@ async def test_a_failure_that_is_told_twice_counts_once(bench, desk, stopped):
     """An answer of the store's may be lost, and the same told again."""
     ref = await job_of(bench)
     judge = desk(Scripted(WRONG_KEY), fail_fast=3)
-    job = await judge.judge.job(ref.job)
+    job = await judge.judge.job(ref)
     failure = ProviderFailure(FailureKind.REJECTED, "401", status_code=401)
     for unit in ("0.0.1", "0.0.1", "0.0.1", "0.0.2"):
         await judge.asking.failed(job, "p", "m", failure, unit=unit, item=1, made=True)
@@ -153,7 +154,7 @@ async def test_a_resumed_job_asks_again(bench, desk):
     judge = desk(Scripted(WRONG_KEY), fail_fast=2)
     for position in range(4):
         await judge.do(ref, position)
-    job = await judge.judge.job("j")
+    job = await judge.judge.job(ref)
     assert len(await judge.asking.stops(job)) == 1
     await bench.asyncs.hset(bench.one.keys.job("j"), "state", "completed")
     bench.client.resume("j")
@@ -163,7 +164,7 @@ async def test_a_resumed_job_asks_again(bench, desk):
 async def test_the_notes_leave_the_store_by_themselves(bench, desk):
     ref = await job_of(bench, items=4)
     await desk(Scripted(WRONG_KEY)).do(ref, 0)
-    assert 0 < await bench.asyncs.ttl(bench.one.keys.asking("j")) <= 7 * 86_400
+    assert 0 < await bench.asyncs.ttl(bench.one.keys.asking("j", ref.incarnation)) <= 7 * 86_400
 
 
 # ------------------------------------------------------------------------------------------------- no money left

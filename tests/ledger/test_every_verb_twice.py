@@ -4,6 +4,7 @@ import itertools
 import secrets
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,11 +199,12 @@ async def put_items(stage):
     await stage.one.put_items("j", 0, [Item(id="a", text="b")])
 
 
+JOB = SimpleNamespace(id="j", incarnation="i")
 STOP = Stop(pool="p", model="m", kind="not_asked", after=2, status_code=401, message="401")
 
 
 async def refuse(stage, unit, units=2):
-    return await stage.asking.failed("j", unit, 0, "rejected|401", STOP, units=units, items=1)
+    return await stage.asking.failed(JOB, unit, 0, "rejected|401", STOP, units=units, items=1)
 
 
 async def one_refused(stage):
@@ -221,10 +223,12 @@ CASES = [
     ("stop_asking", one_refused, lambda s: refuse(s, "0.0.0")),
     ("stop_asking", one_refused, lambda s: refuse(s, "0.0.1")),
     ("stop_asking", stopped_asking, lambda s: refuse(s, "0.0.2")),
-    ("answered", one_refused, lambda s: s.asking.answered("j", STOP.place)),
+    ("answered", one_refused, lambda s: s.asking.answered(JOB, STOP.place)),
     ("silence", stopped_asking, lambda s: s.asking.silence("j")),
     ("exhaust", running, lambda s: s.asking.exhaust("p", 1000)),
     ("restored", running, lambda s: s.asking.restored("p")),
+    ("waits", running, lambda s: s.one.waits("j", "for nobody")),
+    ("waits", nothing, lambda s: s.one.waits("j", "for nobody")),
     ("submit", nothing, submit),
     ("submit", submitted, submit),
     ("cancel", submitted, lambda s: s.client.cancel("j")),
