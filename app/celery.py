@@ -147,12 +147,15 @@ class Dicast(Celery):  # type: ignore[misc]
         """All checks of a job that need no store; see `app.submission.prepared`."""
         return prepared(job, pools=self.pools, settings=self.settings)
 
-    def submit(self, job: Prepared | EvaluationJob | Mapping[str, Any]) -> str:
+    def submit(
+        self, job: Prepared | EvaluationJob | Mapping[str, Any], *, start_in_s: float = 0.0,
+        expires_in_s: float | None = None,
+    ) -> str:  # fmt: skip
         """Store a job in the ledger and return its id; see `app.submission.submit`."""
         ready = job if isinstance(job, Prepared) else self.prepared(job)
         if self.ledger.is_free(ready.id):
             self.backend.forget(ready.id)  # or who waits for it is told how an earlier job of this id has ended
-        return submit(ready, ledger=self.ledger)
+        return submit(ready, ledger=self.ledger, start_in_s=start_in_s, expires_in_s=expires_in_s)
 
     def call_timeout_s(self, pool: str) -> float:
         """How long a call of this pool may take in total."""

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 from redis.exceptions import RedisError
@@ -21,10 +20,9 @@ from app.domain.job import Agent, Deployment, Item
 from app.domain.opinion import EvaluationError, JudicialOpinion
 from app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from app.domain.stop import Stop
-from app.ledger.client import JobState
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
-from app.ledger.records import JobRecord
+from app.ledger.records import Ended, JobRecord
 from app.recording import patiently
 from app.reports import files
 from app.reports.resuming import write_items
@@ -45,8 +43,8 @@ class _ItemsGone(LookupError):
 
 
 class Gatherer:
-    """Gathers on one event loop. `announce` stores a job's report as its task's result, `announce_loss` that the store
-    has forgotten the job; they may be called twice."""
+    """Gathers on one event loop. `announce` tells how a job has ended, and what follows that, by task id; it may be
+    called twice."""
 
     def __init__(
         self,
@@ -56,12 +54,10 @@ class Gatherer:
         retention_s: int,
         model: Callable[[Deployment], str],
         stopped: Callable[[JobRecord], Awaitable[Mapping[str, Stop]]],
-        announce: Callable[[str, dict[str, Any]], None],
-        announce_loss: Callable[[str], None] = lambda _: None,
+        announce: Callable[[str, Ended, Mapping[str, str]], None],
     ) -> None:
         self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
-        self._model, self._stopped = model, stopped
-        self._announce, self._announce_loss = announce, announce_loss
+        self._model, self._stopped, self._announce = model, stopped, announce
         self._finishing: set[str] = set()
 
     async def gather(self, ref: PageRef) -> Gathered:
@@ -170,15 +166,17 @@ class Gatherer:
                 await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages())
 
     async def announce(self, job_id: str) -> None:
-        """Tell whoever waits for the job; the outbox forgets it afterwards."""
+        """Tell whoever waits for the job, and send what follows it; the outbox forgets it afterwards."""
         record = await self._ledger.progress(job_id)
-        if "report" in record:
-            await asyncio.to_thread(self._announce, job_id, orjson.loads(record["report"]))
-        elif record.get("state") == JobState.LOST:
-            await asyncio.to_thread(self._announce_loss, job_id)
-        elif record:  # not ended: submitted again, or resumed
+        if not record:
+            await self._ledger.announced(job_id)
             return
-        await self._ledger.announced(job_id)
+        end = Ended.of(record)
+        if end is None:  # submitted again, or resumed
+            return
+        continuations = await self._ledger.continuations(job_id)
+        await asyncio.to_thread(self._announce, job_id, end, continuations)
+        await self._ledger.announced(job_id, list(continuations))
 
 
 def _instant(ms: int) -> datetime:

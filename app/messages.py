@@ -48,7 +48,6 @@ connection which another thread has found broken, and closed, in between."""
 BROKER_AWAY_MAX_S, BROKER_PAUSE_S = 60.0, 0.5
 
 
-
 def is_away(error: BaseException) -> bool:
     """Whether the store or the broker is away, or will not do it now: the same may be done later."""
     return is_passing(error) or isinstance(error, OperationalError | BatchPublishError)

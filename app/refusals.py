@@ -82,11 +82,12 @@ class JobRefused(ValueError):
 
 
 class InvalidJob(JobRefused):
-    """What was given is no job; the message has one line a mistake."""
+    """What was given is no job; the message has one line a mistake. Made of its own message, too, as Celery does it
+    of an error that comes back from a worker."""
 
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
+    def __init__(self, lines: list[str] | str) -> None:
+        self.lines = lines.splitlines() if isinstance(lines, str) else lines
+        super().__init__("\n".join(self.lines))
 
 
 def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:

@@ -7,12 +7,12 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from redis.exceptions import ResponseError
 
 from app import logs
 from app.asking import Asking
+from app.calling import Continuation
 from app.celery import Dicast, app
 from app.deployments import Deployments
 from app.domain.job import Deployment
@@ -24,9 +24,9 @@ from app.ledger.asking import AskingStore
 from app.ledger.client import JobLost, JobState, UnknownJob
 from app.ledger.keys import PageRef
 from app.ledger.ledger import QUARANTINE_DEATHS, Ledger
-from app.ledger.records import JobRecord, Recorded, Written
+from app.ledger.records import Ended, JobRecord, Recorded, Written
 from app.ledger.troubles import Troubles
-from app.messages import Messages, is_away
+from app.messages import CONTROL_QUEUE, Messages, is_away
 from app.nonce_key import NonceKey
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
@@ -115,7 +115,6 @@ class Services:
             model=self.model,
             stopped=self.asking.stops,
             announce=self._announce,
-            announce_loss=self._announce_loss,
         )
         self.housekeeper = Housekeeper(
             self.ledger, self.messages, self.gatherer,
@@ -133,7 +132,11 @@ class Services:
             raise UnknownJob(job_id)
         await self._prepare(job)
         limit = await asyncio.to_thread(self._limit)
-        state, started = await self.ledger.start(job_id, limit, job.resumed)
+        state, started, expired = await self.ledger.start(job_id, limit, job.resumed)
+        if expired:
+            await asyncio.to_thread(self._app.ledger.cancel, job_id, "it was not started in time", revoked="expired")
+            await self.gatherer.finish(job_id)
+            return
         if started:
             logs.limit_frozen(job=job_id, limit=limit, units=job.units)
             await self.ledger.attended(job_id)
@@ -242,13 +245,18 @@ class Services:
             return LocalProvider(self._settings.state_dir, build, nonce_in_schema=spec.nonce_in_schema)
         return build()
 
-    def _announce(self, job_id: str, report: dict[str, Any]) -> None:
-        self._app.backend.mark_as_done(job_id, report)
-        with self._app.events.default_dispatcher() as events:
-            events.send("task-succeeded", uuid=job_id, result=f"<report of {job_id}>", runtime=report["wall_s"])
-
-    def _announce_loss(self, job_id: str) -> None:
-        self._app.backend.mark_as_failure(job_id, JobLost(job_id))
+    def _announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
+        if end.lost:
+            self._app.backend.mark_as_failure(job_id, JobLost(job_id))
+        elif end.revoked:
+            self._app.backend.mark_as_revoked(job_id, end.revoked)
+        else:
+            report = end.report
+            self._app.backend.mark_as_done(job_id, report)
+            with self._app.events.default_dispatcher() as events:
+                events.send("task-succeeded", uuid=job_id, result=f"<report of {job_id}>", runtime=report["wall_s"])
+        for task_id, text in continuations.items():
+            Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
 
     async def _lost(self, job_id: str, facts: Mapping[str, str]) -> None:
         if await self.ledger.mourn(job_id, facts, RETENTION_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -91,9 +92,15 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
     return Prepared(job, plan, count, text_bytes, extra)
 
 
-def submit(job: Prepared, *, ledger: LedgerClient) -> str:
-    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`."""
-    ledger.submit(job.job, job.lanes, job.units, dict(job.extra))
+def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expires_in_s: float | None = None) -> str:
+    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`.
+
+    With `start_in_s` the housekeeping starts it then. A job that is not started within `expires_in_s` never is.
+    """
+    extra = dict(job.extra)
+    if expires_in_s is not None:
+        extra["expires_ms"] = str(ledger.wall_ms() + round(1000 * expires_in_s))
+    ledger.submit(job.job, job.lanes, job.units, extra, math.ceil(1000 * start_in_s))
     return job.id
 
 

@@ -2,6 +2,7 @@
 Control work waits for the store: given up, it would be found again by the housekeeping only, half a minute later.
 
 evaluate            a job: its result is the job's report, its task id the job's id
+deliver             an ended job's report, for what a canvas has follow it
 judge_dimension     one unit, by a judge of a pool's queue
 judge_batch         all dimensions of one agent and item in one call
 gather_page         a page's chord body: its results leave the store for files
@@ -18,23 +19,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, TaskRevokedError
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from app import logs, messages
+from app import calling, logs, messages
 from app.celery import app
 from app.domain.job import EvaluationJob
-from app.ledger.client import UnknownJob
+from app.ledger.client import JobLost, UnknownJob
 from app.ledger.keys import PageRef
-from app.ledger.records import Token
+from app.ledger.records import Ended, Token
 from app.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
 from app.recording import patiently
 from app.reports.text import printable
+from workers.loop_bridge import off_loop
 
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from celery.result import AsyncResult
 
     from app.services import Services
@@ -50,23 +54,60 @@ def services() -> Services:
 class Evaluate(Task):  # type: ignore[misc]
     """`evaluate.delay(job)` stores the job in the ledger and sends its id alone."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Only workers run it; raises TypeError for whoever calls it as a function."""
+        if self.request.called_directly:
+            raise TypeError("evaluate is a task: evaluate.delay(job).get() gives the report, `dicast run` does it here")
+        return self.run(*args, **kwargs)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused, as is `task_always_eager`: a job needs workers and the store. Raises TypeError."""
+        raise TypeError(
+            "evaluate cannot run eagerly: a job needs workers; use evaluate.delay(job), or `dicast run --local`"
+        )
+
     def delay(self, job: EvaluationJob | Mapping[str, Any] | str) -> AsyncResult:
         """Submit a job and return at once; `.get()` of the answer waits for the report. See `apply_async`."""
         return self.apply_async((job,))
 
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    def apply_async(
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, producer: Any = None, *,
+        countdown: float | None = None, eta: datetime | None = None, expires: float | datetime | None = None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
         """Submit a job: an `EvaluationJob`, a dict of one, or the id of a job that is in the ledger already.
 
-        The same job again is the same job. The task id is the job's id, whatever `task_id` says. Before anything is
-        sent it raises TypeError for what is no job, `InvalidJob`, `JobRefused` (both ValueErrors), `UnknownPool`,
-        `UnknownJob`, `JobConflict` or `DatasetError`.
+        The same job again is the same job. A job without an id gets `task_id` for one; the result can be waited for
+        under both. `countdown` and `eta` let it start later, `expires` not at all if it has not been started by then;
+        links, groups, chains and chords work as with any task, the report being the result.
+
+        Before anything is sent it raises TypeError for what is no job, `InvalidJob`, `JobRefused` (both ValueErrors),
+        `UnknownPool`, `UnknownJob`, `JobConflict` or `DatasetError`.
         """
         job = _only_job(*(args or ()), **(kwargs or {}))
-        if isinstance(job, str):
-            app.ledger.status(job)  # or it would be waited for without end
-        job_id = job if isinstance(job, str) else app.submit(job)
-        options["task_id"] = job_id
-        return super().apply_async((job_id,), argsrepr=f"({job_id!r},)", kwargs={}, **options)
+        wait_s = calling.delay_s(app, countdown, eta)
+        worth_s = calling.expires_s(app, expires)
+        # In a worker, as the next task of a chain, the store's client must not hold up the loop.
+        job_id = off_loop(_submitted, job, task_id, wait_s, worth_s)
+        continuation = calling.Continuation.taken_from(options, task_id, job_id)
+        if continuation is not None:
+            off_loop(app.ledger.continue_with, job_id, continuation.task_id, continuation.dumps())
+        if not wait_s:
+            super().apply_async((job_id,), {}, job_id, producer, argsrepr=f"({job_id!r},)", **options)
+        return self.AsyncResult(task_id or job_id)
+
+
+def _submitted(job: Any, task_id: str | None, wait_s: float, worth_s: float | None) -> str:
+    """The id of the job, which is in the ledger."""
+    if isinstance(job, str):
+        app.ledger.status(job)  # or it would be waited for without end
+        return job
+    if task_id is not None:
+        if isinstance(job, EvaluationJob):
+            job = job if job.id is not None else job.model_copy(update={"id": task_id})
+        elif job.get("id") is None:
+            job = {**job, "id": task_id}
+    return app.submit(job, start_in_s=wait_s, expires_in_s=worth_s)
 
 
 def _only_job(*given: Any, **named: Any) -> Any:
@@ -101,7 +142,9 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
     is the report, as a dict; `app.results` reads the opinions. In a worker, where this runs, `job` is the id: the task
     starts the job, and its result is stored when the job completes.
     """
-    assert isinstance(job, str)
+    if not isinstance(job, str):  # sent by name, as by `celery call` or by a program without Dicast
+        self.apply_async((job,), task_id=self.request.id)
+        raise Ignore
     try:
         await patiently(lambda: services().start(job))
     except UnknownJob:
@@ -115,6 +158,18 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
         if not is_away(error):
             await _troubled(job, error)
     raise Ignore  # its result is stored when the job completes
+
+
+@app.task(name=calling.DELIVER, queue=CONTROL_QUEUE)
+async def deliver(job_id: str) -> dict[str, Any]:
+    """An ended job's report as this task's result, for what a canvas has follow it. Raises `JobLost`, or Celery's
+    `TaskRevokedError`."""
+    end = Ended.of(await patiently(lambda: services().ledger.progress(job_id)))
+    if end is None or end.lost:
+        raise JobLost(job_id)
+    if end.revoked:
+        raise TaskRevokedError(end.revoked)
+    return dict(end.report)
 
 
 async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:

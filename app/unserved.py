@@ -110,5 +110,3 @@ class Unserved:
         """In place of publishing a page."""
         why = await self.gone(job, page.lane) or "its pool was in no worker's configuration when it was planned"
         await self.reject(page.ref, page.tokens, why)
-
-

@@ -29,6 +29,7 @@ WAITS_SHOWN_MS = 90_000
 """Whoever meets a trouble meets it again sooner than that, and says so."""
 UNATTENDED_MS = 15_000
 """A job that was submitted so long ago and not started has lost its message."""
+CONTINUATION_S = 30 * 86_400
 
 
 class JobState(StrEnum):
@@ -121,10 +122,13 @@ class LedgerClient:
         self._resume = client.register_script(script_text(HERE / "resume.lua"))
         self._cancel = client.register_script(script_text(HERE / "cancel.lua"))
 
-    def submit(self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str]) -> bool:
+    def submit(
+        self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str], start_in_ms: int = 0
+    ) -> bool:
         """Store a job whole; False if this very job is there already. Raises `JobConflict`.
 
-        `job.id` is set; `extra` are further fields of its record (the data set's fingerprint).
+        `job.id` is set; `extra` are further fields of its record (the data set's fingerprint). With `start_in_ms` it
+        is started then by the housekeeping; else who submits it sends its message.
         """
         assert job.id is not None
         k = self._keys
@@ -146,13 +150,23 @@ class LedgerClient:
             self._stage(staged, items)
             verdict = self._submit(
                 keys=[
-                    k.job(job.id), k.items(job.id), staged, k.jobs, k.unfinished, k.base.clock, k.outbox,
-                    k.pages(job.id), k.watch, k.base.assigned,
+                    k.job(job.id),
+                    k.items(job.id),
+                    staged,
+                    k.jobs,
+                    k.unfinished,
+                    k.base.clock,
+                    k.outbox,
+                    k.pages(job.id),
+                    k.watch,
+                    k.base.assigned,
                 ],
-                args=["", job.id, digest_of(job), UNATTENDED_MS, len(items), attempt, *parts],
+                args=["", job.id, digest_of(job), start_in_ms or UNATTENDED_MS, len(items), attempt, *parts],
             )
         if verdict == "other":
             raise JobConflict(job.id)
+        if verdict == "new":
+            self._redis.delete(k.continuations(job.id))  # an earlier job's
         return bool(verdict == "new")
 
     def _stage(self, key: str, items: list[Item]) -> None:
@@ -204,11 +218,24 @@ class LedgerClient:
             if fields:
                 yield self._status(job, fields)
 
-    def cancel(self, job: str, why: str = "") -> tuple[JobState, bool]:
+    def continue_with(self, job: str, task_id: str, continuation: str) -> None:
+        """Keep what follows a job's end, for a task id; kept as long as its result may be waited for."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hset(self._keys.continuations(job), task_id, continuation)
+        pipe.expire(self._keys.continuations(job), CONTINUATION_S)
+        pipe.execute()
+
+    def wall_ms(self) -> int:
+        """The store's wall clock."""
+        seconds, microseconds = self._redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def cancel(self, job: str, why: str = "", revoked: str = "") -> tuple[JobState, bool]:
         """Stop a job's new calls; returns its state before, and whether it only needs to be finished now. `why` is told
         with the job from then on.
 
-        Open calls end and count; cancelling twice, or after the end, changes nothing. Raises `UnknownJob`.
+        Open calls end and count; cancelling twice, or after the end, changes nothing. `revoked` is what who waits for
+        the result is told with Celery's `TaskRevokedError`, instead of the report. Raises `UnknownJob`.
         """
         k = self._keys
         lanes = self._redis.hget(k.job(job), "lanes")
@@ -219,7 +246,7 @@ class LedgerClient:
         deferred = [m for m, _ in self._redis.zscan_iter(k.due, match=f"{job}|*", count=1000)]
         state, finish = self._cancel(
             keys=[k.job(job), k.base.job_limits, k.pages(job), k.due, k.base.clock, k.unfinished],
-            args=["", job, len(orjson.loads(lanes)), secrets.token_hex(8), *deferred],
+            args=["", job, len(orjson.loads(lanes)), secrets.token_hex(8), revoked, *deferred],
         )
         return JobState(state), bool(finish)
 

@@ -61,6 +61,10 @@ class LedgerKeys:
         """hash: item's index -> item, for items that came with the job"""
         return self.base.at("job", job, "items")
 
+    def continuations(self, job: str) -> str:
+        """hash: task id -> what follows the job's end under that id (app/calling.py), JSON"""
+        return self.base.at("job", job, "continuations")
+
     def pages(self, job: str) -> str:
         """set of 'lane|incarnation.page' that are open"""
         return self.base.at("job", job, "pages")

@@ -22,7 +22,19 @@ from app.domain.plan import Lane
 from app.domain.text import shown
 from app.ledger.client import HERE, UNATTENDED_MS, JobState
 from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from app.ledger.records import Claim, Deferral, Due, JobRecord, LaneState, Recorded, Result, Token, Verdict, Written
+from app.ledger.records import (
+    Claim,
+    Deferral,
+    Due,
+    JobRecord,
+    LaneState,
+    Recorded,
+    Result,
+    Started,
+    Token,
+    Verdict,
+    Written,
+)
 from workers.store.connection import AsyncStoreClient
 from workers.store.errors import NotReady
 from workers.store.keys import Keys
@@ -95,14 +107,14 @@ class Ledger:
             resumed=int(resumed or 0),
         )
 
-    async def start(self, job: str, limit: int, resumed: int = 0) -> tuple[JobState | None, bool]:
-        """Freeze the limit of a submitted job; returns its state now and whether this call started it. One that was
-        resumed more often than `resumed` is left alone."""
+    async def start(self, job: str, limit: int, resumed: int = 0) -> Started:
+        """Freeze the limit of a submitted job. One that was resumed more often than `resumed` is left alone, and one
+        that should have been started sooner."""
         k = self.keys
-        state, started = await self._scripts["start"](
+        state, started, expired = await self._scripts["start"](
             keys=[k.job(job), k.base.job_limits], args=["", job, limit, resumed, self.attempt()]
         )
-        return (JobState(state) if state else None), bool(started)
+        return Started(JobState(state) if state else None, bool(started), bool(expired))
 
     async def attended(self, job: str) -> None:
         """Somebody looks after this job now: the sweeper need not, for a while."""
@@ -126,9 +138,7 @@ class Ledger:
         """Whether this node may write the report of a finishing job; not while another living node is at it."""
         return bool(await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self._beacons]))
 
-    async def complete(
-        self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = ""
-    ) -> bool:
+    async def complete(self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = "") -> bool:
         """End a finishing job with its report; True for the one attempt that did it, however often it is repeated."""
         k = self.keys
         return bool(
@@ -138,8 +148,16 @@ class Ledger:
             )
         )
 
-    async def announced(self, job: str) -> None:
+    async def announced(self, job: str, continued: Sequence[str] = ()) -> None:
+        """The job's waiters have been told, and these task ids have had what follows its end sent."""
+        if continued:
+            await self._redis.hdel(self.keys.continuations(job), *continued)
         await self._redis.srem(self.keys.outbox, job)
+
+    async def continuations(self, job: str) -> dict[str, str]:
+        """What follows the job's end, by task id."""
+        found: dict[str, str] = await self._redis.hgetall(self.keys.continuations(job))
+        return found
 
     async def unfinished(self) -> list[str]:
         """Jobs that have not ended, those without a message to their name included."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import orjson
 
 from app.domain.job import EvaluationJob
 from app.domain.plan import Lane
+from app.ledger.client import JobState
 
 
 class Verdict(StrEnum):
@@ -120,6 +124,14 @@ class JobRecord:
         return self.units // (len(self.spec.agents) * len(self.spec.dimensions) * self.spec.replicates)
 
 
+class Started(NamedTuple):
+    """A job's state now, and whether this call has started it; `expired`: it was not, for it is too late."""
+
+    state: JobState | None
+    started: bool
+    expired: bool = False
+
+
 class LaneState(NamedTuple):
     """Where planning stands: the cursor is None before the first page and '' at the end."""
 
@@ -127,3 +139,18 @@ class LaneState(NamedTuple):
     cursor: str | None
     page: int
     open_units: int
+
+
+class Ended(NamedTuple):
+    """A job's end: its report, and why it was revoked if it was; or it is `lost`."""
+
+    report: Mapping[str, Any] = MappingProxyType({})
+    revoked: str = ""
+    lost: bool = False
+
+    @classmethod
+    def of(cls, record: Mapping[str, str]) -> Ended | None:
+        """From a job's record in the ledger; None of one that has not ended."""
+        if "report" in record:
+            return cls(orjson.loads(record["report"]), record.get("revoked", ""))
+        return cls(lost=True) if record.get("state") == JobState.LOST else None

@@ -9,7 +9,7 @@ local before = string.match(resumer or '', '^(%a+) ' .. ARGV[5] .. '$')
 if before then return before end
 if state ~= 'completed' and state ~= 'cancelled' then return state or '' end
 local now = lease_clock(KEYS[3], ARGV[1])
-redis.call('HDEL', KEYS[1], 'report', 'outcome', 'finisher', 'started_ms', 'finished_ms', 'published', 'done', 'scored',
+redis.call('HDEL', KEYS[1], 'report', 'revoked', 'expires_ms', 'outcome', 'finisher', 'started_ms', 'finished_ms', 'published', 'done', 'scored',
            'failed')
 for l = 0, ARGV[3] - 1 do
   -- Pages are counted on: the names of their messages and chords never come twice.

@@ -21,7 +21,7 @@ from app.judging import Judge
 from app.ledger.asking import AskingStore
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
-from app.ledger.records import Token
+from app.ledger.records import Ended, Token
 from app.ledger.troubles import Troubles
 from app.planning import Planner
 from app.recording import patiently
@@ -341,7 +341,7 @@ class Node:
     async def _pool_limit(self, _pool: str) -> int:
         return self.world.limit
 
-    def _announce(self, job_id: str, report: dict[str, Any]) -> None:
-        told = orjson.dumps(report, option=orjson.OPT_SORT_KEYS)
+    def _announce(self, job_id: str, end: Ended, _: Any) -> None:
+        told = orjson.dumps(end.report, option=orjson.OPT_SORT_KEYS)
         if self.world.announced.setdefault(job_id, told) != told:
             self.world.fail(f"I2: two reports of job {job_id}")

@@ -305,11 +305,12 @@ CASES = [
     ("lead", nothing, lambda s: s.one.lead(60_000)),
     ("led", nothing, lambda s: s.one.led(60_000)),
     ("overdue", all_overdue, overdue),
+    ("continue_with", submitted, lambda s: s.client.continue_with("j", "t", "{}")),
 ]
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
     "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
-    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools",
+    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "wall_ms",
 }  # fmt: skip
 
 

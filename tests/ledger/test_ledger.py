@@ -49,8 +49,8 @@ async def test_nothing_is_there_before_all_is(bench):
 
 async def test_a_job_starts_once_and_keeps_its_limit(bench):
     bench.submit(a_job())
-    assert await bench.one.start("j", 5) == (JobState.RUNNING, True)
-    assert await bench.two.start("j", 9) == (JobState.RUNNING, False)
+    assert await bench.one.start("j", 5) == (JobState.RUNNING, True, False)
+    assert await bench.two.start("j", 9) == (JobState.RUNNING, False, False)
     assert bench.client.status("j").limit == 5
 
 

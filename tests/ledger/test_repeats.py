@@ -194,14 +194,14 @@ async def test_the_waiters_of_a_lost_job_are_told_by_whoever_comes(bench):
     """The one that recorded the loss may die, or lose the answer, before it has told anybody."""
     told = []
     gatherer = Gatherer(
-        bench.two, results_dir="", retention_s=60, model=str, stopped=lambda _: None, announce=lambda *_: None,
-        announce_loss=told.append,
+        bench.two, results_dir="", retention_s=60, model=str, stopped=lambda _: None,
+        announce=lambda job, end, _: told.append((job, end.lost)),
     )  # fmt: skip
     facts = {"project": "p", "units": "4", "created_ms": "1"}
     assert await bench.one.mourn("j", facts, 60)
     for job in await bench.two.unannounced():
         await gatherer.announce(job)
-    assert told == ["j"]
+    assert told == [("j", True)]
     assert await bench.two.unannounced() == []
 
 
@@ -287,8 +287,8 @@ async def test_a_start_from_before_a_resumption_starts_nothing(bench):
     await ended(bench)
     await bench.one.complete("j", bench.incarnation("j"), b"{}", 60)
     bench.client.resume("j")
-    assert await bench.one.start("j", 5, 0) == (JobState.SUBMITTED, False)
-    assert await bench.one.start("j", 5, 1) == (JobState.RUNNING, True)
+    assert await bench.one.start("j", 5, 0) == (JobState.SUBMITTED, False, False)
+    assert await bench.one.start("j", 5, 1) == (JobState.RUNNING, True, False)
 
 
 def test_what_a_new_run_has_written_is_not_set_aside(tmp_path):
