@@ -310,7 +310,7 @@ CASES = [
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
     "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
-    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "wall_ms",
+    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations",
 }  # fmt: skip
 
 
