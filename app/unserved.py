@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from workers.supervision import watch
 logger = logging.getLogger(__name__)
 
 TELL_EVERY_S = 5.0
+TOLD_KEPT = 100
+"""Troubles that this worker has told in its log, and does not tell again with each look."""
 DUE_AGAIN_MS = 1000
 ELSEWHERE_S = 1.0
 """Planning that this worker leaves to another is asked for again after so long."""
@@ -43,6 +46,7 @@ class Unserved:
         self._troubles, self._judge, self._messages, self._known = found, judge, messages, known
         self._handed_on: set[tuple[str, str, int]] = set()
         self._tell_at = 0.0
+        self._told: deque[tuple[str, str]] = deque(maxlen=TOLD_KEPT)
 
     async def tell(self) -> None:
         """Tell the others which pools this worker knows, now and then."""
@@ -72,7 +76,8 @@ class Unserved:
             return ""
         if unseen_ms < troubles.GONE_MS:
             why = f"no worker knows the pool {names}: its units wait for one that does"
-            if await self._troubles.note(job.id, why) == 1:
+            if await self._troubles.note(job.id, why) == 1 and (job.id, why) not in self._told:
+                self._told.append((job.id, why))
                 logger.warning("job %s: %s", job.id, why, extra={"event": "pool_unknown", "job": job.id})
             return ""
         return f"the pool {names} is in no worker's configuration"

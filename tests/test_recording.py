@@ -30,12 +30,12 @@ async def test_reports_that_fail_for_good_bench_the_worker(tmp_path):
     for _ in range(FAILURES):
         assert bench.reason == ""
         with pytest.raises(ResponseError):
-            await recorder.store(PageRef("j", 0, 0), {}, RESULTS)
+            await recorder.store(PageRef("j", "n", 0, 0), {}, RESULTS)
     assert bench.reason == "no report arrives: ERR bug in a script"
 
 
 async def test_a_store_that_is_away_benches_nobody(tmp_path):
     bench = Bench()
     recorder = Recorder(Ledger(*[StoreConnectionError("away")] * 3), Spool(tmp_path, "n", "w"), bench)
-    assert (await recorder.store(PageRef("j", 0, 0), {}, RESULTS)).left == 0
+    assert (await recorder.store(PageRef("j", "n", 0, 0), {}, RESULTS)).left == 0
     assert bench.reason == ""

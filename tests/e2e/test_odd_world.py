@@ -58,12 +58,13 @@ def test_a_job_of_a_pool_that_a_worker_does_not_know_waits_for_one_that_does(new
     worker = c.worker(**old)
     job_id = c.submit(mixed())
     waiter = c.app.AsyncResult(job_id)
-    status = until(lambda: (s := c.app.ledger.status(job_id)).why and s, "it is told that it waits")
-    assert (status.why, status.state) == (
+    status = until(lambda: (s := c.app.ledger.status(job_id)).waits_for and s, "it is told that it waits")
+    assert (status.waits_for, status.state) == (
         "no worker knows the pool new: its units wait for one that does", JobState.RUNNING,
     )  # fmt: skip
     until(lambda: c.done(job_id) == 5, "the other judge's units are judged")
     assert not waiter.ready()
+    assert [line["job"] for line in c.logs() if line["event"] == "pool_unknown"] == [job_id]  # told once
     c.worker()
     assert c.report(job_id)["scored"] == 10
     assert waiter.get(timeout=30)["scored"] == 10
@@ -95,7 +96,7 @@ def test_a_job_whose_file_is_gone_is_cancelled_with_the_reason_and_others_go_on(
     gone = c.submit({**a_job(agents=1, dimensions=2), "items": {"path": str(data)}})
     data.unlink()
     c.worker(*CLOCKS, CHAOS_CLOCKS="0.05")
-    until(lambda: "cannot be read" in str(c.app.ledger.status(gone).why), "it is told what is missing")
+    until(lambda: "cannot be read" in str(c.app.ledger.status(gone).waits_for), "it is told what is missing")
     other = c.submit(a_job(agents=1, dimensions=5))
     assert c.report(other)["scored"] == 5
     report = c.report(gone)
