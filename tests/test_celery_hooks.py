@@ -51,6 +51,7 @@ def test_the_versions_are_those_that_were_read(package):
         (RedisBackend.set_chord_size, ["self", "group_id", "chord_size"]),
         (transport.QoS.restore_by_tag, ["self", "tag", "client", "leftmost"]),
         (transport.QoS.ack, ["self", "delivery_tag"]),
+        (transport.Channel._receive_one, ["self", "c"]),
         (transport.Channel._do_restore_message, ["self", "payload", "exchange", "routing_key"]),
         (Consumer.on_unknown_message, ["self", "body", "message"]),
         (Consumer.on_unknown_task, ["self", "body", "message", "exc"]),

@@ -7,6 +7,7 @@ channel, which end a worker that gets one while it consumes. They pass, so consu
 from __future__ import annotations
 
 import logging
+from queue import Empty
 from typing import Any
 
 from kombu.transport import virtual
@@ -50,18 +51,18 @@ def reconnect_when_refused() -> None:
 def outlive_odd_broadcasts() -> None:
     """From now on, in this process, what is published where remote control listens and is none of it is told of, and
     ends nobody. kombu takes it for a message, whatever it is."""
-    deliver = Channel._deliver_fanout_message
-    if hasattr(deliver, "outlives"):
+    receive = Channel._receive_one
+    if hasattr(receive, "outlives"):
         return
 
-    def delivered(self: Any, message: Any, exchange: str) -> bool:
+    def received(self: Any, client: Any) -> Any:
         try:
-            return bool(deliver(self, message, exchange))
+            return receive(self, client)
         except Exception as error:
-            if is_passing(error) or isinstance(error, OSError):
+            if is_passing(error) or isinstance(error, OSError | Empty):
                 raise
-            logger.warning("a broadcast by %s is not understood: %r", exchange, error, extra={"event": "odd_broadcast"})
-            return False
+            logger.warning("a broadcast is not understood: %r", error, extra={"event": "odd_broadcast"})
+            return None
 
-    delivered.outlives = True  # type: ignore[attr-defined]
-    Channel._deliver_fanout_message = delivered
+    received.outlives = True  # type: ignore[attr-defined]
+    Channel._receive_one = received

@@ -1,12 +1,15 @@
 """Answers of a store in trouble are outages to the broker's client."""
 
+from queue import Empty
+
 import pytest
 import redis
 from kombu import Connection
+from kombu.transport.redis import Channel
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from workers.acknowledgement import batch_acks
-from workers.refusals import reconnect_when_refused
+from workers.refusals import outlive_odd_broadcasts, reconnect_when_refused
 
 
 def test_a_refusal_is_a_lost_connection(redis_url):
@@ -33,3 +36,26 @@ def test_a_task_may_outlive_the_channel_that_brought_it(redis_url, end, batched)
         channel.close()
         connection.collect()
         getattr(message, end)()
+
+
+@pytest.mark.parametrize("error", [RecursionError(), TypeError("no message"), KeyError("exchange")])
+def test_a_broadcast_that_is_none_ends_nobody(monkeypatch, caplog, error):
+    receive_one(monkeypatch, error)(None, None)
+    assert [record.event for record in caplog.records] == ["odd_broadcast"]
+
+
+@pytest.mark.parametrize("error", [redis.ConnectionError("away"), ConnectionResetError(), Empty()])
+def test_a_broker_that_is_away_is_no_odd_broadcast(monkeypatch, error):
+    with pytest.raises(type(error)):
+        receive_one(monkeypatch, error)(None, None)
+
+
+def receive_one(monkeypatch, error):
+    """kombu's reading of a broadcast, which fails like this, as it is made to be outlived."""
+
+    def read(channel, client):
+        raise error
+
+    monkeypatch.setattr(Channel, "_receive_one", read)
+    outlive_odd_broadcasts()
+    return Channel._receive_one
