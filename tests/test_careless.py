@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.job import EvaluationJob
 from tests.command import JOB, Dicast
 
 AGENT, DIMENSION, ITEM = JOB["agents"][0], JOB["dimensions"][0], JOB["items"][0]  # type: ignore[index]
@@ -36,8 +37,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"judges": []}, "judges: unknown key; did you mean agents?"),
     ({"criteria": []}, "criteria: unknown key; did you mean dimensions?"),
     ({"dataset": "a.csv"}, "dataset: unknown key; did you mean items?"),
-    ({"colour": "red"}, "colour: unknown key; there are id, project, items, agents, dimensions, replicates, spend, "
-                        "batching, keep, metadata"),
+    ({"colour": "red"}, f"colour: unknown key; there are {', '.join(EvaluationJob.model_fields)}"),
     (of_agent(modle="gpt"), "agents[0].modle: unknown key; did you mean model?"),
     (of_agent(api_key="sk-1"), "agents[0].api_key: unknown key; keys stand in the environment; a pool's api_key_env "
                                "names the variable"),

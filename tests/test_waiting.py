@@ -112,11 +112,11 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
     said: list[tuple[str, str]] = []
 
     class Books:
-        async def job(self, job: str) -> Any:
-            return object()
+        async def lane_count(self, job: str) -> int:
+            return 1
 
-        async def take_page(self, ref: Any) -> dict[str, str]:
-            return {"r:0": '{"opinion": {}}'}
+        async def take_page(self, ref: Any) -> dict[int, str]:
+            return {0: '{"opinion": {}}'}
 
         async def waits(self, job: str, reason: str) -> None:
             said.append((job, reason))
@@ -125,7 +125,7 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
         raise OSError(28, "No space left on device", "/r/j/parts/0.jsonl")
 
     monkeypatch.setattr(files, "write_page", full)
-    gatherer = Gatherer(Books(), results_dir="/r", retention_s=1, model=str, announce=print)  # type: ignore[arg-type]
+    gatherer = Gatherer(Books(), results_dir="/r", retention_s=1, model=str, announce=print, stopped=None)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="No space left"):
         await gatherer.gather(_ref())
     assert said == [("j", "its results cannot be written: /r/j/parts/0.jsonl: No space left on device")]
@@ -134,4 +134,4 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
 def _ref() -> Any:
     from app.ledger.keys import PageRef
 
-    return PageRef("j", 0, 0)
+    return PageRef("j", "then", 0, 0)
