@@ -204,7 +204,14 @@ def _frees(before: Parameters | None, after: Parameters) -> bool:
         or after.solo_s < before.solo_s
         or after.pace_s < 0.8 * before.pace_s
         or len(after.buckets) < len(before.buckets)
+        or _gives_again(before, after)
     )
+
+
+def _gives_again(before: Parameters, after: Parameters) -> bool:
+    """Whether a budget that was empty has something now."""
+    empty = {bucket.name for bucket in before.buckets if bucket.level < 1.0}
+    return any(bucket.level >= 1.0 and bucket.name in empty for bucket in after.buckets)
 
 
 def _line(change: Change, course: _Course) -> dict[str, Any]:

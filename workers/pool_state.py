@@ -85,6 +85,7 @@ class PoolState:
     assigned: int
     reopened: int
     settle_for_s: float = 0.0
+    unknown_headers: Sequence[str] = ()
 
     @property
     def recent_breaks(self) -> int:
@@ -146,6 +147,7 @@ class PoolStates:
             reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
             job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
+            unknown_headers=engine.get("told", {}).get("unknown", ()),
         )  # fmt: skip
 
     async def _zombies(self) -> Counter[str]:
@@ -161,6 +163,7 @@ def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
+    unknown_headers: Sequence[str],
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -209,6 +212,7 @@ def _state(
         assigned=assigned,
         reopened=reopened,
         settle_for_s=max(0.0, settle_until - now),
+        unknown_headers=unknown_headers,
     )
 
 
@@ -236,6 +240,8 @@ def findings(state: PoolState) -> list[str]:
         found.append(f"stale demand: these wanted more calls and stopped asking: {names}")
     if state.open > state.effective_limit:
         found.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
+    if state.unknown_headers:
+        found.append(f"headers that seem to be about limits were not understood: {', '.join(state.unknown_headers)}")
     if state.zombies:
         found.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end at their deadlines")
     return found

@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx2
 
+from workers.policy.headers import is_about_limits
+
 NO_KEY = "none"
 """Sent where a pool has no key: the SDKs insist on one, compatible servers ignore it."""
 
@@ -24,9 +26,6 @@ KEEPALIVE_S = 4.0
 
 CONNECT_TIMEOUT_S = 15.0
 
-_RATE_LIMIT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-", "retry-after")
-_DATE = "date"
-"""By the provider's own clock, against which it names instants; ours may be another."""
 _MAX_HEADERS = 64
 _MAX_HEADER_CHARS = 200
 # Body-related headers describe the bytes on the wire. The content type stays out because the SDKs decode error texts
@@ -93,6 +92,6 @@ def rate_limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
     kept: dict[str, str] = {}
     for name, value in headers.items():
         lower = name.lower()
-        if (lower == _DATE or lower.startswith(_RATE_LIMIT_PREFIXES)) and len(kept) < _MAX_HEADERS:
+        if is_about_limits(lower) and len(kept) < _MAX_HEADERS:
             kept[lower] = value[:_MAX_HEADER_CHARS]
     return kept

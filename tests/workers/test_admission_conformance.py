@@ -17,7 +17,7 @@ from tests.workers.pools import obey, parameters
 from workers.policy import admission as model
 from workers.policy.admission import Denied, EnforcementState, Lease, Outcome, Request
 from workers.policy.events import Cost
-from workers.policy.headers import Reading, Unit
+from workers.policy.headers import NO_READINGS, Reading, Readings, Unit
 from workers.policy.parameters import BreakerPhase, Bucket, FairMode
 from workers.store.connection import connect_async
 from workers.store.governor_store import GovernorStore
@@ -93,7 +93,7 @@ class Both:
             unit=unit,
             model=name,
             capacity=size * chance.choice([1.0, 5.0, 40.0]),
-            refill_per_s=size * chance.choice([0.3, 2.0, 10.0]),
+            refill_per_s=(1.0 if unit is Unit.REQUESTS else 107.0) * chance.choice([0.3, 2.0, 10.0]),  # no tie of waits
             drain_per_s=size * chance.choice([0.0, 0.0, 1.0]),
             paced=chance.random() < 0.5,
             snapshot=chance.choice([0, 0, self.params.version]),
@@ -101,11 +101,14 @@ class Both:
             spent=max(0.0, model.amount(unit, spent) - size * chance.uniform(0.0, 3.0)),
             dated_at=self.now - chance.uniform(0.0, 2.0),
             credit=chance.choice([0.0, 0.0, 2.0]),
+            full_at=chance.choice([0.0, 0.0, self.now - 3.0, self.now + 0.5, self.now + 30.0]),
+            full_every_s=chance.choice([0.0, 1.0, 10.0]),
         )
 
     def outcome(self):
         chance = self.chance
-        readings = (Reading(Unit.REQUESTS, 60.0, 12.5, 3.25),) if chance.random() < 0.3 else ()
+        told = Readings((Reading("x-ratelimit", Unit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5, 0.01, ("x-quota",))
+        readings = told if chance.random() < 0.3 else NO_READINGS
         used = Cost(1.0, chance.choice([0.0, 30.0]), chance.choice([0.0, 90.0]))
         return Outcome(chance.choice([200, 200, 429, 529, 500, 0, 400]), used, readings, chance.choice(["r1", "r|2"]))
 
@@ -194,7 +197,7 @@ class Both:
         remembered = await self.governor.enforcement("p")
         for name, fill in state.fills.items():
             theirs = remembered["fills"][name]
-            for field in ("level", "next_at", "credit", "snapshot"):
+            for field in ("level", "next_at", "credit", "snapshot", "full_at"):
                 assert theirs[field] == pytest.approx(getattr(fill, field), abs=1e-6), (name, field)
         assert set(remembered["spent"]) == set(state.spent)
         for name, spent in state.spent.items():

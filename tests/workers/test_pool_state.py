@@ -34,6 +34,7 @@ def test_a_calm_pool_has_no_findings():
         ({"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 410)]}, "flaps: 3 breaks"),
         ({"decided_s_ago": 30.0}, "no decision for 30 s"),
         ({"open": 9}, "9 calls are open over a limit of 8: they finish, none is added"),
+        ({"unknown_headers": ["x-quota-left"]}, "not understood: x-quota-left"),
         ({"zombies": 3}, "3 leases belong to nodes that cannot be heard"),
         ({"silent": {"b": 42.0}}, "stale demand: these wanted more calls and stopped asking: b (42 s)"),
     ],

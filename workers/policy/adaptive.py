@@ -32,6 +32,7 @@ class Adaptive:
 
     def __init__(self, config: AdaptiveConfig, state: AdaptiveState, floor: int, ceiling: int) -> None:
         self.config, self.state, self.floor, self.ceiling = config, state, floor, ceiling
+        self._now = 0.0
 
     # What it asks for
 
@@ -44,15 +45,24 @@ class Adaptive:
         return self.state.breaker
 
     def directives(self) -> Directives:
-        return directives(self.config, self.state)
+        return directives(self.config, self.state, self._now)
 
     def next_at(self) -> float | None:
-        return next_at(self.config, self.state, self.ceiling)
+        return next_at(self.config, self.state, self.ceiling, self._now)
+
+    def take_news(self) -> list[str]:
+        """What was found out of the told budgets since the last time."""
+        told = self.state.told
+        news, told.news = told.news, []
+        return news
 
     # Events
 
     def sent(self, event: Sent) -> None:
         state, config = self.state, self.config
+        before = state.log.last()
+        if state.rate is not None and before is not None and event.at > before.sent_at + state.pulse.feedback_s:
+            state.rate.paused(event.at - before.sent_at)
         state.log.sent(event)
         state.log.forget(event.at - max(config.log_least_s, config.log_rtts * state.pulse.rtt_s))
         state.latency.sent(event.at, state.growth.limit)
@@ -70,22 +80,30 @@ class Adaptive:
     def done(self, event: Done) -> None:
         state, now = self.state, event.at
         trial = state.log.answered(event)
-        room = state.budgets.observe(event)
+        room = state.told.observe(event, trial)
         if event.refused:
             state.pulse.refused(self.config, event)
         elif event.ok:
             state.pulse.served(self.config, event)
         self._watch_failures(event)
         if event.refused and state.breaker.closed:
-            if room and event.status != OVERLOADED and state.budgets.refused_with_room(now):
-                self._try_quanta(trial, now)
-            self._refused(event, trial, now)
+            if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.pulse.feedback_s):
+                trial.explained = trial.forgiven = True
+            else:
+                if room and event.status != OVERLOADED and state.told.refused_with_room(now):
+                    self._try_quanta(trial, now)
+                self._refused(event, trial, now)
         self._watch_latency(event, now)
 
     def _try_quanta(self, trial: Trial, now: float) -> None:
-        """In slow start, refused with room again after a second as busy as advertised: keep that rate, per second."""
-        state, per_s = self.state, self.state.budgets.room_per_s
-        busy = state.log.sent_between(trial.sent_at - 1.0, trial.sent_at) >= per_s
+        """In slow start, refused with room again after a second as busy as advertised: keep that rate, per second.
+
+        As many as that must have been accepted in the second before, and no more than two seconds can hold.
+        """
+        state, per_s = self.state, self.state.told.room_per_s
+        per_s = max(per_s % 1.0, per_s // 1.0)
+        accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
+        busy = int(per_s) <= accepted <= 2.0 * per_s + 2.0
         if busy and state.rate is None and state.growth.slow_start:
             state.rate = LearnedRate.counted(self.config.quantum_gain * per_s, now)
             state.growth.cut(now, state.growth.limit)
@@ -207,6 +225,7 @@ class Adaptive:
         confirmed, and the next step is taken.
         """
         state, growth, pulse, config = self.state, self.state.growth, self.state.pulse, self.config
+        self._now = now
         state.breaker = breakers.tick(config.breaker, state.breaker, now)
         if not state.breaker.closed:
             return
@@ -218,6 +237,9 @@ class Adaptive:
         if state.solo is not None:
             self._solo_accepted(state.solo, now)
             return
+        said = state.told.advance(now, state.log, pulse.feedback_s)
+        if said:
+            self._say(said)
         if state.rate is not None:
             self._advance_rate(state.rate, now)
         if growth.pending and not self._confirm(now):
@@ -231,9 +253,14 @@ class Adaptive:
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
         state, rtt_s = self.state, self.state.pulse.rtt_s
-        if now - rate.bound_at > 3.0 * rtt_s:
+        last = state.log.last()
+        if now - rate.bound_at > 3.0 * rtt_s and last is not None and now < last.sent_at + state.pulse.feedback_s:
             state.rate = None
             self._say("the limit binds, not the rate")
+            return
+        if rate.refuted:
+            state.rate = None
+            self._say("more than a second's share is accepted")
             return
         test = state.noise.test
         if test is None:
@@ -261,6 +288,12 @@ class Adaptive:
         """Every call of the episode is resolved: say what it means, and act."""
         state, growth, config, rtt_s = self.state, self.state.growth, self.config, self.state.pulse.rtt_s
         state.episode = episode_start(state.log, state.episode)
+        refused = [trial for trial in state.log.since(state.episode - 1e-6) if trial.refused and not trial.forgiven]
+        if state.told.names_one_end(refused, state.log, now):
+            for trial in refused:
+                trial.explained = trial.forgiven = True
+            self._say("a window is used up")
+            return
         starting = growth.slow_start or now < growth.slow_start_until + config.starting_rtts * rtt_s
         verdict = judge(
             config.verdict,
@@ -338,9 +371,9 @@ class Adaptive:
         return min(before, max(log.accepted_per_s(start, end), 0.4 * before))
 
     def _keep_rate(self, per_s: float, now: float, reason: str) -> None:
-        state, budgets = self.state, self.state.budgets
-        if now - budgets.room_at < 2.0 * state.pulse.rtt_s:
-            per_s = max(per_s, self.config.quantum_gain * budgets.room_per_s)
+        state, told = self.state, self.state.told
+        if now - told.room_at < 2.0 * state.pulse.rtt_s:
+            per_s = max(per_s, self.config.quantum_gain * told.room_per_s)
         state.rate = LearnedRate.starting(per_s, state.log.last_refused_at(now), now)
         state.noise.rate_kept(state.log.sent_total)
         self._say(reason)

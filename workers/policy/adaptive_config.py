@@ -39,7 +39,6 @@ class AdaptiveConfig:
     grace_s                grants are held so much longer than a verdict takes, for its decision comes a little late
     stop_after             refusals since the last decision after which the enforcer stops by itself
     latency_tolerance      times the least latency seen that means queueing
-    reserve, surplus_gain  of an advertised budget; see `Bucket`
     """
 
     start: float = 10.0
@@ -72,7 +71,5 @@ class AdaptiveConfig:
     grace_s: float = 0.3
     stop_after: int = 6
     latency_tolerance: float = 2.0
-    reserve: float = 0.10
-    surplus_gain: float = 1.3
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     verdict: VerdictConfig = field(default_factory=VerdictConfig)

@@ -9,7 +9,7 @@ from workers.policy.parameters import BreakerPhase
 from workers.policy.pulse import Pulse
 
 
-def directives(config: AdaptiveConfig, state: AdaptiveState) -> Directives:
+def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:
     """The parameters that follow from the state.
 
     Grants are held a little longer than a verdict takes: its decision comes late, and what slipped through between
@@ -17,7 +17,7 @@ def directives(config: AdaptiveConfig, state: AdaptiveState) -> Directives:
     """
     growth, feedback_s, judging = state.growth, state.pulse.feedback_s, state.judging_since
     pace_s = _pace_s(config, state)
-    buckets = state.budgets.buckets(config.reserve, config.surplus_gain)
+    buckets = state.told.buckets(now, state.log)
     if state.rate is not None:
         buckets.append(state.rate.bucket())
     return Directives(
@@ -28,8 +28,8 @@ def directives(config: AdaptiveConfig, state: AdaptiveState) -> Directives:
         hold_until=0.0 if judging is None else verdict_at(judging, state.pulse) + config.grace_s,
         solo_s=0.0 if state.solo is None else feedback_s,
         pace_s=pace_s,
-        burst_s=0.0 if growth.cautious else (2.0 + growth.limit / 40.0) * pace_s,
-        token_scale=state.budgets.token_scale,
+        burst_s=0.0 if growth.cautious else (2.0 + growth.limit * (1 / 40.0 if growth.slow_start else 0.5)) * pace_s,
+        token_scale=state.told.token_scale,
         buckets=tuple(buckets),
     )
 
@@ -38,7 +38,7 @@ def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
     growth, pulse = state.growth, state.pulse
     feedback_s = pulse.feedback_s if pulse.answered else config.start_s
-    step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
+    step_s = feedback_s * (config.gentle_factor if growth.gentle else 0.5)
     return 1.0 / (config.pace_gain * growth.limit / pulse.rtt_s + growth.step / step_s)
 
 
@@ -47,7 +47,7 @@ def verdict_at(judging_since: float, pulse: Pulse) -> float:
     return judging_since + pulse.feedback_s
 
 
-def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int) -> float | None:
+def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: float) -> float | None:
     """When time alone changes something; the rules are in the order of `Adaptive.advance`."""
     growth, pulse, breaker = state.growth, state.pulse, state.breaker
     if not breaker.closed:
@@ -59,7 +59,8 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int) -> float
     if state.solo is not None:
         last = state.log.last()
         return None if last is None else last.sent_at + pulse.feedback_s
-    times = []
+    told_at = state.told.next_at(now, state.log, pulse.feedback_s)
+    times = [] if told_at is None else [told_at]
     if state.rate is not None and state.noise.test is None:
         times.append(state.rate.next_at(pulse.rtt_s, pulse.feedback_s))
     step_at = None

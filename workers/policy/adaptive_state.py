@@ -7,7 +7,7 @@ from typing import Literal
 
 from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.breaker import Breaker
-from workers.policy.buckets import Budgets
+from workers.policy.budgets.told import Told
 from workers.policy.calls import NEVER, CallLog
 from workers.policy.failures import Failures
 from workers.policy.growth import Growth
@@ -48,7 +48,7 @@ class AdaptiveState:
     noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
     overloaded_at: float = NEVER
-    budgets: Budgets = field(default_factory=Budgets)
+    told: Told = field(default_factory=Told)
     latency: LatencyWatch = field(default_factory=LatencyWatch)
     breaker: Breaker = field(default_factory=Breaker)
     failures: Failures = field(default_factory=Failures)

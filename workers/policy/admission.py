@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from workers.policy.buckets import amount
 from workers.policy.events import NOTHING, Cost, Done, Sent
 from workers.policy.fairness import Standing, may_take
-from workers.policy.headers import Reading
+from workers.policy.headers import NO_READINGS, Readings
 from workers.policy.parameters import BreakerPhase, Bucket, Parameters
 
 MAX_WAIT_S = 5.0
@@ -58,7 +58,7 @@ class Outcome:
 
     status: int
     used: Cost = NOTHING
-    readings: tuple[Reading, ...] = ()
+    readings: Readings = NO_READINGS
     reporter: str = ""
 
 
@@ -77,13 +77,15 @@ class Lease:
 
 @dataclass(slots=True)
 class Fill:
-    """Where one bucket stands: `level` as of `at`; `next_at` is when a paced one lets the next call go."""
+    """Where one bucket stands: `level` as of `at`; `next_at` is when a paced one lets the next call go, `full_at` when
+    it was last full at once."""
 
     level: float
     at: float
     snapshot: int = 0
     credit: float = 0.0
     next_at: float = 0.0
+    full_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -217,9 +219,16 @@ def _waits(
         fill = _refilled(bucket, state, now)
         need = min(amount(bucket.unit, cost), bucket.capacity)
         if fill.level < need:
-            yield min(MAX_WAIT_S, (need - fill.level) / max(1e-9, bucket.net_refill_per_s)), bucket.name
+            yield _wait_s(bucket, need - fill.level, now), bucket.name
         else:
             yield fill.next_at - now, bucket.name
+
+
+def _wait_s(bucket: Bucket, missing: float, now: float) -> float:
+    """Until so much has come back."""
+    seconds = min(MAX_WAIT_S, missing / max(1e-9, bucket.net_refill_per_s))
+    full_at = bucket.next_full_at(now)
+    return min(seconds, full_at - now) if full_at > 0.0 else seconds
 
 
 def _paced_until(params: Parameters, state: EnforcementState) -> float:
@@ -228,14 +237,23 @@ def _paced_until(params: Parameters, state: EnforcementState) -> float:
 
 
 def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
-    """The bucket's fill brought to `now`, re-dated first if the governor has a newer snapshot."""
+    """The bucket's fill brought to `now`, re-dated first if the governor has a newer snapshot.
+
+    Rules: full again since it was last looked at, and since the snapshot -> full; a new snapshot that is not from
+    before that -> its level; what has refilled is added.
+    """
     fill = state.fills.get(bucket.name)
     if fill is None:
         fill = state.fills[bucket.name] = Fill(bucket.capacity, now, -1, bucket.credit)
     net = bucket.refill_per_s - bucket.drain_per_s
+    full_at = bucket.last_full_at(now)
+    if full_at > fill.full_at:
+        fill.full_at = full_at
+        if full_at > bucket.dated_at:
+            fill.level, fill.at = bucket.capacity, now
     if fill.snapshot != bucket.snapshot:
         fill.snapshot = bucket.snapshot
-        if bucket.snapshot > 0:
+        if bucket.snapshot > 0 and bucket.dated_at >= fill.full_at:
             since = amount(bucket.unit, state.spent.get(bucket.model, NOTHING)) - bucket.spent
             dated = min(bucket.capacity, bucket.level + net * (now - bucket.dated_at))
             fill.level = min(bucket.capacity, dated - since)  # the counters may have begun anew since

@@ -81,6 +81,14 @@ class CallLog:
                 return
             yield trial
 
+    def nth_sent_at(self, number: int) -> float | None:
+        """Send time of the `number`th call ever sent; None if it was not sent yet. That of one long ago is forgotten:
+        the oldest known stands for it."""
+        later = self.sent_total - number
+        if later < 0 or not self.trials:
+            return None
+        return self.trials[max(0, len(self.trials) - 1 - later)].sent_at
+
     def explain(self, since: float) -> None:
         """Mark the refusals of calls sent since then as acted upon: they are not noise."""
         for trial in self.refusals:

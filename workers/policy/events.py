@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workers.policy.headers import Reading
+from workers.policy.headers import NO_READINGS, Readings
 
 REFUSALS = frozenset({429, 529})
 """The provider's limits said no: the call was not served and says nothing about the unit."""
@@ -64,7 +64,7 @@ class Done:
     spent: Cost = NOTHING
     estimated_tokens: float = 0.0
     used: Cost = NOTHING
-    readings: tuple[Reading, ...] = ()
+    readings: Readings = NO_READINGS
     reporter: str = ""
     probe: bool = False
 

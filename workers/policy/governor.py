@@ -39,7 +39,7 @@ EngineState = Annotated[AdaptiveState | ClassicState | RulesState | FixedState, 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of the pool's history."""
+    """One line of the pool's history: the limit moved, or (`before` is `after`) something was found out."""
 
     at: float
     before: int
@@ -134,6 +134,9 @@ class Governor:
         if limit != self.state.limit:
             self.state.history.append(Change(self.state.now, self.state.limit, limit, self.reason))
             self.state.limit = limit
+        if isinstance(self._engine, Adaptive):
+            for news in self._engine.take_news():
+                self.state.history.append(Change(self.state.now, limit, limit, news))
 
     def _clamp(self, limit: float) -> int:
         config = self.config

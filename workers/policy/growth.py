@@ -54,7 +54,7 @@ class Growth:
     @property
     def cautious(self) -> bool:
         """No bursts while a step is tried, nor before the limit was filled again after a cut."""
-        return not self.slow_start and (self.pending or self.full_since is None)
+        return not self.slow_start and (self.step >= 2.0 or (self.full_since is None and not self.pending))
 
     def filled(self, at: float) -> None:
         """A call was sent that used the last slot."""

@@ -5,6 +5,7 @@ Instants are seconds on the lease clock. The enforcer needs nothing else: no his
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,13 +22,15 @@ class BreakerPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One budget that refills continuously: requests or tokens, of one model or ('') of all.
+    """One budget: requests or tokens, of one model or ('') of all. It refills continuously, or is full again at once.
 
     A new `snapshot` number re-dates the level: at `dated_at` the provider had `level` left while our own counter
     stood at `spent`; what we spent since and what refilled since follow by arithmetic, so an old snapshot is as good
     as a new one. `drain_per_s` is what other tenants of the account take. `paced` spreads the grants: slower than
     the refill below `reserve` of the capacity, up to `surplus_gain` times the refill well above it.
     `credit` grows when the governor wants to try out more than the refill; the enforcer adds the difference.
+    It is full again at `full_at` and each `full_every_s` from then on (0: never); what was there before is gone then,
+    and a snapshot dated before says nothing any more.
     """
 
     name: str
@@ -44,6 +47,22 @@ class Bucket:
     spent: float = 0.0
     dated_at: float = 0.0
     credit: float = 0.0
+    full_at: float = 0.0
+    full_every_s: float = 0.0
+
+    def last_full_at(self, now: float) -> float:
+        """When it was last full again; 0: not yet."""
+        if self.full_at <= 0.0 or now < self.full_at:
+            return 0.0
+        if self.full_every_s <= 0.0:
+            return self.full_at
+        return self.full_at + math.floor((now - self.full_at) / self.full_every_s) * self.full_every_s
+
+    def next_full_at(self, now: float) -> float:
+        """When it will be full again; 0: not known."""
+        if self.full_at <= 0.0 or now < self.full_at:
+            return self.full_at
+        return self.last_full_at(now) + self.full_every_s if self.full_every_s > 0.0 else 0.0
 
     @property
     def net_refill_per_s(self) -> float:

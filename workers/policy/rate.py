@@ -29,6 +29,9 @@ RAISE_FIRST, RAISE_GENTLE, RAISE_LEAST, RAISE_MOST = 0.25, 0.02, 0.01, 0.5
 LOST_CREDITS = 2
 SAVED_FOR_TEST = 6.0
 MEASURE_CALLS = 12
+ALMOST, BEYOND = 0.995, 1.12
+PAUSE_BACK_S = 20.0
+PAUSE_FIRST_S, PAUSE_FACTOR, PAUSE_MOST_S = 5.0, 4.0, 1280.0
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class LearnedRate:
     interval_rtts  wait between tries
     setbacks       falls within two round trips of each other: slowing down does not help
     found_per_s    the rate when it was found
+    told_per_s     the provider tells it (0: it does not): more is tried only after `pause_s`, which grows
     """
 
     per_s: float
@@ -74,6 +78,8 @@ class LearnedRate:
     setbacks: int = 0
     setback_at: float = NEVER
     found_per_s: float = 0.0
+    told_per_s: float = 0.0
+    pause_s: float = PAUSE_FIRST_S
 
     @classmethod
     def starting(cls, per_s: float, anchor: float, now: float) -> LearnedRate:
@@ -84,7 +90,19 @@ class LearnedRate:
     def counted(cls, per_s: float, now: float) -> LearnedRate:
         """A rate that the provider tells, and counts per second: it keeps nothing, and the present second is full."""
         over = now + 1.0
-        return cls(max(LEAST_PER_S, per_s), over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE)
+        per_s = max(LEAST_PER_S, per_s)
+        return cls(
+            per_s, over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE, tried_at=now, told_per_s=per_s
+        )
+
+    @property
+    def refuted(self) -> bool:
+        """More is accepted than is told: it is not counted per second."""
+        return self.told_per_s > 0.0 and self.raised_before > BEYOND * self.told_per_s
+
+    def paused(self, seconds: float) -> None:
+        """Nothing was sent for so long: that says nothing of whether the rate binds."""
+        self.bound_at += seconds
 
     def bucket(self) -> Bucket:
         """The rate as the enforcer keeps it: next to no depth, or a second could become over-full."""
@@ -133,6 +151,7 @@ class LearnedRate:
         smallest = self.raise_by <= 2.0 * RAISE_LEAST
         self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if smallest else 1.0
         self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
+        self.pause_s = min(PAUSE_MOST_S, PAUSE_FACTOR * self.pause_s)
         accepted, span = self._since_anchor(trial, log)
         per_s = before
         if self.keeps and span >= rtt_s:
@@ -233,6 +252,8 @@ class LearnedRate:
         self.raised_before = self.sustained if self.raised_from is None else self.raised_from
         self.raised_from, self.trying = self.per_s, 0.0
         room = 1.3 * going + 4.0 / rtt_s
+        if self.per_s < ALMOST * self.told_per_s:
+            room = min(room, self.told_per_s)
         self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))
         self.raise_by = next_by
         if not self.keeps and self.per_s > 1.1 * self.sustained:
@@ -246,6 +267,9 @@ class LearnedRate:
             return self.tried_at + (2.0 * feedback_s if self.keeps else max(2.0 * feedback_s, rtt_s))
         if self.trying:
             return self.tried_at + feedback_s
+        if self.told_per_s:
+            back = self.per_s < ALMOST * self.told_per_s
+            return max(self.tried_at, self.refused_at) + (PAUSE_BACK_S if back else self.pause_s)
         return max(self.tried_at + self.interval_rtts * rtt_s, self.refused_at + min(self.interval_rtts, 1.5) * rtt_s)
 
     def _move(self, per_s: float, anchor: float, now: float) -> None:

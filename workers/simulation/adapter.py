@@ -85,7 +85,7 @@ class Adapter:
         call = self._open[place].pop()
         if not self._open[place]:
             del self._open[place]
-        readings = read_limits(headers, EPOCH + now - latency)
+        readings = read_limits(headers, EPOCH + now)
         outcome = Outcome(status, Cost(1.0, tokens[1]), readings, str(key))
         done = release(self.parameters, self.enforcement, call, outcome, now)
         if done is not None:

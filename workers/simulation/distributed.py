@@ -17,7 +17,7 @@ from workers.policy.admission import Denied, EnforcementState, Outcome, Request,
 from workers.policy.events import Cost, Event
 from workers.policy.fairness import in_turn
 from workers.policy.governor import Governor, GovernorState
-from workers.policy.headers import Reading, read_limits
+from workers.policy.headers import read_limits
 from workers.policy.parameters import BreakerPhase, Parameters
 from workers.policy.profiles import PoolConfig
 from workers.simulation.chance import seeded
@@ -145,7 +145,7 @@ class Admitter:
 
     def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
         used = Cost(1.0, unit.input_tokens + unit.output_tokens if status == 200 else 0.0)
-        readings: tuple[Reading, ...] = read_limits(headers, EPOCH + sent_at)
+        readings = read_limits(headers, EPOCH + now)
         outcome = Outcome(status, used, readings, str(unit.key))
         due = max(now, self._step_at) + self._store.report_delay_s()
         heapq.heappush(self._reports, (due, next(self._numbers), self._calls.pop(unit.key), outcome))

@@ -21,17 +21,36 @@ local function gain(bucket, level)
   return math.max(0.1, share / bucket.reserve)
 end
 
+-- When a bucket that is full again at once was so last, and will be next; 0: not yet, not known.
+local function last_full(bucket, now)
+  local full_at, every = bucket.full_at or 0, bucket.full_every_s or 0
+  if full_at <= 0 or now < full_at then return 0 end
+  if every <= 0 then return full_at end
+  return full_at + math.floor((now - full_at) / every) * every
+end
+
+local function next_full(bucket, now)
+  local full_at, every = bucket.full_at or 0, bucket.full_every_s or 0
+  if full_at <= 0 or now < full_at then return full_at end
+  return every > 0 and last_full(bucket, now) + every or 0
+end
+
 -- The bucket's fill brought to `now`, dated anew first if the governor has a newer snapshot.
 local function refilled(state, bucket, now)
   local fill = state.fills[bucket.name]
   if not fill then
-    fill = {level = bucket.capacity, at = now, snapshot = -1, credit = bucket.credit, next_at = 0}
+    fill = {level = bucket.capacity, at = now, snapshot = -1, credit = bucket.credit, next_at = 0, full_at = 0}
     state.fills[bucket.name] = fill
   end
   local net = bucket.refill_per_s - bucket.drain_per_s
+  local full_at = last_full(bucket, now)
+  if full_at > (fill.full_at or 0) then
+    fill.full_at = full_at
+    if full_at > bucket.dated_at then fill.level, fill.at = bucket.capacity, now end
+  end
   if fill.snapshot ~= bucket.snapshot then
     fill.snapshot = bucket.snapshot
-    if bucket.snapshot > 0 then
+    if bucket.snapshot > 0 and bucket.dated_at >= (fill.full_at or 0) then
       local since = amount(bucket.unit, state.spent[bucket.model] or {0, 0, 0}) - bucket.spent
       local dated = math.min(bucket.capacity, bucket.level + net * (now - bucket.dated_at))
       fill.level = math.min(bucket.capacity, dated - since)  -- the counters may have begun anew since
@@ -47,8 +66,9 @@ end
 local function bucket_wait(state, bucket, cost, now)
   local fill = refilled(state, bucket, now)
   local need = math.min(amount(bucket.unit, cost), bucket.capacity)
-  if fill.level < need then return math.min(MAX_WAIT_S, (need - fill.level) / math.max(1e-9, net_refill(bucket))) end
-  return fill.next_at - now
+  if fill.level >= need then return fill.next_at - now end
+  local wait, full_at = math.min(MAX_WAIT_S, (need - fill.level) / math.max(1e-9, net_refill(bucket))), next_full(bucket, now)
+  return full_at > 0 and math.min(wait, full_at - now) or wait
 end
 
 local function reserve(params, state, model, cost, now)

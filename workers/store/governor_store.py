@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from workers.policy.events import Cost, Done, Event, Sent
-from workers.policy.headers import Reading, Unit
+from workers.policy.headers import NO_READINGS, Readings
 from workers.policy.parameters import Parameters
 from workers.store.connection import AsyncStoreClient
 from workers.store.keys import Keys
@@ -185,7 +185,7 @@ def _event(kind: str, call: str, at: float, *rest: Any) -> Event:
         spent=Cost(*spent),
         estimated_tokens=estimated_tokens,
         used=Cost(*used),
-        readings=tuple(Reading(Unit(unit), *numbers) for unit, *numbers in orjson.loads(readings or "[]")),
+        readings=Readings.from_list(orjson.loads(readings)) if readings else NO_READINGS,
         reporter=reporter,
         probe=probe,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers.policy.events import NOTHING, Cost, Done, Sent
-from workers.policy.headers import Reading
+from workers.policy.headers import NO_READINGS, Readings
 from workers.policy.parameters import Parameters
 
 
@@ -27,7 +27,7 @@ def done(
     open_before: int = 0,
     reporter: str = "unit",
     probe: bool = False,
-    readings: tuple[Reading, ...] = (),
+    readings: Readings = NO_READINGS,
     spent: Cost = NOTHING,
 ) -> Done:
     return Done(call, at, sent_at, open_before, status, spent=spent, readings=readings, reporter=reporter, probe=probe)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.policy.build import done, sent
+from workers.policy.adaptive_state import AdaptiveState
 from workers.policy.events import Done, Event
 from workers.policy.governor import MOST_CHANGES, Governor, GovernorState
 from workers.policy.parameters import Parameters
@@ -153,3 +154,25 @@ def test_unknown_profiles_and_senseless_wishes_are_refused() -> None:
         PoolConfig(ceiling=0)
     with pytest.raises(ValueError, match=r"floor must be <= ceiling \(3\), got 4"):
         PoolConfig(ceiling=3, floor=4)
+
+
+def test_a_state_of_the_version_before_is_taken_up_without_its_budgets() -> None:
+    config = PoolConfig(ceiling=40)
+    governor = Governor(config)
+    play(governor, [("send", 200, 0.1), ("answer", 200, 1.0)] * 30)
+    stored = json.loads(governor.state.to_json())
+    del stored["engine"]["told"]
+    stored["engine"]["budgets"] = {"known": {"requests:": {"unit": "requests", "refill_per_s": 10.0}}}
+    resumed = Governor(config, GovernorState.from_json(json.dumps(stored)))
+    assert resumed.state.limit == governor.state.limit
+    assert resumed.decide([], governor.state.now + 1.0).buckets == ()
+
+
+def test_what_is_found_out_of_a_told_budget_is_a_line_of_the_history() -> None:
+    governor = Governor(PoolConfig(ceiling=40))
+    assert isinstance(governor.state.engine, AdaptiveState)
+    governor.state.engine.told.news.append("b dropped: told 1 per 60 s, but calls beyond it are accepted")
+    governor.decide([], 1.0)
+    change = governor.state.history[-1]
+    assert change.before == change.after
+    assert "dropped" in change.reason

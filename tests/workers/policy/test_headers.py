@@ -1,4 +1,4 @@
-"""Both dialects, and everything a provider may get wrong."""
+"""Every dialect of rate-limit headers, and everything a provider may get wrong."""
 
 from __future__ import annotations
 
@@ -6,64 +6,165 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.policy.headers import Reading, Unit, read_limits, read_retry_after
+from workers.policy.headers import (
+    NO_READINGS,
+    Readings,
+    Unit,
+    is_about_limits,
+    read_limits,
+    read_retry_after,
+)
 
-OPENAI = {
-    "x-ratelimit-limit-requests": "30000",
-    "x-ratelimit-remaining-requests": "28713",
-    "x-ratelimit-reset-requests": "2.572s",
-    "x-ratelimit-limit-tokens": "150000",
-    "x-ratelimit-remaining-tokens": "149984",
-    "x-ratelimit-reset-tokens": "6m0s",
-}
-ANTHROPIC = {
-    "anthropic-ratelimit-input-tokens-limit": "50000",
-    "anthropic-ratelimit-input-tokens-remaining": "49000",
-    "anthropic-ratelimit-input-tokens-reset": "2026-01-02T03:04:15Z",
-}
 WALL = 1767323045.0  # 2026-01-02T03:04:05Z
+OPENAI = {
+    "x-ratelimit-limit-requests": "500",
+    "x-ratelimit-remaining-requests": "499",
+    "x-ratelimit-reset-requests": "120ms",
+}
 
 
-def test_openai_tells_durations() -> None:
-    assert read_limits(OPENAI, WALL) == (
-        Reading(Unit.REQUESTS, 30000.0, 28713.0, 2.572),
-        Reading(Unit.TOKENS, 150000.0, 149984.0, 360.0),
-    )
+def named(prefix: str, **values: str) -> dict[str, str]:
+    """`limit`, `remaining` and `reset` in place of the `*` of a pattern."""
+    return {prefix.replace("*", role): value for role, value in values.items()}
 
 
-def test_anthropic_tells_instants() -> None:
-    assert read_limits(ANTHROPIC, WALL) == (Reading(Unit.INPUT_TOKENS, 50000.0, 49000.0, 10.0),)
+DIALECTS = [
+    ("openai", OPENAI, [(Unit.REQUESTS, 500, 499, 0, 0.12)]),
+    ("openai tokens", named("x-ratelimit-*-tokens", limit="150000", remaining="149984", reset="6m0s"),
+     [(Unit.TOKENS, 150000, 149984, 0, 360.0)]),
+    ("azure", {**named("x-ratelimit-*-requests", limit="5", remaining="4", reset="12"),
+               "x-ratelimit-renewalperiod-requests": "60"}, [(Unit.REQUESTS, 5, 4, 60, 12.0)]),
+    ("azure tells nothing", named("x-ratelimit-*-requests", limit="-1", remaining="-1", reset="0"), []),
+    ("anthropic", named("anthropic-ratelimit-input-tokens-*", limit="50000", remaining="49000",
+                        reset="2026-01-02T03:04:15Z"), [(Unit.INPUT_TOKENS, 50000, 49000, 0, 10.0)]),
+    ("anthropic, priority", named("anthropic-priority-output-tokens-*", limit="9000", remaining="8000",
+                                  reset="2026-01-02T03:04:06Z"), [(Unit.OUTPUT_TOKENS, 9000, 8000, 0, 1.0)]),
+    ("anthropic, unified", {"anthropic-ratelimit-unified-5h-utilization": "0.4",
+                            "anthropic-ratelimit-unified-5h-reset": "1767330000",
+                            "anthropic-ratelimit-unified-status": "allowed"}, []),
+    ("groq", named("x-ratelimit-*-requests", limit="14400", remaining="14369", reset="3m6s"),
+     [(Unit.REQUESTS, 14400, 14369, 0, 186.0)]),
+    ("cerebras", named("x-ratelimit-*-requests-day", limit="1000000", remaining="999", reset="33011.382867"),
+     [(Unit.REQUESTS, 1000000, 999, 86400, 33011.382867)]),
+    ("mistral", named("x-ratelimit-*-req-minute", limit="60", remaining="0"), [(Unit.REQUESTS, 60, 0, 60, None)]),
+    ("mistral, no such model", named("x-ratelimit-*-req-minute", limit="0", remaining="0"), []),
+    ("together", {**named("x-ratelimit-*", limit="10", remaining="9", reset="1"),
+                  **named("x-tokenlimit-*-dynamic", limit="5000", remaining="4000", reset="1")},
+     [(Unit.REQUESTS, 10, 9, 0, 1.0), (Unit.TOKENS, 5000, 4000, 0, 1.0)]),
+    ("fireworks", {**named("x-ratelimit-*-tokens-prompt", limit="9000", remaining="8000"),
+                   "x-ratelimit-over-limit": "yes"}, [(Unit.INPUT_TOKENS, 9000, 8000, 0, None)]),
+    ("openrouter", named("X-RateLimit-*", limit="20", remaining="0", reset="1767323055000"),
+     [(Unit.REQUESTS, 20, 0, 0, 10.0)]),
+    ("unix seconds", named("x-ratelimit-*", limit="20", remaining="3", reset="1767323050"),
+     [(Unit.REQUESTS, 20, 3, 0, 5.0)]),
+    ("digital ocean", named("x-ratelimit-*-requests-per-minute", limit="20", remaining="3", reset="1767323050"),
+     [(Unit.REQUESTS, 20, 3, 60, 5.0)]),
+    ("sambanova", named("x-ratelimit-*-requests-day", limit="20", remaining="3"),
+     [(Unit.REQUESTS, 20, 3, 86400, None)]),
+    ("cohere", {"x-trial-endpoint-call-remaining": "17"}, [(Unit.REQUESTS, 0, 17, 0, None)]),
+    ("nous", named("x-ratelimit-*-requests-1h", limit="900", remaining="3", reset="1800"),
+     [(Unit.REQUESTS, 900, 3, 3600, 1800.0)]),
+    ("litellm by descriptor", named("x-ratelimit-api_key-*-requests", limit="900", remaining="3"),
+     [(Unit.REQUESTS, 900, 3, 0, None)]),
+    ("kong", named("X-RateLimit-*-Minute", limit="600", remaining="3"), [(Unit.REQUESTS, 600, 3, 60, None)]),
+    ("kong's ai plugin", named("X-AI-RateLimit-*-hour-azure", limit="600", remaining="3", reset="60"),
+     [(Unit.REQUESTS, 600, 3, 3600, 60.0)]),
+    ("envoy", named("x-ratelimit-*", limit='600, 600;w=60;name="llm"', remaining="3", reset="7"),
+     [(Unit.REQUESTS, 600, 3, 60, 7.0)]),
+    ("two windows in one field", {**named("x-ratelimit-*", limit="1, 15000", remaining="0, 14000", reset="1, 2419704"),
+                                  "x-ratelimit-policy": "1;w=1, 15000;w=2592000"},
+     [(Unit.REQUESTS, 1, 0, 1, 1.0), (Unit.REQUESTS, 15000, 14000, 2592000, 2419704.0)]),
+    ("ietf, drafts to 06", named("RateLimit-*", limit="100", remaining="50", reset="30"),
+     [(Unit.REQUESTS, 100, 50, 0, 30.0)]),
+    ("ietf, draft 07", {"RateLimit": "limit=100, remaining=50, reset=5", "RateLimit-Policy": "100;w=60"},
+     [(Unit.REQUESTS, 100, 50, 60, 5.0)]),
+    ("ietf, drafts from 08", {"RateLimit": '"burst";r=50;t=30, "spend";r=9000',
+                              "RateLimit-Policy": '"burst";q=100;w=60, "spend";q=10000;w=86400;qu="tokens"'},
+     [(Unit.REQUESTS, 100, 50, 60, 30.0), (Unit.TOKENS, 10000, 9000, 86400, None)]),
+    ("ietf, calls in flight", {"RateLimit": '"c";r=5', "RateLimit-Policy": '"c";q=9;qu="concurrent-requests"'}, []),
+    ("repeated by a proxy", named("x-ratelimit-*-requests", limit="500, 500", remaining="499, 499", reset="1s, 1s"),
+     [(Unit.REQUESTS, 500, 499, 0, 1.0)]),
+]  # fmt: skip
 
 
-def test_the_providers_own_date_comes_before_our_clock() -> None:
-    dated = {**ANTHROPIC, "date": "Fri, 02 Jan 2026 03:04:10 GMT"}
-    assert read_limits(dated, WALL - 7200.0)[0].full_in_s == 5.0
+@pytest.mark.parametrize(("headers", "budgets"), [d[1:] for d in DIALECTS], ids=[d[0] for d in DIALECTS])
+def test_a_dialect(headers: dict[str, str], budgets: list[tuple[Unit, float, float, float, float | None]]) -> None:
+    found = [(r.unit, r.limit, r.remaining, r.period_s, r.reset_s) for r in read_limits(headers, WALL).budgets]
+    assert found == budgets
+
+
+def test_budgets_of_a_chain_are_kept_apart() -> None:
+    both = {**OPENAI, **named("ratelimit-*", limit="1200", remaining="1", reset="30")}
+    names = [reading.budget for reading in read_limits(both, WALL).budgets]
+    assert len(set(names)) == 2
+
+
+def test_an_instant_is_in_the_clock_of_the_date_header() -> None:
+    ahead = {**named("x-ratelimit-*", limit="9", remaining="1", reset="1767323085000"),
+             "date": "Fri, 02 Jan 2026 03:04:35 GMT"}  # fmt: skip
+    reading = read_limits(ahead, WALL).budgets[0]
+    assert reading.from_answer
+    assert reading.reset_s == pytest.approx(10.0, abs=0.6)
+    near = {**ahead, "date": "Fri, 02 Jan 2026 03:04:04 GMT"}
+    assert read_limits(near, WALL).budgets[0].reset_s == 40.0  # the same clock, told a second late
 
 
 @pytest.mark.parametrize(
     ("reset", "seconds"),
-    [("120ms", 0.12), ("1.5s", 1.5), ("6m0s", 360.0), ("1h2m3s", 3723.0), ("7", 7.0), ("soon", 0.0), ("-5s", 0.0)],
-)
-def test_durations(reset: str, seconds: float) -> None:
-    assert read_limits({**OPENAI, "x-ratelimit-reset-requests": reset}, WALL)[0].full_in_s == pytest.approx(seconds)
+    [("120ms", 0.12), ("1.5s", 1.5), ("1h2m3s", 3723.0), ("7", 7.0), ("soon", None), ("-5s", None), ("1e400", None),
+     ("Fri, 02 Jan 2026 03:04:15 GMT", 10.0), ("2026-01-02T03:04:15.5+00:00", 10.5), ("9" * 300, None)],
+)  # fmt: skip
+def test_a_reset(reset: str, seconds: float | None) -> None:
+    reading = read_limits({**OPENAI, "x-ratelimit-reset-requests": reset}, WALL).budgets[0]
+    assert reading.reset_s == (None if seconds is None else pytest.approx(seconds))
 
 
-@pytest.mark.parametrize("wrong", ["", "many", "nan", "inf", "-1", "0"])
+@pytest.mark.parametrize("wrong", ["", "many", "nan", "inf", "-1", "0", "1e400"])
 def test_a_limit_that_cannot_be_read_is_absent(wrong: str) -> None:
-    assert [r.unit for r in read_limits({**OPENAI, "x-ratelimit-limit-requests": wrong}, WALL)] == [Unit.TOKENS]
+    assert read_limits({**OPENAI, "x-ratelimit-limit-requests": wrong}, WALL).budgets == ()
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("3", 3.0), ("0", 0.0), ("1e9", 60.0), ("1e400", None), ("nan", None), ("-1", None), ("tomorrow", None)],
-)
+    [("3", 3.0), ("7.66", 7.66), ("0", 0.0), ("1e9", 60.0), ("1e400", None), ("nan", None), ("-1", None),
+     ("tomorrow", None), ("Fri, 02 Jan 2026 03:04:15 GMT", 10.0)],
+)  # fmt: skip
 def test_retry_after_is_clamped(value: str, seconds: float | None) -> None:
-    assert read_retry_after({"retry-after": value}, 60.0) == seconds
+    assert read_retry_after({"retry-after": value}, 60.0, WALL) == seconds
 
 
-@given(st.dictionaries(st.sampled_from([*OPENAI, *ANTHROPIC, "date"]), st.text(max_size=30)))
+def test_the_finer_form_of_retry_after_comes_first() -> None:
+    found = read_limits({"Retry-After": "30", "Retry-After-Ms": "29400"}, WALL)
+    assert (found.retry_after_s, found.retry_grain_s) == (29.4, 0.001)
+
+
+def test_a_header_that_is_not_understood_is_named() -> None:
+    assert read_limits({"x-quota-left": "5", "server": "x"}, WALL).unknown == ("x-quota-left",)
+    assert is_about_limits("X-Quota-Left")
+    assert not is_about_limits("server")
+
+
+def test_nothing_told_is_nothing() -> None:
+    assert read_limits({"server": "x", "date": "Fri, 02 Jan 2026 03:04:15 GMT"}, WALL) is NO_READINGS
+
+
+def test_readings_come_back_from_json() -> None:
+    found = read_limits({**OPENAI, "retry-after": "3", "x-my-ratelimit": "5"}, WALL)
+    assert Readings.from_list([[list(b) for b in found.budgets], *found[1:]]) == found
+
+
+def test_readings_of_an_older_version_are_nothing_told() -> None:
+    assert Readings.from_list([["requests", 60.0, 12.5, 3.25]]) == NO_READINGS
+    assert Readings.from_list([["requests", 60.0, 12.5, 3.25]] * 4) == NO_READINGS
+
+
+NAMES = sorted({name for _, headers, _ in DIALECTS for name in headers} | {"date", "retry-after", "retry-after-ms"})
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=40) | st.sampled_from(["1", "1, 2", '"a";r=1', "1e9"])))
 def test_nothing_a_provider_sends_raises(headers: dict[str, str]) -> None:
-    for reading in read_limits(headers, WALL):
-        assert reading.limit_per_min > 0
+    found = read_limits(headers, WALL)
+    for reading in found.budgets:
+        assert reading.limit >= 0
         assert reading.remaining >= 0
-        assert reading.full_in_s >= 0
+    assert found.retry_after_s is None or found.retry_after_s >= 0

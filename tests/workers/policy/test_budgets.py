@@ -1,0 +1,240 @@
+"""Told budgets: what they are is found out from what they tell, and whether they are at all from what is accepted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.workers.policy.build import done, sent
+from workers.policy.budgets.nature import Kind
+from workers.policy.budgets.told import Told
+from workers.policy.calls import CallLog
+from workers.policy.events import Cost
+from workers.policy.headers import Reading, Readings, Unit
+from workers.policy.parameters import Bucket
+
+LATENCY_S, FEEDBACK_S = 0.5, 0.2
+
+
+@dataclass
+class Window:
+    """Gives all back each `every_s`, first at `ends_at`; its reset is the time to its end."""
+
+    limit: int
+    every_s: float = 60.0
+    ends_at: float = 37.0
+    used: int = 0
+
+    def take(self, now: float) -> bool:
+        if now >= self.ends_at:
+            self.used, self.ends_at = 0, self.ends_at + self.every_s
+        self.used += self.used < self.limit
+        return self.used <= self.limit
+
+    def left(self, now: float) -> tuple[float, float]:
+        return self.limit - self.used, self.ends_at - now
+
+
+@dataclass
+class Continuous:
+    """Refills all the time; its reset is the time until it is full."""
+
+    limit: int
+    every_s: float = 60.0
+    level: float = math.nan
+    at: float = 0.0
+
+    def take(self, now: float) -> bool:
+        full = float(self.limit)
+        self.level = full if math.isnan(self.level) else self.level
+        self.level = min(full, self.level + (now - self.at) * self.limit / self.every_s)
+        self.at = now
+        self.level -= 1.0
+        return True
+
+    def left(self, now: float) -> tuple[float, float]:
+        return math.floor(self.level), (self.limit - self.level) * self.every_s / self.limit
+
+
+@dataclass
+class Log:
+    """Gives back each call a period after it was made; its reset is the time until the oldest leaves."""
+
+    limit: int
+    every_s: float = 60.0
+    calls: list[float] = field(default_factory=list)
+
+    def take(self, now: float) -> bool:
+        self.calls = [*(at for at in self.calls if at > now - self.every_s), now]
+        return True
+
+    def left(self, now: float) -> tuple[float, float]:
+        return self.limit - len(self.calls), self.calls[0] + self.every_s - now
+
+
+class Pool:
+    """Calls one after the other, of which the provider tells something."""
+
+    def __init__(self, tell: Callable[[float, float], Reading]) -> None:
+        self.told, self.log, self.tell = Told(), CallLog(), tell
+        self.number = itertools.count(1)
+
+    def call(self, provider: Window | Continuous | Log, at: float) -> None:
+        provider.take(at)
+        left, reset_s = provider.left(at)
+        self.answer(at, Readings((self.tell(left, reset_s),)))
+
+    def answer(self, at: float, readings: Readings, status: int = 200) -> bool:
+        """One call, sent at that instant; whether its refusal was explained."""
+        number = next(self.number)
+        self.log.sent(sent(f"c{number}", at))
+        latency_s = LATENCY_S if status == 200 else 0.1
+        event = done(f"c{number}", at + latency_s, at, status, readings=readings, spent=Cost(float(number)))
+        trial = self.log.answered(event)
+        self.told.observe(event, trial)
+        return event.refused and self.told.explains(event, trial, self.log, FEEDBACK_S)
+
+    @property
+    def kind(self) -> Kind:
+        return self.told.known["b:"].nature.kind
+
+    def bucket(self, now: float) -> Bucket:
+        return self.told.buckets(now, self.log)[0]
+
+
+def with_reset(limit: int) -> Callable[[float, float], Reading]:
+    return lambda left, reset_s: Reading("b", Unit.REQUESTS, limit, left, reset_s=reset_s, grain_s=0.001)
+
+
+def without_reset(limit: int) -> Callable[[float, float], Reading]:
+    return lambda left, reset_s: Reading("b", Unit.REQUESTS, limit, left, 60.0)
+
+
+def instants(per_s: float, until: float, start: float = 0.0) -> Iterator[float]:
+    return (start + number / per_s for number in range(int((until - start) * per_s)))
+
+
+@pytest.mark.parametrize(
+    ("provider", "tell", "kind"),
+    [
+        (Continuous(600), with_reset(600), Kind.BUCKET),
+        (Continuous(14400, 86400.0), with_reset(14400), Kind.BUCKET),
+        (Continuous(600), without_reset(600), Kind.BUCKET),
+        (Window(600), with_reset(600), Kind.WINDOW),
+        (Window(600), without_reset(600), Kind.WINDOW),
+    ],
+)
+def test_what_a_budget_is_shows_within_seconds(
+    provider: Window | Continuous, tell: Callable[[float, float], Reading], kind: Kind
+) -> None:
+    pool = Pool(tell)
+    for at in instants(20.0, 5.0):
+        pool.call(provider, at)
+    assert pool.kind is kind
+
+
+def test_a_period_of_a_day_is_read_off_the_reset() -> None:
+    pool, provider = Pool(with_reset(14400)), Continuous(14400, 86400.0)
+    for at in instants(10.0, 10.0):
+        pool.call(provider, at)
+    assert pool.bucket(10.0).refill_per_s == pytest.approx(14400 / 86400)
+
+
+def test_a_log_gives_back_what_was_spent_one_period_ago() -> None:
+    pool, provider = Pool(with_reset(100)), Log(100)
+    for start in (0.0, 60.1, 120.2):
+        for at in instants(10.0, start + 6.0, start):
+            pool.call(provider, at)
+    assert pool.kind is Kind.LOG
+    assert pool.bucket(126.5).full_at == 0.0
+
+
+def test_a_window_is_full_again_at_its_end_once_that_was_seen() -> None:
+    pool, provider = Pool(with_reset(300)), Window(300)
+    for at in instants(10.0, 40.0):
+        pool.call(provider, at)
+    bucket = pool.bucket(40.6)
+    assert bucket.full_at == pytest.approx(97.0, abs=0.1)
+    assert bucket.full_every_s == 60.0
+    assert bucket.refill_per_s == 0.0
+
+
+def test_the_end_of_a_window_that_is_not_told_is_seen() -> None:
+    pool, provider = Pool(without_reset(600)), Window(600)
+    for at in instants(10.0, 40.0):
+        pool.call(provider, at)
+    assert pool.bucket(40.6).full_at == pytest.approx(97.0, abs=0.2)
+
+
+def test_our_own_spending_in_a_window_is_not_taken_for_others() -> None:
+    pool, provider = Pool(with_reset(4800)), Window(4800)
+    for at in instants(60.0, 10.0):
+        pool.call(provider, at)
+    bucket = pool.bucket(10.0)
+    assert bucket.level + bucket.spent == pytest.approx(4800.0, abs=2.0)
+
+
+def test_milliseconds_without_a_unit_are_found_out() -> None:
+    pool, provider = (
+        Pool(lambda left, reset_s: Reading("b", Unit.REQUESTS, 2500, left, 60.0, 1000.0 * reset_s, 1.0, bare=True)),
+        Continuous(2500),
+    )
+    for at in instants(60.0, 5.0):
+        pool.call(provider, at)
+    assert pool.told.known["b:"].anchor is not None
+    reset_at = pool.told.known["b:"].anchor.reset_at
+    assert reset_at is not None
+    assert reset_at < 20.0
+
+
+def test_a_budget_that_nobody_enforces_is_dropped_after_a_few_calls() -> None:
+    pool = Pool(with_reset(10))
+    empty = Readings((Reading("b", Unit.REQUESTS, 10, 0.0, reset_s=1.0, grain_s=1.0),))
+    now, sent_calls = 0.0, 0
+    while pool.told.buckets(now, pool.log) or not sent_calls:
+        now += 0.1
+        assert now < 20.0
+        pool.told.advance(now, pool.log, FEEDBACK_S)
+        bucket = pool.told.buckets(now, pool.log)
+        if not bucket or bucket[0].level - (pool.log.sent_total - bucket[0].spent) >= 1.0:
+            pool.answer(now, empty)
+            sent_calls += 1
+    assert "dropped" in pool.told.notes[-1]
+    assert sent_calls < 60
+
+
+def test_a_refusal_that_a_budget_tells_of_is_explained_and_settles_its_doubt() -> None:
+    pool, provider = Pool(with_reset(50)), Window(50)
+    for at in instants(20.0, 2.5):
+        pool.call(provider, at)
+    empty = Readings((with_reset(50)(0.0, 34.0),))
+    assert pool.answer(3.0, empty, status=429)
+    now = pool.told.next_at(3.2, pool.log, FEEDBACK_S)
+    assert now is not None
+    assert now > 30.0
+
+
+def test_a_refusal_with_room_is_not_explained() -> None:
+    pool = Pool(with_reset(50))
+    room = Readings((with_reset(50)(40.0, 34.0),))
+    pool.answer(0.0, room)
+    assert not pool.answer(1.0, room, status=429)
+
+
+def test_a_budget_of_which_the_refusal_says_nothing_explains_it_by_reckoning() -> None:
+    pool, provider = Pool(with_reset(50)), Window(50)
+    for at in instants(20.0, 2.5):
+        pool.call(provider, at)
+    assert pool.answer(3.0, Readings(), status=429)
+
+
+def test_names_of_unknown_headers_are_kept() -> None:
+    pool = Pool(with_reset(50))
+    for number in range(20):
+        pool.answer(float(number), Readings(unknown=(f"x-quota-{number}",)))
+    assert pool.told.unknown[-1] == "x-quota-19"
+    assert len(pool.told.unknown) <= 8

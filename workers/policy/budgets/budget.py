@@ -1,0 +1,411 @@
+"""One told budget, followed: what is left of it now, when it comes back, and whether it is one at all.
+
+A header is a snapshot of the instant at which its call arrived, one latency ago. The call's outcome repeats our
+counters as they stood at its send; so what we spent since then is known exactly, and a late snapshot costs nothing.
+What is missing beyond our own spending was drained by other tenants of the account (`drain_per_s`, averaged).
+
+What is there may be spent at once. How it comes back depends on the budget's `nature`; until that is known, it is a
+window whose end has to be seen. Held back by it, a few calls go all the same now and then: see `trust`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workers.policy.budgets.meter import MOST_POINTS, Meter
+from workers.policy.budgets.nature import Kind, Nature, Snapshot
+from workers.policy.budgets.trust import MOST_STEP, Test, Trust
+from workers.policy.calls import CallLog, Trial
+from workers.policy.headers import Reading, Unit
+from workers.policy.parameters import Bucket
+
+GUARD_S = 0.06
+"""A call sent so long after a window's end arrives after it, however short its way."""
+RESERVE_PART, RESERVE_S = 0.10, 6.0
+"""A bucket that others may drain, too, is kept from its bottom: by a part of it, or so much refill if that is less."""
+AT_ONCE = 1e6
+"""Speed relative to the refill above the reserve: what is there may be spent at once."""
+OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
+"""Calls that try whether a window has really begun anew."""
+LOG_PART = 0.02
+"""When each call of a log comes back is known only roughly: so much is left alone."""
+SEARCHES = 8
+"""An end that nobody tells is looked for so many times a period."""
+PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
+"""A budget that was confirmed is not doubted for so long. To doubt a bucket costs more: its reserve goes first."""
+SOON_S = 0.5
+"""After a window that did not end when told, try again."""
+ENOUGH_CALLS = 10.0
+"""Two snapshots are compared when they differ by so much, or are far apart."""
+EPSILON = 1e-3
+FEW = 3.0
+"""Calls by which our count may be wrong: two sent at once arrive in any order."""
+BLUR_PART = 0.03
+"""And by such a part of a budget."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """As of its newest snapshot, which the `number`th call told: `level` was left at `dated_at`, when our counter stood
+    at `spent`.
+
+    `taken` is what was spent less what `refused` calls had been reserved, and `meter` its past. `ends_at` is when a
+    window gives everything back (0: unknown), `late_s` by how much later than told, `rolls` how often it was seen to,
+    last at `rolled_at`. An end that nobody tells is looked for again after `search_s`. `milliseconds` above 0 is what
+    bare numbers mean. `edition` counts what was said to the enforcer, `cost` is what a call takes.
+    """
+
+    key: str
+    unit: Unit
+    model: str
+    limit: float = 0.0
+    level: float = 0.0
+    dated_at: float = -1.0
+    spent: float = 0.0
+    number: int = 0
+    capacity: float = 1.0
+    drain_per_s: float = 0.0
+    edition: int = 0
+    cost: float = 1.0
+    nature: Nature = field(default_factory=Nature)
+    trust: Trust = field(default_factory=Trust)
+    anchor: Snapshot | None = None
+    ends_at: float = 0.0
+    late_s: float = 0.0
+    rolls: int = 0
+    rolled_at: float = 0.0
+    search_s: float = 0.0
+    milliseconds: float = 0.0
+    refused: int = 0
+    taken: float = 0.0
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}:{self.model}" if self.model else self.key
+
+    @property
+    def refill_per_s(self) -> float:
+        return self.limit / self.nature.lasts_s
+
+    @property
+    def reserve(self) -> float:
+        """What a bucket is kept from going below."""
+        if self.nature.kind is not Kind.BUCKET:
+            return 0.0
+        return min(RESERVE_PART * self.capacity, RESERVE_S * self.refill_per_s)
+
+    @property
+    def opens_at(self) -> float:
+        """When the present window's end is expected to be over; 0: unknown."""
+        return self.ends_at + self.late_s + GUARD_S if self.ends_at else 0.0
+
+    # Snapshots
+
+    def observe(self, reading: Reading, trial: Trial, answered_at: float, spent: float, cost: float) -> None:
+        """Take a snapshot that is newer than the last one; an older one is ignored."""
+        sent_at = trial.sent_at
+        if sent_at < self.dated_at or (sent_at == self.dated_at and trial.number < self.number):
+            return
+        if self.unit is not Unit.REQUESTS:
+            self.cost = cost
+        self._take_terms(reading)
+        reset_at, grain_s = self._reset(reading, sent_at, answered_at)
+        taken = spent - self.cost * self.refused
+        new = Snapshot(sent_at, reading.remaining, taken, reset_at, grain_s)
+        apart_s = self.nature.lasts_s / (MOST_POINTS - 10)
+        self.meter.note(sent_at, taken, apart_s)
+        if self.edition:
+            self._follow(new)
+        self.anchor = self.anchor or new
+        self._date_end(new, reading.from_answer)
+        exact = self.nature.kind is Kind.BUCKET and reset_at is not None and grain_s < 0.5
+        depth = reading.remaining + self.refill_per_s * ((reset_at or 0.0) - sent_at) if exact else self.limit
+        self.capacity = max(depth, reading.remaining, 1.0)
+        self.level, self.dated_at, self.spent = reading.remaining, sent_at, spent
+        self.number, self.taken = trial.number, taken
+        if self.nature.kind is not Kind.BUCKET:
+            self.level = max(0.0, self.level - self.drain_per_s * (answered_at - sent_at))
+        self.edition += 1
+
+    def _take_terms(self, reading: Reading) -> None:
+        limit = reading.limit or max(self.limit, reading.remaining)
+        if self.limit and abs(limit / self.limit - 1.0) > 0.01:
+            self.anchor, self.ends_at = None, 0.0
+            if not self.trust.believed:
+                self.trust.restore()
+        self.limit = max(limit, 1e-9)
+        if reading.period_s > 0.0:
+            self.nature.period_s, self.nature.told = reading.period_s, True
+
+    def _reset(self, reading: Reading, sent_at: float, answered_at: float) -> tuple[float | None, float]:
+        """The told reset as an instant of ours, and its grain. None where it says nothing: 0 while nothing is left."""
+        seconds, grain_s = reading.reset_s, reading.grain_s
+        if seconds is None or (seconds <= 0.0 and reading.remaining < 1.0):
+            return None, 0.0
+        if reading.bare and self._in_milliseconds(reading, seconds):
+            seconds, grain_s = seconds / 1000.0, grain_s / 1000.0
+        if reading.from_answer:
+            self._lasts(seconds + answered_at - sent_at, grain_s)
+            return answered_at + seconds, grain_s
+        self._lasts(seconds, grain_s)
+        return sent_at + seconds, grain_s
+
+    def _lasts(self, seconds: float, grain_s: float) -> None:
+        self.nature.lasts_longer(seconds - grain_s)
+
+    def _in_milliseconds(self, reading: Reading, told: float) -> bool:
+        """A number without a unit: it is far too long for seconds, or a thousand times what a bucket's refill takes."""
+        lasts_s, used = self.nature.lasts_s, self.limit - reading.remaining
+        if told > 2.0 * lasts_s and (reading.period_s or self.milliseconds > 0.0 or told > 1000.0):
+            self.milliseconds = min(5.0, self.milliseconds + 2.0)
+        elif used >= 1.0 and told >= 10.0:
+            refill_s, within = used * lasts_s / self.limit, 1.0 / used + 0.1
+            if abs(told / 1000.0 / refill_s - 1.0) <= within:
+                self.milliseconds = min(5.0, self.milliseconds + 1.0)
+            elif abs(told / refill_s - 1.0) <= within + 1.0 / told:
+                self.milliseconds = max(-5.0, self.milliseconds - 1.0)
+        return self.milliseconds > 0.0
+
+    def _follow(self, new: Snapshot) -> None:
+        """What has happened since the last snapshot: a window began anew, others took something, or nothing did."""
+        if self._began_anew(new):
+            self._rolled(new)
+            return
+        lasts_s = self.nature.lasts_s
+        came_back = new.remaining - self.level + new.spent - self.taken
+        self.nature.slides(came_back, self.meter.between(self.dated_at - lasts_s, new.at - lasts_s), self.cost)
+        anchor, apart_s = self.anchor, max(0.3, 2.5 * new.blur_s if new.reset_at is not None else 0.5)
+        if anchor is None or new.at < anchor.at + apart_s:
+            return
+        if abs(anchor.remaining - new.remaining) < ENOUGH_CALLS * self.cost and new.at < anchor.at + 10.0 * apart_s:
+            return
+        self.nature.compare(anchor, new, self.limit, self.cost)
+        came_back = new.remaining - anchor.remaining + new.spent - anchor.spent
+        self._note_drain(came_back, new, new.at - anchor.at)
+        self.anchor = new
+
+    def _began_anew(self, new: Snapshot) -> bool:
+        """Whether a window ended since the last snapshot: most of what was gone came back, and its end moved on."""
+        if self.nature.kind in (Kind.BUCKET, Kind.LOG):
+            return False
+        if new.reset_at is not None and new.reset_at <= self.ends_at + new.blur_s:
+            return False
+        came_back = new.remaining - self.level + new.spent - self.taken
+        return came_back >= max(FEW * self.cost, BLUR_PART * self.limit, 0.5 * (self.limit - self.level))
+
+    def _note_drain(self, came_back: float, new: Snapshot, elapsed: float) -> None:
+        """What is missing, compared with the refill that is due. A budget that is full lacks nothing."""
+        due = self.refill_per_s * elapsed if self.nature.kind is Kind.BUCKET else 0.0
+        full = new.remaining >= 0.98 * self.capacity
+        missing = 0.0 if full else (due - came_back) / elapsed
+        drain_per_s = self.drain_per_s + min(1.0, elapsed / 5.0) * (missing - self.drain_per_s)
+        most_per_s = 0.95 * self.refill_per_s if self.nature.kind is Kind.BUCKET else drain_per_s
+        self.drain_per_s = max(0.0, min(most_per_s, drain_per_s))
+
+    def _rolled(self, new: Snapshot) -> None:
+        """A window began anew between the last snapshot and this one: when told, later, or earlier."""
+        expected = self.ends_at + self.late_s
+        if self.ends_at and self.dated_at > expected + GUARD_S:
+            self.late_s += self.dated_at - expected
+        elif self.ends_at and new.at < expected - 2.0 * new.blur_s:
+            self.late_s -= expected - new.at
+        if self.rolled_at:
+            self.nature.period_is_less(new.at - self.rolled_at)
+        self.rolls, self.rolled_at, self.search_s = self.rolls + 1, new.at, 0.0
+        self.nature.jumped()
+        self.trust.test = None
+        self.anchor, self.drain_per_s = new, 0.0
+        if new.reset_at is None:
+            self.ends_at, self.late_s = new.at + self.nature.lasts_s, 0.0
+
+    def _date_end(self, new: Snapshot, from_answer: bool) -> None:
+        """When the window ends, as far as told: of several tellings in whole seconds the earliest is the nearest."""
+        if new.reset_at is None:
+            if not self.ends_at and not self.rolls:
+                self.ends_at = new.at + self.nature.lasts_s  # it began before our first call
+            return
+        told = new.reset_at + (new.grain_s if from_answer else 0.0)
+        another = told > self.ends_at + max(0.4 * self.nature.lasts_s, new.blur_s)
+        if not self.ends_at or another or (self.opens_at < new.at and told > new.at):
+            self.ends_at = told
+        elif not from_answer:
+            self.ends_at = min(self.ends_at, told)
+
+    # What is left
+
+    def left(self, now: float, log: CallLog) -> float:
+        """What should be left now, without what is tried beyond it."""
+        kind = self.nature.kind
+        opens_at = self.last_opening(now)
+        if opens_at > self.dated_at:
+            return self.limit - self.cost * log.sent_between(opens_at, now)
+        back = 0.0
+        if kind is Kind.BUCKET:
+            back = (self.refill_per_s - self.drain_per_s) * (now - self.dated_at)
+        elif kind is Kind.LOG:
+            back = self._slid_back(now) - LOG_PART * self.limit
+        return min(self.capacity, self.level + back) - self.cost * (log.sent_total - self.number)
+
+    def last_opening(self, now: float) -> float:
+        """When a window that is known to last began anew for the last time; 0: not yet."""
+        if not self.rolls or not self.ends_at or self.nature.kind in (Kind.BUCKET, Kind.LOG) or now < self.opens_at:
+            return 0.0
+        return self.opens_at + (now - self.opens_at) // self.nature.lasts_s * self.nature.lasts_s
+
+    def _slid_back(self, now: float) -> float:
+        """What a log has given back since the snapshot: what was spent one period ago."""
+        lasts_s = self.nature.lasts_s
+        return self.meter.between(self.dated_at - lasts_s, now - lasts_s - GUARD_S)
+
+    def holds(self, left: float) -> bool:
+        """Whether calls are held back."""
+        return left < self.reserve + self.cost
+
+    # Trust
+
+    def advance(self, now: float, log: CallLog, feedback_s: float) -> bool:
+        """Go on with the test, or begin one where it is due; True if the budget is disproved."""
+        if not self.trust.believed:
+            return False
+        left, test = self.left(now, log), self.trust.test
+        if test is not None:
+            if left >= self.reserve + 2.0 * self.cost + self.cost * test.calls:
+                self.trust.test = None
+                self.edition += 1
+                return False
+            return self._go_on(test, left, now, log, feedback_s)
+        if self.holds(left) and now >= self.test_at(now) - 1e-9:
+            if self.nature.kind is Kind.BUCKET and left >= (FEW + 1.0) * self.cost:
+                self._approach(left, now, log)
+            else:
+                self._try(self._first_step(now), 0, 0, left, now, log)
+        return False
+
+    def _go_on(self, test: Test, left: float, now: float, log: CallLog, feedback_s: float) -> bool:
+        """Go on with a test that has been passed so far, if it has; True if the budget is disproved."""
+        if not test.step:
+            if self.number >= test.first + test.calls:
+                self._try(1, 0, 0, left, now, log)
+            return False
+        done_at = test.done_at(log, feedback_s)
+        if done_at is None or now < done_at - 1e-9:
+            return False
+        if self.trust.passed(test) and self._disproved(test, now):
+            return True
+        if self.trust.test is not None:
+            self._try(2 * test.step, test.passed + test.step, test.refused, left, now, log, test.began)
+        return False
+
+    def _approach(self, left: float, now: float, log: CallLog) -> None:
+        """Use up the reserve, almost; the next snapshot then tells exactly how much is left."""
+        self.trust.test = Test(log.sent_total, int(left / self.cost - FEW), now, 0)
+        self.edition += 1
+
+    def _try(
+        self, step: int, passed: int, refused: int, left: float, now: float, log: CallLog, began: float | None = None
+    ) -> None:
+        """Let `step` calls go beyond what is left."""
+        step = min(MOST_STEP, step)
+        calls = step + max(0, int(left / self.cost))
+        began = now if began is None else began
+        self.trust.test = Test(log.sent_total, calls, now, step, passed, refused, began)
+        self.edition += 1
+
+    def _disproved(self, test: Test, now: float) -> bool:
+        """Whether calls that were accepted beyond it leave nothing of a budget: it is told to be empty all the while,
+        and a log would not have given so much back either."""
+        if self.level >= self.cost:
+            return False
+        lasts_s = self.nature.lasts_s
+        slid_back = self.meter.between(test.began - lasts_s, now - lasts_s)
+        if self.nature.kind is Kind.BUCKET or self.rolls or slid_back < 0.5 * self.cost * (test.passed + test.step):
+            return True
+        self.nature.found_sliding()
+        self.trust.test = None
+        return False
+
+    def test_at(self, now: float) -> float:
+        """When the next test is due: a window whose end was told, but never seen, is tried when it should be over."""
+        opens_at = self.opens_at
+        windowed = self.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
+        if windowed and not self.rolls and opens_at and not self.search_s:
+            return min(self.trust.not_before, opens_at) if self.dated_at < opens_at else self.trust.not_before
+        return self.trust.not_before
+
+    def _first_step(self, now: float) -> int:
+        windowed = self.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
+        if windowed and self.opens_at and now >= self.opens_at and not self.rolls and not self.search_s:
+            return int(min(OPENING_MOST, max(OPENING_LEAST, OPENING_PART * self.limit / self.cost)))
+        return 1
+
+    def confirmed(self, now: float, retry_at: float | None) -> bool:
+        """A call was refused while it is empty: True if that is its doing, and no exception to many accepted ones."""
+        if self.trust.test is not None and not self.trust.test.fails():
+            return False
+        opens_at = self.opens_at
+        overdue = bool(opens_at) and now >= opens_at and not self.last_opening(now) > self.dated_at
+        unknown = self.nature.kind in (Kind.WINDOW, Kind.UNKNOWN) and (overdue or not opens_at or self._guessed)
+        if not unknown:
+            pause_s = BUCKET_PAUSE_S if self.nature.kind is Kind.BUCKET else max(PAUSE_S, self.nature.lasts_s)
+            self.trust.confirmed(now, pause_s)
+        elif self.trust.test is not None or now >= self.trust.not_before:
+            first_s = SOON_S if overdue and not self._guessed else self.nature.lasts_s / SEARCHES
+            self.search_s = max(first_s, 1.25 * self.search_s)
+            self.trust.test = None
+            self.trust.not_before = now + self.search_s
+        if retry_at is not None and self._guessed and retry_at > now:
+            self.ends_at, self.late_s, self.trust.not_before = retry_at, 0.0, retry_at + GUARD_S
+        self.edition += 1
+        return True
+
+    @property
+    def _guessed(self) -> bool:
+        """Whether the end is a guess: no reset is told, and no window was seen to end."""
+        return not self.rolls and (self.anchor is None or self.anchor.reset_at is None)
+
+    def next_at(self, now: float, log: CallLog, feedback_s: float) -> float | None:
+        """When `advance` will do something, or more of a log is back."""
+        if not self.trust.believed:
+            return None
+        test = self.trust.test
+        if test is not None:
+            return test.done_at(log, feedback_s)
+        if not self.holds(self.left(now, log)):
+            return None
+        due = self.test_at(now)
+        if self.nature.kind is Kind.LOG:
+            due = min(due, now + self.nature.lasts_s / MOST_POINTS)
+        return due
+
+    # For the enforcer
+
+    def bucket(self, now: float, log: CallLog) -> Bucket:
+        kind, test = self.nature.kind, self.trust.test
+        level, edition = self.level, self.edition
+        refills = kind is Kind.BUCKET and (test is None or not test.step)
+        if test is not None:
+            level = self.cost * (test.left(self.number) + EPSILON)
+            if refills:
+                level -= (self.refill_per_s - self.drain_per_s) * max(0.0, test.since - self.dated_at)
+        elif kind is Kind.LOG:
+            back = self._slid_back(now) - LOG_PART * self.limit
+            level, edition = min(self.capacity, level + back), edition + int(1000.0 * now)
+        opens = self.rolls > 0 and bool(self.ends_at) and kind in (Kind.WINDOW, Kind.UNKNOWN)
+        return Bucket(
+            name=self.name,
+            unit=self.unit,
+            model=self.model,
+            capacity=max(self.capacity, level),
+            refill_per_s=self.refill_per_s if refills else 0.0,
+            drain_per_s=self.drain_per_s if refills else 0.0,
+            paced=kind is Kind.BUCKET and test is None,
+            reserve=self.reserve / self.capacity,
+            surplus_gain=AT_ONCE,
+            snapshot=edition,
+            level=level,
+            spent=self.spent,
+            dated_at=self.dated_at,
+            full_at=self.opens_at if opens else 0.0,
+            full_every_s=self.nature.lasts_s if opens else 0.0,
+        )

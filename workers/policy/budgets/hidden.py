@@ -1,0 +1,164 @@
+"""A window of which only refusals tell: their `Retry-After` of many calls ends at one instant.
+
+Where a cap on open calls refuses, every refusal names an instant of its own: a second from now. Where a window is used
+up, all of them name its end. So a few refusals that agree are a window: nothing more will be accepted before, and what
+was accepted since it began is its size. Whether that is so is tried with single calls; a size that was learned too
+small (the window was half over, others used it) grows by what is accepted beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from workers.policy.budgets.budget import FEW, Budget
+from workers.policy.budgets.meter import Meter
+from workers.policy.budgets.nature import MOST, NICE_PERIODS_S, USUAL_PERIOD_S
+from workers.policy.calls import NEVER, CallLog, Trial
+from workers.policy.headers import Reading, Unit
+
+NAME = "retry-after"
+LEAST_S = 2.0
+"""A shorter wait is what a cap asks for."""
+AGREE_S = 0.4
+MOST_HINTS = 8
+LEAST_HINTS = 2
+DOUBT_S = 60.0
+
+
+@dataclass(slots=True)
+class Hint:
+    """A refusal of a call sent `at` named `until`, in steps of `grain_s`."""
+
+    at: float
+    until: float
+    grain_s: float
+
+
+@dataclass(slots=True)
+class Hidden:
+    """`accepted` counts the calls accepted so far. `budget` is the window, if there is one; none is looked for until
+    `doubted_until`, for the last one was none. It is `sized` when a whole window has begun."""
+
+    hints: list[Hint] = field(default_factory=list)
+    accepted: Meter = field(default_factory=Meter)
+    total: float = 0.0
+    refused: int = 0
+    budget: Budget | None = None
+    sized: bool = False
+    doubted_until: float = NEVER
+    doubts: int = 0
+
+    def note(self, trial: Trial, refused: bool) -> None:
+        """Count a call that was answered."""
+        self.refused += refused
+        self.total = max(self.total, float(trial.number - self.refused))
+        self.accepted.thin()
+        self.accepted.note(trial.sent_at, self.total, 0.0 if len(self.accepted.points) < 2 else 0.25)
+
+    def hint(self, trial: Trial, now: float, retry_after_s: float | None, grain_s: float) -> Hint | None:
+        """Take a refusal's `Retry-After`, if it may name the end of a window."""
+        if retry_after_s is None or retry_after_s < LEAST_S:
+            return None
+        hint = Hint(trial.sent_at, now + retry_after_s, grain_s)
+        self.hints = [*self.hints, hint][-MOST_HINTS:]
+        return hint
+
+    def explains(self, hint: Hint | None, now: float) -> bool:
+        """Whether the known window refused it."""
+        return self.budget is not None and hint is not None and self._same(hint, self.budget.ends_at)
+
+    def _same(self, hint: Hint, ends_at: float) -> bool:
+        return abs(hint.until - ends_at) <= hint.grain_s + AGREE_S
+
+    def learn(self, refused: Iterable[Trial], log: CallLog, now: float) -> bool:
+        """Whether these refusals are a window's, known or new."""
+        trials = list(refused)
+        if not trials or now < self.doubted_until:
+            return False
+        first, last = min(t.sent_at for t in trials), max(t.sent_at for t in trials)
+        hints = [hint for hint in self.hints if first <= hint.at <= last]
+        if len(hints) < max(LEAST_HINTS, 0.6 * len(trials)):
+            return False
+        until = min(hint.until for hint in hints)
+        if not all(self._same(hint, until) for hint in hints) or until <= now:
+            return False
+        after = [trial for trial in log.since(first) if not trial.refused]
+        if len(after) > len(trials):
+            return False
+        self._ends(until, first, hints[-1].grain_s, now)
+        return True
+
+    def _ends(self, until: float, first: float, grain_s: float, now: float) -> None:
+        """A window ends `until` then; the first call that it refused was sent at `first`."""
+        budget = self.budget
+        if budget is None:
+            budget = self.budget = Budget(NAME, Unit.REQUESTS, "")
+            budget.nature.leaning = -MOST
+            lasts_s = USUAL_PERIOD_S
+            if until - first > lasts_s:
+                lasts_s = next((p for p in NICE_PERIODS_S if p >= until - first - grain_s), NICE_PERIODS_S[-1])
+            budget.nature.period_s, budget.rolls = lasts_s, 1
+        elif until - budget.ends_at < 0.9 * budget.nature.lasts_s:
+            budget.nature.period_is_less(until - budget.ends_at)
+        size = max(1.0, self.accepted.between(until - budget.nature.lasts_s, first))
+        reading = Reading(NAME, Unit.REQUESTS, size, 0.0)
+        if budget.limit:
+            reading = reading._replace(limit=size if size < budget.limit - FEW else max(size, budget.limit))
+        budget.limit = reading.limit
+        budget.capacity = max(1.0, reading.limit)
+        budget.ends_at, budget.late_s, budget.level, budget.dated_at = until, 0.0, 0.0, first
+        budget.edition += 1
+
+    def empty(self, hint: Hint, spent: float, log: CallLog, now: float) -> None:
+        """The known window refused a call: it is used up, whatever was thought to be left."""
+        budget = self.budget
+        assert budget is not None
+        left = budget.left(now, log)
+        if left > FEW * budget.cost:
+            budget.limit = max(1.0, budget.limit - left)
+            budget.capacity = budget.limit
+        budget.ends_at = min(budget.ends_at, hint.until)
+        budget.level, budget.dated_at, budget.spent = 0.0, max(budget.dated_at, hint.at), spent
+        budget.confirmed(now, None)
+
+    def begins_anew(self, hint: Hint, spent: float, log: CallLog, now: float) -> bool:
+        """Whether a refusal names the end of the window after the known one."""
+        budget = self.budget
+        if budget is None or hint.until <= budget.ends_at + hint.grain_s + AGREE_S or now < budget.opens_at:
+            return False
+        lasts_s = budget.nature.lasts_s
+        over = (hint.until - budget.ends_at) % lasts_s
+        if min(over, lasts_s - over) > hint.grain_s + AGREE_S:
+            return False
+        left = budget.left(now, log)
+        budget.ends_at = hint.until
+        if left > FEW:
+            budget.limit = max(1.0, budget.limit - left)
+            budget.capacity = budget.limit
+        budget.level, budget.dated_at, budget.spent = 0.0, hint.at, spent
+        budget.confirmed(now, None)
+        return True
+
+    def advance(self, now: float, log: CallLog, feedback_s: float) -> str:
+        """Go on with what is tried; says what became of it, or nothing."""
+        budget = self.budget
+        if budget is None:
+            return ""
+        if not self.sized and now >= budget.opens_at:
+            self.sized, budget.trust.not_before = True, NEVER
+        test = budget.trust.test
+        in_refused = budget.dated_at > budget.opens_at - budget.nature.lasts_s and now < budget.opens_at
+        before = 0 if test is None else test.passed
+        budget.advance(now, log, feedback_s)
+        after = budget.trust.test
+        if after is None or after.passed <= before:
+            return ""
+        if in_refused:
+            self.budget, self.hints, self.sized = None, [], False
+            self.doubted_until = now + DOUBT_S * 2.0**self.doubts
+            self.doubts = min(6, self.doubts + 1)
+            return "calls were accepted before the end that Retry-After named"
+        budget.limit += after.passed - before
+        budget.capacity = budget.limit
+        return ""

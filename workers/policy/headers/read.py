@@ -1,0 +1,122 @@
+"""From an answer's headers to `Readings`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from workers.policy.headers.reading import NO_READINGS, Reading, Readings
+from workers.policy.headers.retry import retry_after
+from workers.policy.headers.structured import Item, ietf, items, period
+from workers.policy.headers.values import count, number, provider_now, reset
+from workers.policy.headers.words import Name, Role, parse, seems_about_limits
+
+MOST_BUDGETS = 12
+MOST_UNKNOWN = 8
+RETRY = frozenset({"retry-after", "retry-after-ms"})
+IETF, IETF_POLICY = "ratelimit", "ratelimit-policy"
+POLICIES = frozenset({IETF_POLICY, "x-ratelimit-policy"})
+
+
+def is_about_limits(name: str) -> bool:
+    """Whether `read_limits` looks at a header of this name."""
+    lower = name.lower()
+    return lower == "date" or lower in RETRY or parse(lower) is not None or seems_about_limits(lower)
+
+
+def read_limits(headers: Mapping[str, str], wall_s: float) -> Readings:
+    """What an answer tells of limits.
+
+    `wall_s` is Unix time when the answer was read; a `date` header, if there is one, is the clock of the instants told.
+    Where a body repeats headers (`metadata.headers`), give them too.
+    """
+    if not headers:
+        return NO_READINGS
+    lower = {name.lower(): value for name, value in headers.items()}
+    parts: dict[str, _Parts] = {}
+    unknown = []
+    for name, value in lower.items():
+        parsed = parse(name)
+        if parsed is not None and parsed.role is not Role.IGNORED:
+            parts.setdefault(parsed.budget, _Parts(parsed)).put(parsed, value)
+        elif parsed is None and name not in RETRY and name != IETF and seems_about_limits(name):
+            unknown.append(name[:80])
+    clock_s = provider_now(lower.get("date", ""), wall_s)
+    policy = next((lower[name] for name in POLICIES if name in lower), "")
+    found = [reading for part in parts.values() for reading in part.readings(clock_s, policy)]
+    if IETF in lower:
+        found += ietf(lower[IETF], policy)
+    retry = retry_after(lower, wall_s)
+    if not (found or retry or unknown):
+        return NO_READINGS
+    retry_after_s, retry_grain_s = retry or (None, 0.0)
+    return Readings(tuple(found[:MOST_BUDGETS]), retry_after_s, retry_grain_s, tuple(unknown[:MOST_UNKNOWN]))
+
+
+class _Parts:
+    """The headers of one budget."""
+
+    def __init__(self, name: Name) -> None:
+        self._name = name
+        self._texts: dict[Role, str] = {}
+
+    def put(self, name: Name, text: str) -> None:
+        self._texts.setdefault(name.role, text)
+
+    def readings(self, clock_s: float, policy: str) -> Iterator[Reading]:
+        """One budget, or one for each window where the fields are lists of several.
+
+        `600, 600;w=60` is one: what comes with a window is a policy, not another budget.
+        """
+        name, told = self._name, {role: _listed(role, text) for role, text in self._texts.items()}
+        remaining = told.get(Role.REMAINING, [])
+        limits = told.get(Role.LIMIT, [])
+        policies = [item for item in limits if period(item)] + (items(policy) if policy else [])
+        plain = [item for item in limits if not period(item)] or limits
+        for index, item in enumerate(remaining):
+            if index and item == remaining[index - 1] and len(set(_texts(plain))) < 2:
+                continue  # a proxy has repeated the header
+            left = count(item.value)
+            limit = _at(plain, index)
+            most = None if limit is None else count(limit.value)
+            if left is None or (limit is not None and (most is None or most <= 0.0)):
+                continue
+            window = self._period(policies, most, index if len(remaining) > 1 else None)
+            budget = name.budget if index == 0 else f"{name.budget} {index + 1}"
+            plainly = Reading(budget, name.unit, most or 0.0, left, window)
+            yield _with_reset(plainly, _at(told.get(Role.RESET, []), index), clock_s)
+
+    def _period(self, policies: list[Item], limit: float | None, index: int | None) -> float:
+        own = self._texts.get(Role.PERIOD)
+        if own is not None and (number(own) or 0.0) > 0.0:
+            return number(own) or 0.0
+        if self._name.period_s:
+            return self._name.period_s
+        if index is not None and index < len(policies):
+            return period(policies[index])
+        return next(
+            (period(p) for p in policies if count(p.value) == limit or count(p.parameters.get("q", "")) == limit), 0.0
+        )
+
+
+def _listed(role: Role, text: str) -> list[Item]:
+    """A date is full of commas, and yet one value."""
+    return [Item(text, {})] if role is Role.RESET and reset(text) is not None else items(text)
+
+
+def _texts(found: list[Item]) -> list[str]:
+    return [item.value for item in found]
+
+
+def _at(found: list[Item], index: int) -> Item | None:
+    if not found:
+        return None
+    return found[index] if index < len(found) else found[-1]
+
+
+def _with_reset(reading: Reading, told: Item | None, clock_s: float) -> Reading:
+    found = reset(told.value) if told is not None else None
+    if found is None:
+        return reading
+    if found.instant:
+        return reading._replace(reset_s=found.seconds - clock_s, grain_s=found.grain_s, from_answer=True)
+    return reading._replace(reset_s=found.seconds, grain_s=found.grain_s, bare=found.bare)

@@ -1,0 +1,39 @@
+"""When a provider asks to be left alone: `retry-after-ms`, and `retry-after` in seconds or as a date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workers.policy.headers.structured import items
+from workers.policy.headers.values import LONGEST_S, instant, number, provider_now
+
+
+def retry_after(headers: Mapping[str, str], wall_s: float) -> tuple[float, float] | None:
+    """Seconds from the answer, which was read at `wall_s`, and the steps in which they are told; None if not told.
+
+    The finer form is preferred. Of several values the longest counts: earlier retries are known to fail.
+    """
+    fine = [value / 1000.0 for value in _numbers(headers.get("retry-after-ms", ""))]
+    if fine:
+        return _within(max(fine)), 0.001
+    text = headers.get("retry-after", "")
+    coarse = _numbers(text)
+    if coarse:
+        return _within(max(coarse)), 1.0 if max(coarse) % 1.0 == 0.0 else 0.01
+    at = instant(text) if text else None
+    return None if at is None else (_within(at - provider_now(headers.get("date", ""), wall_s)), 1.0)
+
+
+def read_retry_after(headers: Mapping[str, str], most_s: float, wall_s: float = 0.0) -> float | None:
+    """Seconds the provider asks to wait, within 0 and `most_s`; None if absent or unreadable."""
+    found = retry_after(headers, wall_s)
+    return None if found is None else min(found[0], most_s)
+
+
+def _numbers(text: str) -> list[float]:
+    values = [number(item.value) for item in items(text)] if text else []
+    return [value for value in values if value is not None and value >= 0.0]
+
+
+def _within(seconds: float) -> float:
+    return max(0.0, min(LONGEST_S, seconds))

@@ -1,0 +1,83 @@
+"""Fields with lists and parameters: the IETF drafts' `RateLimit` and `RateLimit-Policy`, and gateways' likes.
+
+RateLimit: "burst";r=50;t=30, "daily";r=900;t=4000        RateLimit-Policy: "burst";q=100;w=60;qu="tokens"
+RateLimit: limit=100, remaining=50, reset=5               RateLimit-Policy: 100;w=60
+X-RateLimit-Limit: 600, 600;w=60;name="llm"               X-RateLimit-Limit: 1, 15000
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from workers.policy.headers.reading import Reading, Unit
+from workers.policy.headers.values import LONGEST_TEXT, count, reset
+
+MOST_ITEMS = 8
+_SPLIT = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")
+UNITS = {"": Unit.REQUESTS, "requests": Unit.REQUESTS, "request": Unit.REQUESTS, "tokens": Unit.TOKENS,
+         "token": Unit.TOKENS, "input-tokens": Unit.INPUT_TOKENS, "output-tokens": Unit.OUTPUT_TOKENS}  # fmt: skip
+
+
+class Item(NamedTuple):
+    """One item of a list: its value without quotes, and its parameters."""
+
+    value: str
+    parameters: dict[str, str]
+
+
+def items(text: str) -> list[Item]:
+    """The items of a list, a few of them at most."""
+    found = []
+    for part in _SPLIT.split(text[: 4 * LONGEST_TEXT])[:MOST_ITEMS]:
+        value, *rest = part.split(";")
+        pairs = (parameter.partition("=") for parameter in rest)
+        found.append(Item(_bare(value), {name.strip().lower(): _bare(told) for name, _, told in pairs}))
+    return found
+
+
+def _bare(text: str) -> str:
+    return text.strip().strip('"').strip()
+
+
+def period(item: Item) -> float:
+    """The item's window in seconds; 0: none told."""
+    return count(item.parameters.get("w", "")) or 0.0
+
+
+def ietf(field: str, policy: str) -> list[Reading]:
+    """The budgets of a `RateLimit` field; units other than calls and tokens are left out."""
+    policies = items(policy) if policy else []
+    if "remaining=" in field and ";r=" not in field:
+        return _draft_7(field, policies)
+    found = []
+    for item in items(field):
+        named = [other for other in policies if other.value == item.value]
+        if not named and len(policies) == 1:
+            named = policies
+        terms = {**(named[0].parameters if named else {}), **item.parameters}
+        unit = UNITS.get(terms.get("qu", "").lower())
+        remaining = count(terms.get("r", ""))
+        if unit is None or remaining is None:
+            continue
+        limit, window = count(terms.get("q", "")), count(terms.get("w", "")) or 0.0
+        found.append(_reading(f"ratelimit {item.value}"[:80], unit, limit, remaining, terms.get("t", ""), window))
+    return found
+
+
+def _draft_7(field: str, policies: list[Item]) -> list[Reading]:
+    terms = dict(pair for item in items(field) if len(pair := item.value.split("=", 1)) == 2)
+    terms = {name.strip().lower(): value for name, value in terms.items()}
+    remaining = count(terms.get("remaining", ""))
+    if remaining is None:
+        return []
+    limit = count(terms.get("limit", ""))
+    window = next((period(p) for p in policies if limit is None or count(p.value) == limit), 0.0)
+    return [_reading("ratelimit", Unit.REQUESTS, limit, remaining, terms.get("reset", ""), window)]
+
+
+def _reading(name: str, unit: Unit, limit: float | None, remaining: float, told: str, period_s: float) -> Reading:
+    found = reset(told)
+    if found is None or found.instant:
+        return Reading(name, unit, limit or 0.0, remaining, period_s)
+    return Reading(name, unit, limit or 0.0, remaining, period_s, found.seconds, found.grain_s)

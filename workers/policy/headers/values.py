@@ -1,0 +1,110 @@
+"""What the values of rate-limit headers mean: counts, durations, instants. Nothing here raises."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+LONGEST_TEXT = 200
+MOST = 1e15
+"""A larger count is garbage."""
+LONGEST_S = 400 * 86400.0
+UNIX_S, UNIX_MS = 1e9, 1e11
+"""A bare number from here on is an instant: no budget lasts for 30 years."""
+SAME_CLOCK_S = 2.0
+"""A `date` as near as this to our own clock is the same clock: it is told in whole seconds, and late."""
+
+
+class Reset(NamedTuple):
+    """`seconds` from now if `instant` is false, else Unix time; told in steps of `grain_s`; `bare`: see `Reading`."""
+
+    seconds: float
+    instant: bool
+    grain_s: float
+    bare: bool = False
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|d|h|m|s)", re.ASCII)
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def number(text: str) -> float | None:
+    """A finite number; None for anything else."""
+    text = text.strip()
+    if len(text) > LONGEST_TEXT or not _NUMBER.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def count(text: str) -> float | None:
+    """An amount of calls or tokens; None where nothing is told (Azure's -1) or it cannot be."""
+    value = number(text)
+    return value if value is not None and 0.0 <= value <= MOST else None
+
+
+def reset(text: str) -> Reset | None:
+    """`6m0s`, `120ms`, `7.5`, Unix seconds or milliseconds, RFC 3339 or an HTTP date."""
+    text = text.strip()
+    if len(text) > LONGEST_TEXT:
+        return None
+    value = number(text)
+    if value is not None:
+        return _bare(text, value)
+    lasting = duration(text)
+    if lasting is not None:
+        coarse = text.endswith("s") and not text.endswith("ms") and "." not in text
+        return Reset(lasting, instant=False, grain_s=1.0 if coarse else 0.001)
+    at = instant(text)
+    if at is None:
+        return None
+    return Reset(at, instant=True, grain_s=0.001 if at % 1.0 else 1.0)
+
+
+def _bare(text: str, value: float) -> Reset | None:
+    if value < 0.0 or value > 1e14:
+        return None
+    whole = "." not in text and "e" not in text.lower()
+    if value >= UNIX_MS:
+        return Reset(value / 1000.0, instant=True, grain_s=1.0 if value % 1000.0 == 0.0 else 0.001)
+    if value >= UNIX_S:
+        return Reset(value, instant=True, grain_s=1.0 if whole else 0.001)
+    if value > 1000.0 * LONGEST_S:
+        return None
+    return Reset(value, instant=False, grain_s=1.0 if whole else 0.001, bare=True)
+
+
+def duration(text: str) -> float | None:
+    """A Go duration; a number alone is none."""
+    parts = list(_PART.finditer(text))
+    if not parts or "".join(part.group() for part in parts) != text:
+        return None
+    seconds = sum(float(part.group(1)) * _SECONDS[part.group(2)] for part in parts)
+    return seconds if seconds <= LONGEST_S else None
+
+
+def instant(text: str) -> float | None:
+    """Unix time of an RFC 3339 or HTTP date; one without a zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            found = parsedate_to_datetime(text)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    try:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def provider_now(date: str, wall_s: float) -> float:
+    """Unix time on the provider's clock, of which `date` is the only witness, when ours says `wall_s`."""
+    told = instant(date) if 0 < len(date) <= LONGEST_TEXT else None
+    if told is None or abs(told - wall_s) <= SAME_CLOCK_S:
+        return wall_s
+    return told + 0.5
