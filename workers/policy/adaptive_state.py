@@ -34,7 +34,8 @@ class Solo:
 
 @dataclass(slots=True)
 class AdaptiveState:
-    """`judging_since` is when fire was held to judge the episode of refusals that began at `episode`."""
+    """`judging_since` is when fire was held to judge the episode of refusals that began at `episode`; `ceiling` is that
+    of the last decision."""
 
     growth: Growth
     pulse: Pulse
@@ -53,9 +54,17 @@ class AdaptiveState:
     breaker: Breaker = field(default_factory=Breaker)
     failures: Failures = field(default_factory=Failures)
     limit_at_trip: float = 0.0
+    ceiling: int = 0
     reason: str = "start"
     kind: Literal["adaptive"] = "adaptive"
 
     @classmethod
     def starting_at(cls, config: AdaptiveConfig, limit: float) -> AdaptiveState:
         return cls(Growth(float(limit)), Pulse(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s))
+
+    def ceiling_is(self, ceiling: int) -> None:
+        """Take note of the ceiling. Where only the former one was in the way of a higher limit, and none above it was
+        ever refused, the limit goes on as at the start."""
+        if 0 < self.ceiling < ceiling and self.growth.limit >= self.ceiling and self.reversals.level is None:
+            self.growth.go_on(float(ceiling))
+        self.ceiling = ceiling

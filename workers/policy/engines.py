@@ -53,7 +53,10 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class FixedState:
+    """`asked`: somebody asked for this limit, and a smaller ceiling may have clamped it; else it was left there."""
+
     limit: int
+    asked: bool = True
     reason: str = "fixed"
     kind: Literal["fixed"] = "fixed"
 

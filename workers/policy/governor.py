@@ -49,13 +49,15 @@ class Change:
 
 @dataclass(slots=True)
 class GovernorState:
-    """Everything to remember about one pool. `garbage` counts events that could not be believed."""
+    """Everything to remember about one pool. `clamp` is what bounds the limit instead of the engine ('' nothing);
+    `garbage` counts events that could not be believed."""
 
     engine: EngineState
     version: int = 0
     now: float = 0.0
     limit: int = 0
     slo: int | None = None
+    clamp: str = ""
     garbage: int = 0
     history: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
@@ -130,9 +132,11 @@ class Governor:
         self.state.now = max(self.state.now, now)
         self._engine.advance(self.state.now)
         self.state.engine = self._engine.state
-        limit = self._clamp(self._engine.limit)
+        limit, before = self._clamp(self._engine.limit), self.state.clamp
+        self.state.clamp = self._clamp_on(self._engine.limit)
         if limit != self.state.limit:
-            self.state.history.append(Change(self.state.now, self.state.limit, limit, self.reason))
+            lifted = f"{before} lifted" if before and limit > self.state.limit else self.reason
+            self.state.history.append(Change(self.state.now, self.state.limit, limit, self.state.clamp or lifted))
             self.state.limit = limit
         if isinstance(self._engine, Adaptive):
             for news in self._engine.take_news():
@@ -142,6 +146,12 @@ class Governor:
         config = self.config
         whole = min(max(int(limit), config.floor), config.ceiling)
         return max(1, whole if self.state.slo is None else min(whole, self.state.slo))
+
+    def _clamp_on(self, limit: float) -> str:
+        """The name of the clamp that makes the limit less than the engine's."""
+        if self.state.slo is not None and self.state.slo < min(int(limit), self.config.ceiling):
+            return "slo"
+        return "ceiling" if int(limit) > self.config.ceiling else ""
 
     def _parameters(self) -> Parameters:
         state, config = self.state, self.config
@@ -193,11 +203,18 @@ def _engine(config: PoolConfig, state: GovernorState | None) -> Engine:
         if isinstance(was, AdaptiveState) and not was.log.sent_total:
             was, limit = None, config.first_limit  # a pool's ceiling is known when its first job is there
         adaptive = was if isinstance(was, AdaptiveState) else AdaptiveState.starting_at(constants, limit)
+        adaptive.ceiling_is(config.ceiling)
         return Adaptive(constants, adaptive, config.floor, config.ceiling)
     if isinstance(constants, ClassicConfig):
         classic = was if isinstance(was, ClassicState) else ClassicState(limit)
         return Classic(constants, classic, config.floor, config.ceiling)
     if isinstance(constants, RulesConfig):
         configured = config.limit or config.ceiling
+        if isinstance(was, RulesState):
+            was.configure(configured)
         return Rules(constants, was if isinstance(was, RulesState) else RulesState(configured, limit))
-    return Fixed(was if isinstance(was, FixedState) else FixedState(limit))
+    if isinstance(was, FixedState) and not was.asked:
+        return Fixed(was)
+    if isinstance(was, FixedState) or was is None:
+        return Fixed(FixedState(config.first_limit if config.limit is not None else limit))
+    return Fixed(FixedState(limit, asked=False))

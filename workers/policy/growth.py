@@ -155,6 +155,11 @@ class Growth:
             self._move(self.limit)
             self.hold_rtts = hold_min_rtts
 
+    def go_on(self, until: float) -> None:
+        """What is above was never tried: slow start from here, which is known to be good, `until` there."""
+        self.slow_start, self.pending, self.good = True, False, until
+        self.filled_at = []
+
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
 

@@ -61,6 +61,14 @@ class RulesState:
     reason: str = "start"
     kind: Literal["rules"] = "rules"
 
+    def configure(self, configured: int) -> None:
+        """Follow another configured limit: a limit that stood at the old one moves with it."""
+        if configured == self.configured:
+            return
+        if self.limit >= self.configured:
+            self.limit, self.reason = configured, "configured"
+        self.configured, self.limit = configured, min(self.limit, configured)
+
 
 @dataclass(frozen=True, slots=True)
 class RulesStatus:

@@ -176,3 +176,60 @@ def test_what_is_found_out_of_a_told_budget_is_a_line_of_the_history() -> None:
     change = governor.state.history[-1]
     assert change.before == change.after
     assert "dropped" in change.reason
+
+
+@pytest.mark.parametrize("name", ["fixed", "rules"])
+def test_a_wish_that_a_smaller_ceiling_clamped_is_fulfilled_when_it_rises(name: str) -> None:
+    engine = profile(name)
+    governor = Governor(PoolConfig(ceiling=5, limit=5, engine=engine))
+    assert governor.decide([], 1.0).limit == 5
+    governor = Governor(PoolConfig(ceiling=60, limit=20, engine=engine), governor.state)
+    assert governor.decide([], 2.0).limit == 20
+
+
+def test_a_limit_that_was_frozen_stays_where_it_was() -> None:
+    found = Governor(PoolConfig(ceiling=60, limit=20))
+    found.decide([], 1.0)
+    found.state.limit = 13
+    frozen = Governor(PoolConfig(ceiling=60, limit=20, engine=profile("fixed")), found.state)
+    assert frozen.decide([], 2.0).limit == 13
+    again = Governor(PoolConfig(ceiling=80, limit=20, engine=profile("fixed")), frozen.state)
+    assert again.decide([], 3.0).limit == 13
+
+
+def test_clamps_are_named() -> None:
+    governor = Governor(PoolConfig(ceiling=20, engine=profile("fixed")))
+    governor.decide([], 1.0)
+    governor.set_slo_constraint(5)
+    governor.decide([], 2.0)
+    governor.set_slo_constraint(None)
+    governor.decide([], 3.0)
+    governor = Governor(PoolConfig(ceiling=8, engine=profile("fixed")), governor.state)
+    governor.config = PoolConfig(ceiling=6, engine=profile("fixed"))
+    governor.decide([], 4.0)
+    assert [change.reason for change in governor.state.history][:2] == ["slo", "slo lifted"]
+    assert governor.state.history[-1].reason == "ceiling"
+
+
+def test_a_raised_ceiling_is_reached_by_a_warm_pool_within_two_seconds() -> None:
+    """Answers take 0.3 to 0.7 s."""
+    governor, now, raised_at = Governor(PoolConfig(ceiling=5)), 0.0, 0.0
+    open_calls: list[tuple[float, str, float, int]] = []
+    parameters = governor.decide([], now)
+    for number in range(4000):
+        now += 0.005
+        events: list[Event] = []
+        if open_calls and now >= min(open_calls)[0]:
+            _, call, sent_at, before = open_calls.pop(open_calls.index(min(open_calls)))
+            events.append(done(call, now, sent_at, open_before=before))
+        elif len(open_calls) < parameters.limit:
+            before = len(open_calls)
+            events.append(sent(f"c{number}", now, before, parameters.limit, held_by="limit"))
+            open_calls.append((now + 0.3 + 0.1 * (number % 5), f"c{number}", now, before))
+        if not raised_at and now > 5.0:
+            raised_at, governor = now, Governor(PoolConfig(ceiling=20), governor.state)
+        parameters = governor.decide(events, now)
+        if parameters.limit == 20:
+            break
+    assert parameters.limit == 20
+    assert now < raised_at + 2.0
