@@ -14,7 +14,7 @@ from app.unserved import DUE_AGAIN_MS, Unserved
 from workers.store.connection import connect_async
 from workers.store.keys import Keys
 
-PAGES = [PageRef(job, 0, 0) for job in ("a", "odd", "b")]
+PAGES = [PageRef(job, "n", 0, 0) for job in ("a", "odd", "b")]
 
 
 class World:
@@ -61,8 +61,9 @@ class World:
     async def again(self, _, ref, token):
         self._do("again", ref.job)
 
-    async def job(self, job):
-        return SimpleNamespace(id=job, lanes=self.lanes)
+    async def job(self, asked):
+        job = asked.job if isinstance(asked, PageRef) else asked
+        return SimpleNamespace(id=job, incarnation="n", lanes=self.lanes)
 
     def serves(self, _):
         return True
@@ -161,7 +162,7 @@ async def test_a_pool_is_gone_when_nobody_has_told_of_it_for_two_minutes(trouble
 
 
 async def test_what_is_due_again_is_not_what_was_claimed_meanwhile(troubles):
-    ref, client = PageRef("j", 0, 0), troubles._redis
+    ref, client = PageRef("j", "n", 0, 0), troubles._redis
     await client.zadd(troubles.keys.due, {f"{ref}|7": 5})
     await troubles.due_again([(ref, Token(7)), (ref, Token(8))], DUE_AGAIN_MS)
     assert await client.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|7", 1_001_000.0)]

@@ -50,7 +50,12 @@ async def test_large_texts_make_short_pages(bench, tmp_path, form, dimensions, p
     async def limit(pool):
         return units
 
-    planner = Planner(bench.one, publish, limit, window_s=5, page_max=page_max, earlier=lambda *_: ({}, 0))
+    async def stopped(_):
+        return {}
+
+    planner = Planner(
+        bench.one, publish, limit, window_s=5, page_max=page_max, earlier=lambda *_: ({}, 0), stopped=stopped, model=str
+    )
     await planner.plan(await bench.one.job("j"), 0)
     assert [position for positions, _ in pages for position in positions] == list(range(units))
     assert max(len(carried) for _, carried in pages) <= PIECE_BYTES // LARGE + 2

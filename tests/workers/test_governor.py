@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import orjson
@@ -329,4 +330,4 @@ async def test_what_operators_see(client):
     assert state.rate_limited > 0
     assert state.refused["breaker"] > 0
     assert state.waiting == ["p"] or state.projects == {}  # the view's clock is the store's, years after the test's
-    assert any("circuit breaker" in finding for finding in findings(state))
+    assert any("circuit breaker" in finding for finding in findings(replace(state, breaker_for_s=2.0)))
