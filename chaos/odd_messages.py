@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from app import messages as names
+from app.ledger.keys import LedgerKeys
 from chaos.installation import Store
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
 from workers.admitted import QUEUE_PREFIX
@@ -35,9 +36,9 @@ GATED = tuple(QUEUE_PREFIX + pool for pool in ("sim", "claude"))
 QUEUES = (*CONTROL, *GATED)
 BROADCASTS = "/0.celery.pidbox"
 TASKS = {
-    names.EVALUATE: ["odd"], names.PLAN_LANE: ["odd", 0], names.GATHER_PAGE: ["odd", 0, 0], names.FINISH_JOB: ["odd"],
-    names.HOUSEKEEPING: [], names.GOVERNOR: [], names.JUDGE_DIMENSION: ["odd", 0, 0, "0", 0],
-    names.JUDGE_BATCH: ["odd", 0, 0, "b0", 0],
+    names.EVALUATE: ["odd"], names.PLAN_LANE: ["odd", "i", 0], names.GATHER_PAGE: ["odd", "i", 0, 0],
+    names.FINISH_JOB: ["odd"], names.HOUSEKEEPING: [], names.GOVERNOR: [],
+    names.JUDGE_DIMENSION: ["odd", "i", 0, 0, "0", 0], names.JUDGE_BATCH: ["odd", "i", 0, 0, "b0", 0],
 }  # fmt: skip
 GATED_TASKS = (names.JUDGE_DIMENSION, names.JUDGE_BATCH)
 POOLS = """
@@ -79,10 +80,12 @@ TYPES = ("application/json", "application/x-python-serialize", "application/x-ya
 
 
 class Odd:
-    """A generator of odd messages; the same seed makes the same ones. `job` is one that runs meanwhile."""
+    """A generator of odd messages; the same seed makes the same ones, but for `job`, the id and the incarnation of one
+    that runs meanwhile."""
 
-    def __init__(self, seed: int, job: str = "odd") -> None:
-        self._chance, self._job, self._number = random.Random(seed), job, 0
+    def __init__(self, seed: int) -> None:
+        self._chance, self._number = random.Random(seed), 0
+        self.job = ("odd", "i")
 
     def messages(self, count: int) -> Iterator[tuple[str, bytes]]:
         """Queues, or the channel of broadcasts, and what is put there."""
@@ -124,7 +127,7 @@ class Odd:
         task = chance.choice(fitting if chance.random() < 0.95 else [*TASKS, "os.system", "celery.chord", "celery.map"])
         args = list(TASKS.get(task, []))
         if args and chance.random() < 0.3:
-            args[0] = self._job
+            args[:2] = self.job[: len(args)]
         name = f"odd-{self._number}"
         return {
             "body": [args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}],
@@ -218,7 +221,7 @@ class Odd:
             self._spoil(signature, chance.choice(tuple(signature)))
         body[2][name] = signature if name == "chord" else [signature] * chance.choice((1, 2))
         if name == "chord" and isinstance(message["headers"], dict):
-            message["headers"]["group"] = chance.choice((f"odd-group-{self._number}", "", self._job, self._value()))
+            message["headers"]["group"] = chance.choice((f"odd-group-{self._number}", "", self.job[0], self._value()))
             message["headers"]["group_index"] = chance.choice((0, 1, self._value()))
 
     def _in_gate(self, message: dict[str, Any]) -> None:
@@ -258,6 +261,10 @@ class Place:
                 pipe.lpush(queue, raw)
         pipe.execute()
 
+    def incarnation(self, job_id: str) -> str:
+        app = self.cluster.app
+        return str(app.store.hget(LedgerKeys(app.keys).job(job_id), "incarnation"))
+
     def left(self) -> dict[str, int]:
         """What waits, or is in somebody's hands."""
         client, unacked = self.store.client, self.cluster.app.keys.at("unacked") + ":*"
@@ -289,9 +296,10 @@ class Place:
 
 def bombard(place: Place, count: int, seed: int) -> list[str]:
     """Put `count` odd messages into the queues, some hundreds at a time, while jobs run; what was found wrong."""
-    odd, found = Odd(seed, "busy-0"), []
+    odd, found = Odd(seed), []
     for number, first in enumerate(range(0, count, BATCH)):
         job_id = place.cluster.submit(a_job(id=f"busy-{number}", agents=2, dimensions=2, items=JOB_UNITS // 4))
+        odd.job = job_id, place.incarnation(job_id)
         place.put(odd.messages(min(BATCH, count - first)))
         try:
             report = place.cluster.report(job_id, DRAIN_S)
