@@ -168,10 +168,13 @@ class Services:
 
     async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
         """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job;
-        whatever else keeps it from being planned is tried a few times. Raises what passes."""
+        whatever else keeps it from being planned is tried a few times. Raises what passes, and `LookupError` for a lane
+        that the job has not: that is a message's fault, and no trouble of the job's."""
         job = await self.ledger.job(job_id)
         if job is None or job.incarnation != incarnation:
             return
+        if not isinstance(lane, int) or not 0 <= lane < len(job.lanes):  # Python counts -1 from the end
+            raise LookupError(f"job {job_id} has no lane {lane!r}")
         try:
             await self._plan(job, lane)
         except DatasetChanged as error:
