@@ -157,3 +157,45 @@ def test_every_unit_ends(first: FailureKind, later: list[FailureKind]) -> None:
     else:
         pytest.fail("the unit never ended")
     assert calls <= POLICY.max_attempts + POLICY.requeue_budget
+
+
+def test_the_waits_before_attempts_double_up_to_the_most() -> None:
+    policy = RetryPolicy(initial_s=2.0, max_s=12.0, max_attempts=9)
+    waits = [after(FailureKind.SERVER, policy=policy, attempts=n, jitter=0.25) for n in range(5)]
+    assert waits == [Retry(s, "attempt") for s in (2.25, 4.25, 8.25, 12.0, 12.0)]
+
+
+@pytest.mark.parametrize("retry_after_s, want_s", [(-5.0, 0.25), (0.0, 0.25), (0.5, 0.75), (1e9, 300.25), (None, 0.0)])
+def test_what_the_provider_asks_for_is_jittered_even_where_no_wait_is_set(
+    retry_after_s: float | None, want_s: float
+) -> None:
+    policy = RetryPolicy(initial_s=0.0, max_s=0.0)
+    assert after(FailureKind.SERVER, policy=policy, retry_after_s=retry_after_s, jitter=0.25) == Retry(
+        want_s, "attempt"
+    )
+
+
+@pytest.mark.parametrize("failure", sorted(TERMINAL))
+def test_a_terminal_failure_counts_the_attempts_before_it(failure: FailureKind) -> None:
+    kind = error_kind(failure)
+    assert after(failure, attempts=1) == GiveUp(kind, failure_argument(kind, 3), 2)
+
+
+@pytest.mark.parametrize(
+    "failure, want",
+    [
+        (FailureKind.MALFORMED, GiveUp(ErrorKind.MALFORMED, "Evaluation failed: the answer is no opinion", 2)),
+        (
+            FailureKind.TIMEOUT,
+            GiveUp(ErrorKind.OUTCOME_UNKNOWN, "Evaluation ended, outcome unknown: a call may have been paid for", 2),
+        ),
+    ],
+)
+def test_what_may_have_been_paid_counts_the_attempts_before_it(failure: FailureKind, want: GiveUp) -> None:
+    got = decide(POLICY, failure, attempts=1, requeues=0, retry_after_s=None, jitter=0.0, at_most_once=True)
+    assert got == want
+
+
+def test_jitter_outside_its_range_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^jitter must be within 0\.\.0\.5, got 0\.7$"):
+        after(FailureKind.SERVER, jitter=0.7)

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from app.domain.answer_schema import room, single_schema
 from app.domain.job import Dimension, Scale
 from app.domain.verdict import (
+    MAX_ANSWER_CHARS,
     MAX_ARGUMENT_CHARS,
+    MAX_QUOTE_CHARS,
+    MAX_QUOTES,
     RAW_CHARS,
     BatchReading,
     Corrupt,
@@ -230,3 +233,87 @@ def test_every_dimension_is_accepted_missing_or_corrupt(entries: list[object]) -
     scales = {d.id: d.scale for d in DIMENSIONS}
     for criterion_id, verdict in got.accepted.items():
         assert scales[criterion_id].min <= verdict.score <= scales[criterion_id].max
+
+
+def test_texts_may_be_exactly_as_long_and_as_many_as_allowed() -> None:
+    answer = {
+        "nonce": NONCE,
+        "argument": "a" * MAX_ARGUMENT_CHARS,
+        "cited_evidence": ["q" * MAX_QUOTE_CHARS] * MAX_QUOTES,
+        "score": 7,
+    }
+    body = json.dumps(answer)
+    got = read_single(body + " " * (MAX_ANSWER_CHARS - len(body)), structured=True, nonce=NONCE, scale=SCALE)
+    assert got == Verdict(7, "a" * MAX_ARGUMENT_CHARS, ("q" * MAX_QUOTE_CHARS,) * MAX_QUOTES)
+
+
+def test_a_reason_shows_no_more_than_60_characters_of_a_foreign_key() -> None:
+    body = signed(opinion(**{"k" * 61: 1}))
+    got = read_single(body, structured=True, nonce=NONCE, scale=SCALE)
+    assert got == Malformed(f"has the unknown key {'k' * 60 + '... (61 characters)'!r}")
+
+
+def test_the_first_of_several_unknown_keys_is_named() -> None:
+    got = read_single(signed(opinion(b=1, a=1, c=1)), structured=True, nonce=NONCE, scale=SCALE)
+    assert got == Malformed("has the unknown key 'a'")
+
+
+TOLD: list[tuple[str, str | None, str]] = [
+    # body, dimension, reason
+    (signed('{"opinions": {}}'), None, "opinions must be a list"),
+    (batch(*GOOD, nonce=OTHER), None, "the answer carries another nonce"),
+    (json.dumps({"opinions": GOOD}), None, "the answer carries no nonce"),
+    ("[]", None, "the answer is no JSON object"),
+    (batch(7), None, "an opinion must be an object"),
+    (batch(opinion()), None, "an opinion must be an object"),
+    (batch(entry(7)), None, "criterion_id must be text"),
+    (batch(entry("style"), entry("style", 3)), "style", "several opinions on one criterion disagree"),
+    (batch(entry("style", "2")), "style", "score must be a whole number"),
+    (batch(entry("truth", 4)), "truth", "score must be within 0..3, got 4"),
+    (batch(entry("style", 2, " ")), "style", "argument is blank"),
+    (batch(entry("style", 2, cited_evidence=[1])), "style", "cited_evidence must be text"),
+    (batch(entry("style", 2, cited_evidence={})), "style", "cited_evidence must be a list"),
+    (batch(entry("style", 2, argument=1)), "style", "argument must be text"),
+    (batch(entry("style")).replace('"score": 2', '"score": 2, "score": 2'), None, "an object has a key twice"),
+]
+
+
+@pytest.mark.parametrize("body, dimension, reason", TOLD)
+def test_what_is_discarded_of_a_batch_says_why(body: str, dimension: str | None, reason: str) -> None:
+    (corrupt,) = read(body).corrupt
+    assert (corrupt.dimension_id, corrupt.reason) == (dimension, reason)
+
+
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        ("{}", "no JSON object carries the nonce"),
+        (signed(opinion(3)) + signed(opinion(9)), "different objects carry the nonce"),
+    ],
+)
+def test_chat_without_one_answer_says_why(body: str, reason: str) -> None:
+    assert read_single(body, structured=False, nonce=NONCE, scale=SCALE) == Malformed(reason)
+
+
+def test_what_is_discarded_of_a_batch_is_shown_as_it_came() -> None:
+    assert read(batch(entry("style", "2"), entry("style", 3))).corrupt == [
+        Corrupt(
+            "style",
+            "score must be a whole number",
+            '{"argument": "It holds.", "cited_evidence": [], "criterion_id": "style", "score": "2"} '
+            '{"argument": "It holds.", "cited_evidence": [], "criterion_id": "style", "score": 3}',
+        )
+    ]
+    assert read(batch({"b": "\u00e4", "a": 1})).corrupt[0].raw == '{"a": 1, "b": "\u00e4"}'
+    assert read(batch(entry("style", 2)).replace(": 2", ": NaN")).corrupt[0].raw.endswith('"<NaN is no JSON number>"}')
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["<" * 1000, batch("x" * 1000), batch(entry("style", "2" * 1000))],
+    ids=["no batch", "no opinion", "no score"],
+)
+def test_what_is_discarded_is_cut_for_the_log(body: str) -> None:
+    (corrupt,) = read(body).corrupt
+    head, note = corrupt.raw.split("... (")
+    assert len(head) == RAW_CHARS and note.endswith(" characters)")

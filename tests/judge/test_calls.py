@@ -1,0 +1,237 @@
+"""What one call's facts become: opinions, errors, lines of the log, and what the pool's governor learns."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from app import logs
+from app.calls import NO_ANSWER, TOLD_CHARS, Call, answered, refused, spent
+from app.domain.failure import FailureKind
+from app.domain.job import Deployment
+from app.domain.opinion import ErrorKind, Usage
+from app.domain.plan import lanes
+from app.domain.retry import GiveUp
+from app.domain.stop import Stop
+from app.domain.verdict import Verdict
+from app.endings import CLOSED, closed, given_up, not_asked, unasked
+from app.ledger.keys import PageRef
+from app.ledger.records import Claim, JobRecord, Token
+from app.ledger.records import Verdict as Claimed
+from app.providers.base import ChatReply, ProviderFailure
+from tests.ledger.bench import a_job
+from workers.policy.admission import Outcome as CallOutcome
+from workers.policy.events import Cost
+
+REF = PageRef("j", "abc123", 0, 4)
+STOP = Stop(pool="p", model="m", kind=ErrorKind.REJECTED, after=2, status_code=401, message="401 bad key")
+WHY = "the first 2 calls of m in pool 'p' ended in: 401 bad key"
+
+
+def a_call(claims: int = 2, verdict: Claimed = Claimed.RUN) -> Call:
+    """Of two dimensions of one item, the second time it is asked."""
+    items = [{"id": "i0", "text": "text", "metadata": {"lang": "de", "secret": 1}}]
+    spec = a_job(agents=2, dimensions=2, replicates=2, keep=["lang", "absent"]).model_copy()
+    spec = spec.model_validate({**spec.model_dump(exclude_unset=True), "items": items})
+    plan = lanes([("p",), ("p",)], 2, 2, [True, True])
+    job = JobRecord("j", spec, plan, 8, 5, None, "abc123")
+    return Call(
+        ref=REF, token=Token(0, batch=True), job=job, agent=spec.agents[0], deployment=Deployment(pool="p"), pool="p",
+        item=items_of(spec), dimensions=spec.dimensions[:claims], replicate=1, model="answering", latency_s=1.23456,
+        claims=[Claim(n, verdict, 7 + n, 2, 1, 4, 2500) for n in range(claims)],
+    )  # fmt: skip
+
+
+def items_of(spec):
+    (item,) = spec.items
+    return item
+
+
+@pytest.fixture
+def told(monkeypatch):
+    found = []
+    for name in ("failed", "judged"):
+        monkeypatch.setattr(logs, name, lambda event=name, **fields: found.append({"event": event, **fields}))
+    return found
+
+
+def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
+    return {"judge": "a0", "criterion_id": dimension, "item_id": "i0", "replicate": 1, "attempts": attempts}
+
+
+def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
+    call = a_call()
+    result = call.scored(
+        call.claims[1], call.dimensions[1], Verdict(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
+    )
+    assert (result.position, result.fence, result.scored) == (1, 8, True)
+    found = orjson.loads(result.payload)
+    assert found.keys() == {"opinion"}
+    opinion = found["opinion"]
+    usage = opinion.pop("usage")
+    assert (usage["input_tokens"], usage["output_tokens"]) == (3, 4)
+    assert opinion == unit("d1") | {
+        "score": 7, "argument": "So.", "cited_evidence": ["a quote"], "model": "answering", "latency_s": 1.2346,
+        "metadata": {"lang": "de"},
+    }  # fmt: skip
+
+
+def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told):
+    call = a_call()
+    failure = ProviderFailure(FailureKind.SERVER, "503 overloaded", status_code=503)
+    decision = GiveUp(ErrorKind.PROVIDER, "Evaluation failed after 3 retries", 3)
+    results = given_up(call, failure, decision, 0.25049, made=True, model="asked")
+    assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
+    found = orjson.loads(results[1].payload)
+    opinion, error = found["opinion"], found["error"]
+    del opinion["usage"]
+    assert opinion == unit("d1") | {
+        "score": None, "argument": decision.argument, "cited_evidence": [], "model": "asked", "latency_s": 0.2505,
+        "metadata": {"lang": "de"},
+    }  # fmt: skip
+    assert error == unit("d1") | {
+        "kind": "provider", "message": "503 overloaded", "status_code": 503, "calls": 4, "elapsed_s": 2.75,
+    }  # fmt: skip
+    assert call.told == "error: provider: 503 overloaded"
+    assert told[1] == {
+        "event": "failed", "dimension": "d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b0",
+        "status_code": 503, "elapsed_s": 2.75, "kind": FailureKind.SERVER, "reason": "503 overloaded",
+    }  # fmt: skip
+
+
+def test_a_call_that_was_not_made_is_not_counted():
+    call = a_call()
+    failure = ProviderFailure(FailureKind.INTERNAL, "no such pool")
+    decision = GiveUp(ErrorKind.INTERNAL, "Evaluation failed", 3)
+    for made, calls in ((True, 4), (False, 3)):
+        (first, _) = given_up(call, failure, decision, 0.0, made=made, model="m")
+        assert orjson.loads(first.payload)["error"]["calls"] == calls
+
+
+def test_what_a_job_no_longer_asks_says_where_and_why(told):
+    call = a_call()
+    results = not_asked(call, STOP)
+    assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
+    found = orjson.loads(results[0].payload)
+    assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {WHY}", "m")
+    assert found["error"] == unit(attempts=2) | {
+        "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 3, "elapsed_s": 2.5,
+    }  # fmt: skip
+    assert call.told == f"error: rejected: {WHY}"
+    assert [line["dimension"] for line in told] == ["d0", "d1"]
+    assert (told[0]["status_code"], told[0]["elapsed_s"], told[0]["kind"], told[0]["reason"]) == (
+        401, 2.5, ErrorKind.REJECTED, WHY
+    )  # fmt: skip
+
+
+def test_a_unit_that_is_not_even_published_has_cost_nothing():
+    call = a_call()
+    lane = call.job.lanes[0]
+    for position in range(4):
+        found = orjson.loads(unasked(call.job, REF, lane, position, call.item, STOP))
+        place = lane.unit(position)
+        who = {
+            "judge": f"a{place.agent}", "criterion_id": f"d{place.dimension}", "item_id": "i0",
+            "replicate": place.replicate, "attempts": 0,
+        }  # fmt: skip
+        assert found["error"] == who | {
+            "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 0, "elapsed_s": 0.0,
+        }  # fmt: skip
+        opinion = found["opinion"]
+        assert (opinion["model"], opinion["latency_s"], opinion["metadata"]) == ("m", 0.0, {"lang": "de"})
+        assert {name: opinion[name] for name in who} == who
+
+
+@pytest.mark.parametrize("verdict", sorted(CLOSED))
+def test_a_unit_that_gets_no_call_says_why(told, verdict):
+    call = a_call(verdict=verdict)
+    kind, why = CLOSED[verdict]
+    results = closed(call, call.job.lanes[0], call.claims, "asked")
+    assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
+    for number, result in enumerate(results):
+        found = orjson.loads(result.payload)
+        assert found["error"] == unit(f"d{number}", attempts=2) | {
+            "kind": kind, "message": why, "status_code": None, "calls": 4, "elapsed_s": 2.5,
+        }  # fmt: skip
+        assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {why}", "asked")
+    assert call.told == f"error: {kind}: {why}"
+    assert [(line["dimension"], line["status_code"], line["elapsed_s"], line["reason"]) for line in told] == [
+        ("d0", None, 2.5, why), ("d1", None, 2.5, why)
+    ]  # fmt: skip
+
+
+def test_elapsed_times_are_rounded_to_milliseconds(told):
+    call = a_call()
+    decision = GiveUp(ErrorKind.TIMEOUT, "Evaluation failed", 3)
+    (result, _) = given_up(
+        call, ProviderFailure(FailureKind.TIMEOUT, "cut"), decision, 0.12345678, made=True, model="m"
+    )
+    assert orjson.loads(result.payload)["error"]["elapsed_s"] == told[0]["elapsed_s"] == 2.623
+
+
+def test_a_call_is_logged_under_its_dimensions_names():
+    lines = []
+    a_call().log(lambda **fields: lines.append(fields), reason="r")
+    assert lines == [{
+        "dimension": "d0, d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b0", "reason": "r",
+    }]  # fmt: skip
+
+
+def test_what_is_told_of_a_call_stays_short():
+    call = a_call()
+    call.tell("x" * TOLD_CHARS)
+    assert call.told == "x" * TOLD_CHARS
+    call.tell("x" * (TOLD_CHARS + 1))
+    assert call.told == "x" * (TOLD_CHARS - 3) + "..."
+
+
+def test_the_governor_learns_what_an_answer_used_and_showed():
+    headers = {"x-ratelimit-limit-requests": "100", "x-ratelimit-remaining-requests": "60",
+               "x-ratelimit-reset-requests": "1s"}  # fmt: skip
+    reply = ChatReply("{}", "m", Usage(input_tokens=70, output_tokens=30), True, headers=headers)
+    outcome = answered(reply, "r", 1e9)
+    assert (outcome.status, outcome.used, outcome.reporter) == (200, Cost(1.0, 70, 30), "r")
+    assert len(outcome.readings.budgets) == 1
+    failure = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, headers=headers)
+    assert refused(failure, "r", 1e9) == CallOutcome(429, readings=outcome.readings, reporter="r")
+
+
+def test_resets_that_are_dates_are_read_by_the_given_clock():
+    headers = {
+        "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
+        "anthropic-ratelimit-requests-reset": "2001-09-09T01:46:50Z",
+    }  # fmt: skip
+    reply = ChatReply("{}", "m", Usage(), True, headers=headers)
+    failure = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, headers=headers)
+    early, late = (answered(reply, "r", wall_s).readings for wall_s in (1e9, 1e9 + 5))
+    assert early != late and len(early.budgets) == 1
+    told = refused(failure, "r", 1e9)
+    assert told is not None and told.readings == early
+
+
+@pytest.mark.parametrize(
+    "kind, status, told",
+    [
+        (FailureKind.QUOTA_EXHAUSTED, 429, 402),
+        (FailureKind.SERVER, 503, 503),
+        (FailureKind.TIMEOUT, None, NO_ANSWER),
+        (FailureKind.INTERNAL, 500, None),
+    ],
+)
+def test_the_governor_learns_of_each_failure_what_concerns_the_pool(kind, status, told):
+    outcome = refused(ProviderFailure(kind, "so", status_code=status), "r", 0.0)
+    assert (outcome and outcome.status) == told
+
+
+@pytest.mark.parametrize(
+    "kind, reached, timeouts, unanswered",
+    [
+        (FailureKind.TIMEOUT, True, 1, 1),
+        (FailureKind.CONNECTION, True, 0, 1),
+        (FailureKind.CONNECTION, False, 0, 0),
+        (FailureKind.SERVER, True, 0, 0),
+    ],
+)
+def test_the_books_count_a_failed_call(kind, reached, timeouts, unanswered):
+    counts = spent(ProviderFailure(kind, "so", reached=reached))
+    assert counts == {"calls": 1, "timeouts": timeouts, "calls_without_answer": unanswered}
