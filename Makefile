@@ -79,7 +79,7 @@ simulate: setup ## the governor's policy in virtual time, against an oracle (SIM
 .PHONY: chaos chaos-full chaos-slice simulate-ledger recovery mutants mutation
 chaos: setup ## 200 seeded runs of faults against real processes; every violation prints the command that replays it
 	$(BIN)/python -m chaos --runs 200 $(CHAOS)
-chaos-slice: setup ## 18 of them, one of each fault that says most, in about a minute
+chaos-slice: setup ## 22 of them, one of each fault that says most
 	$(BIN)/python -m chaos --slice $(CHAOS)
 chaos-full: setup ## 2,000 of them
 	$(BIN)/python -m chaos --runs 2000 $(CHAOS)

@@ -43,8 +43,9 @@ SLICE = (
     "kill_worker", "kill_all_workers", "kill_beat", "freeze_worker", "stop_politely", "rolling_restart",
     "kill_after_answer", "kill_after_store", "kill_after_publish", "kill_before_complete", "restart_store",
     "truncate_store", "store_full", "reset_connections", "kill_clients", "double_messages", "broken_messages", "cancel",
+    "lose_20_percent_of_answers", "store_stalls_long", "pool_gone", "disk_full",
 )  # fmt: skip
-"""One run of each shows the mechanisms within a minute and a half."""
+"""One run of each shows the mechanisms within a few minutes."""
 
 
 def command(verdict: Verdict, clocks: str) -> str:

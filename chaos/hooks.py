@@ -4,18 +4,21 @@ Nothing of this is in the product: a worker without this import has neither.
 
 CHAOS_ARM      a file that, while it exists, holds "point n": the first process that comes to that point for the n-th
                time from then on takes the file away and kills itself
+CHAOS_FULL     a file: while it exists, there is no room left on the disk for results and answers
 CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, still pages, unattended jobs)
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import app.housekeeping
 import app.judging
@@ -24,6 +27,9 @@ import app.ledger.ledger
 import app.ledger.troubles
 import app.messages
 import app.planning
+import app.reports.durable
+import app.reports.files
+import app.spool
 import workers.nodes
 
 POINTS = {
@@ -89,6 +95,25 @@ def _lay(point: str, arm: Path) -> None:
 if "CHAOS_ARM" in os.environ:
     for point in POINTS:
         _lay(point, Path(os.environ["CHAOS_ARM"]))
+
+
+def _fill(full: Path) -> None:
+    """Have every file that must appear whole be refused while the disk is said to be full."""
+    original = app.reports.durable.replacing
+
+    @contextlib.contextmanager
+    def replacing(path: Path) -> Iterator[IO[bytes]]:
+        if full.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        with original(path) as file:
+            yield file
+
+    for module in (app.reports.durable, app.reports.files, app.spool):
+        module.replacing = replacing
+
+
+if "CHAOS_FULL" in os.environ:
+    _fill(Path(os.environ["CHAOS_FULL"]))
 if "CHAOS_CLOCKS" in os.environ:
     factor = float(os.environ["CHAOS_CLOCKS"])
     for module, clock in LONG_CLOCKS:

@@ -154,6 +154,7 @@ class Installation:
         self.beats: list[subprocess.Popen[bytes]] = []
         self.frozen: set[int] = set()
         self.arm_file = self.folder / "arm"
+        self.full_disk = self.folder / "full"
         self.dead_nodes = self.folder / "dead.jsonl"
         self.dead_nodes.touch()
         self.clock = SteppedClock(self.folder) if available() else None
@@ -176,6 +177,7 @@ class Installation:
                 "CHAOS_KEY": API_KEY,
                 "CHAOS_CLOCKS": clocks,
                 "CHAOS_ARM": str(self.arm_file),
+                "CHAOS_FULL": str(self.full_disk),
                 "PYTHONUNBUFFERED": "1",
                 **(self.clock.environ if self.clock else {}),
             }
@@ -193,14 +195,30 @@ class Installation:
     def workers(self) -> list[Worker]:
         return [worker for worker in self.cluster.workers if worker.process.poll() is None]
 
-    def start_worker(self, *, wait: bool = True) -> Worker:
-        """`celery -A app worker`, with the places to die at laid into it but not armed."""
+    def start_worker(self, *, wait: bool = True, pools: str = "", **settings: str) -> Worker:
+        """`celery -A app worker`, with the places to die at laid into it but not armed; `pools` and settings are its
+        own, where they are not the others'."""
         name = f"w{len(self.cluster.workers)}"
-        worker = Worker(self.cluster.environ, name, self.folder / f"{name}.log", "-I", "chaos.hooks")
+        environ = {**self.cluster.environ, **settings}
+        if pools:
+            environ["DICAST_POOLS_FILE"] = str(self._pools_file(f"{name}.toml", pools))
+        worker = Worker(environ, name, self.folder / f"{name}.log", "-I", "chaos.hooks")
         self.cluster.workers.append(worker)
         if wait:
             until(worker.ready, "a worker is ready")
         return worker
+
+    def _pools_file(self, name: str, pools: str) -> Path:
+        path = self.folder / name
+        path.write_text(pools.format(port=self.provider_link.port, header=HEADER))
+        return path
+
+    def fill_disk(self, full: bool) -> None:
+        """Whether workers are told that there is no room left when they write results, or keep answers."""
+        if full:
+            self.full_disk.touch()
+        else:
+            self.full_disk.unlink(missing_ok=True)
 
     def arm(self, point: str, count: int) -> None:
         """The first worker that comes to `point` for the `count`-th time from now on kills itself."""
@@ -275,6 +293,7 @@ class Installation:
         if self.store.process.poll() is not None:
             self.store.start()
         self.disarm()
+        self.fill_disk(False)
         for worker in self.workers[self._wanted :]:
             worker.stop()
         fresh = [self.start_worker(wait=False) for _ in range(self._wanted - len(self.workers))]

@@ -19,6 +19,7 @@ import redis
 
 from app.ledger.client import JobState
 from app.replay import replay
+from chaos.books import compare
 from chaos.canaries import SECRETS, TEXT, found_in
 from chaos.installation import LIMIT, Installation
 from chaos.own_answers import foreign
@@ -43,6 +44,7 @@ def judge(run: Run, *, ended: bool) -> list[str]:
     found += _secrets(run)
     if ended:
         found += _books(run)
+        found += _charges(run)
     memory_mb = run.place.memory_mb() if run.place.workers else 0.0
     if memory_mb > MEMORY_MB:
         found.append(f"I11: a worker holds {memory_mb:.0f} MB")
@@ -68,8 +70,9 @@ def _outcomes(run: Run) -> list[str]:
         found.append("I1: the job was cancelled by nobody")
     if not cancelled and len(places) != run.units:
         found.append(f"I1: {len(places)} opinions for {run.units} units")
-    if unscored and not cancelled and not any(f.bad_answers for f in run.faults):
-        why = Counter(e["message"] for e in errors)
+    wrong = [e for e in errors if e["kind"] != "rejected" or not any(f.rejects for f in run.faults)]
+    if wrong and not cancelled and not any(f.bad_answers for f in run.faults):
+        why = Counter(e["message"] for e in wrong)
         found.append(f"I1: {len(unscored)} units failed: {why.most_common(2)}")
     report: dict[str, Any] = status.report
     if (report["scored"], report["failed"]) != (len(places) - len(unscored), len(unscored)):
@@ -82,13 +85,16 @@ def _outcomes(run: Run) -> list[str]:
     if completions > 1:
         found.append(f"I2: {completions} completions")
     try:
-        until(lambda: cluster.app.backend.get(f"celery-task-meta-{job_id}") is not None, "the report is told", 15)
-        told = json.loads(cluster.app.backend.get(f"celery-task-meta-{job_id}"))
-        if told["result"] != json.loads(json.dumps(report)):
-            found.append("I2: the result is another report than the ledger's")
+        until(lambda: _result(run) == json.loads(json.dumps(report)), "the ledger's report is told", 15)
     except TimeoutError as error:
         found.append(f"I2: {error}")
     return found
+
+
+def _result(run: Run) -> Any:
+    """What whoever waits for the job is given now; an earlier job of its id may have left that it is lost."""
+    told = run.place.cluster.app.backend.get(f"celery-task-meta-{run.job_id}")
+    return json.loads(told)["result"] if told else None
 
 
 def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
@@ -160,18 +166,21 @@ def _provider(run: Run) -> list[str]:
         found.append(f"I4: {stats['max_open']} calls were open at the provider, {LIMIT} allowed")
     entries = provider_log(run.place)
     excused = {e["number"] for e in entries if e["status"] != 200 or e["reason"] is not None}
-    for strike in [*run.strikes, *_takeovers(run)]:
-        at = strike - started
-        excused |= {
-            e["number"] for e in entries
-            if e["arrival"] <= at + 0.05 and (e["end"] is None or e["end"] >= at - OPEN_BEFORE_S)
-        }  # fmt: skip
+    excused |= _struck(run, entries, started)
     allowed = run.fewest_calls + len(excused)
     if stats["calls"] > allowed and not any(f.forgets for f in run.faults):  # a forgotten job is another job
         found.append(
             f"I7: {stats['calls']} calls for {run.fewest_calls}, {len(excused)} of them failed or were open at a strike"
         )
     return found
+
+
+def _struck(run: Run, entries: list[dict[str, Any]], started: float) -> set[int]:
+    """Calls that were open, or had just ended, when something was struck that may have had them in hand."""
+    return {
+        e["number"] for e in entries for at in (strike - started for strike in [*run.strikes, *_takeovers(run)])
+        if e["arrival"] <= at + 0.05 and (e["end"] is None or e["end"] >= at - OPEN_BEFORE_S)
+    }  # fmt: skip
 
 
 def _takeovers(run: Run) -> list[float]:
@@ -253,6 +262,23 @@ def _texts(client: redis.Redis, key: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- I15
+def _charges(run: Run) -> list[str]:
+    """The report's books against the provider's. A job that was submitted twice has books of its second life alone."""
+    status = run.status()
+    if status is None or any(f.forgets for f in run.faults):
+        return []
+    before = time.monotonic()
+    started = (before + time.monotonic()) / 2 - run.place.provider.stats()["uptime_s"]
+    entries = provider_log(run.place)
+    died = bool(_fresh(run, run.place.dead_nodes)) or bool(_takeovers(run)) or any(f.forgetful for f in run.faults)
+    found = compare(
+        status.counters, entries, excused=len(_struck(run, entries, started)) if died else 0,
+        fails=any(f.bad_answers for f in run.faults), unreached=any(f.unreached for f in run.faults),
+        opinions=run.place.cluster.opinions(run.job_id),
+    )  # fmt: skip
+    return [f"I15: {what}" for what in found]
+
+
 def _books(run: Run) -> list[str]:
     """The run's part of all logs, replayed. It begins and ends at rest, so its books must balance."""
     parts = []

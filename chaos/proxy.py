@@ -9,6 +9,8 @@ The first line of output is the port. Each line of input is JSON, answered by on
                                or a one-way cut, as TCP shows it when packets are lost and sent again
     {"reset": true}            every connection is reset as soon as it carries data; new ones, too
     {"refuse": true}           every connection is reset at once
+    {"lose": 0.2, "late_s": 2} of answers this share vanishes, and its connection is reset at once, or so much later:
+                               what was asked has been done. Answers to a connection's greeting arrive
     {"cut": true}              the present connections are reset once
     {"target": "..."}          from now on new connections go there, and those that there are stay where they are
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 import struct
 import sys
@@ -27,6 +30,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PIECE = 65536
+GREETINGS = (b"HELLO", b"AUTH", b"CLIENT", b"SELECT")
+"""First words of what a Redis client says before it asks for anything."""
 LINGER_NONE = struct.pack("ii", 1, 0)
 
 
@@ -38,7 +43,16 @@ class Manners:
     hold: frozenset[str] = frozenset()
     reset: bool = False
     refuse: bool = False
+    lose: float = 0.0
+    late_s: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Talk:
+    """One connection through the proxy. `greets`: what its client said last was no question yet."""
+
+    greets: bool = False
 
 
 class Proxy:
@@ -57,7 +71,7 @@ class Proxy:
         before, self._target = self._manners, wish.get("target", self._target)
         self._manners = Manners(
             float(wish.get("delay_s", 0)), frozenset(wish.get("hold", ())), bool(wish.get("reset")),
-            bool(wish.get("refuse")),
+            bool(wish.get("refuse")), float(wish.get("lose", 0)), float(wish.get("late_s", 0)),
         )  # fmt: skip
         before.changed.set()
         if wish.get("cut") or wish.get("refuse"):
@@ -80,9 +94,10 @@ class Proxy:
             _reset(writer)
             return
         self._open |= {writer, far_writer}
+        talk = Talk()
         ways = [
-            asyncio.ensure_future(self._carry("up", reader, far_writer, writer)),
-            asyncio.ensure_future(self._carry("down", far_reader, writer, far_writer)),
+            asyncio.ensure_future(self._carry("up", talk, reader, far_writer, writer)),
+            asyncio.ensure_future(self._carry("down", talk, far_reader, writer, far_writer)),
         ]
         try:
             # A client that is gone must be gone for the target at once, whatever is on the way to it.
@@ -95,13 +110,21 @@ class Proxy:
                 end.close()
 
     async def _carry(
-        self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: asyncio.StreamWriter
-    ) -> None:
+        self, way: str, talk: Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        source: asyncio.StreamWriter,
+    ) -> None:  # fmt: skip
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         delivering = asyncio.ensure_future(self._deliver(way, late, writer))
         try:
             while piece := await reader.read(PIECE):
                 if self._manners.reset:
+                    _reset(source)
+                    _reset(writer)
+                    return
+                if way == "up":
+                    talk.greets = any(word in piece[:40].upper() for word in GREETINGS)
+                elif not talk.greets and random.random() < self._manners.lose:
+                    await asyncio.sleep(random.uniform(0, self._manners.late_s))
                     _reset(source)
                     _reset(writer)
                     return

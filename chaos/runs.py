@@ -30,6 +30,9 @@ class Fault:
     forgets      the store loses the job: it is submitted again
     hears_all    nobody is silent, so nobody's work may be taken over
     loose_log    leases may run out under a silent worker, so that logs alone do not prove the cap
+    forgetful    the store may lose its last writes
+    unreached    calls may fail before the provider sees them
+    rejects      units may end as rejected: their pool is gone
     """
 
     name: str
@@ -42,6 +45,9 @@ class Fault:
     forgets: bool = False
     loose_log: bool = False
     hears_all: bool = False
+    forgetful: bool = False
+    unreached: bool = False
+    rejects: bool = False
 
 
 @dataclass

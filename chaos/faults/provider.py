@@ -72,7 +72,7 @@ for _kind, _what in KINDS.items():
     fault(weight=2, bad_answers=True, deadline_s=60)(_answers(_kind, _what))
 
 
-@fault(weight=3, bad_answers=True, deadline_s=60)
+@fault(weight=3, bad_answers=True, unreached=True, deadline_s=60)
 def provider_refuses(run: Run) -> None:
     """For 1 to 3 s the provider takes no connection."""
     run.await_moment()
@@ -82,7 +82,7 @@ def provider_refuses(run: Run) -> None:
     run.place.provider_link.set()
 
 
-@fault(weight=3, bad_answers=True, deadline_s=60)
+@fault(weight=3, bad_answers=True, unreached=True, deadline_s=60)
 def provider_black_hole(run: Run) -> None:
     """For 1 to 5 s bytes to and from the provider vanish, then its connections end."""
     run.await_moment()
@@ -93,7 +93,7 @@ def provider_black_hole(run: Run) -> None:
     run.strike()
 
 
-@fault(weight=3, bad_answers=True, deadline_s=60)
+@fault(weight=3, bad_answers=True, unreached=True, deadline_s=60)
 def provider_resets(run: Run) -> None:
     """For up to 1.5 s connections to the provider are reset."""
     run.await_moment()

@@ -8,7 +8,7 @@ from chaos.catalogue import fault
 from chaos.runs import Run
 
 
-@fault(weight=8)
+@fault(weight=8, forgetful=True)
 def restart_store(run: Run) -> None:
     """kill -9, and back after 2 s with a log that is at most a second old."""
     run.await_moment()
@@ -19,7 +19,7 @@ def restart_store(run: Run) -> None:
     run.strike()
 
 
-@fault(weight=2)
+@fault(weight=2, forgetful=True)
 def truncate_store(run: Run) -> None:
     """The log's end is lost with the power."""
     run.await_moment()

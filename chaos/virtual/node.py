@@ -3,49 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
-from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import RedisError
 
-import workers.nodes
 from app.asking import Asking
+from app.deployments import Deployments
 from app.domain.retry import RetryPolicy
-from app.gathering import Gatherer
 from app.housekeeping import Housekeeper
 from app.judging import Judge
 from app.ledger.asking import AskingStore
+from app.ledger.client import UnknownJob
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Ended, Token
 from app.ledger.troubles import Troubles
+from app.messages import is_away
 from app.planning import Planner
+from app.providers.base import Provider
 from app.recording import patiently
-from app.services import CLAIM_GRACE_S, Services
+from app.reports.resuming import earlier
+from app.services import CLAIM_GRACE_S
 from app.unserved import Unserved
+from chaos.virtual.broker import Message
 from chaos.virtual.loop import NodeLoop
 from chaos.virtual.messages import SimMessages
+from chaos.virtual.parts import Silent, SimGatherer, SimServices, SimSpool
 from chaos.virtual.provider import CALL_TIMEOUT_S, SimProvider
-from chaos.virtual.wire import LOST, WIRE_S, Wire
-from chaos.virtual.world import Message, World
+from chaos.virtual.wire import Direct, link_of
+from chaos.virtual.world import WIRE_S, World
+from config.pools import UnknownPool
 from workers.admitted import Admitted
 from workers.bench import Bench
 from workers.gate import Gate
-from workers.nodes import BEACON_S
+from workers.nodes import Node as Facts
+from workers.nodes import Registry
+from workers.prospects import Prospects
+from workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
+from workers.store.epoch import Epoch
 from workers.store.leases import LeaseStore
-from workers.store.scripts import script_text
 
-BURY = Path(workers.nodes.__file__).parent / "store" / "bury.lua"
 CALLS_MAX = 200
 LEASE_S = CALL_TIMEOUT_S + 10.0
 SLOTS = 8
 ANNOUNCE_EVERY_S = 1.0
 PULL_EVERY_S = 0.25
 IDLE_EVERY_S = 1.0
+RETENTION_S = 86_400
+EXPECTED = (RedisError, OSError)
+"""What a task may fail with while the store is away: its message is acknowledged, the sweeper finds what is left."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How nodes are set up. `pools` are those they know, `unstructured` those without a structured channel."""
+
+    pools: tuple[str, ...]
+    unstructured: frozenset[str] = frozenset()
+    attempts: int = 30
+    page_max: int = 8
 
 
 @dataclass
@@ -61,101 +82,78 @@ class Request:
     _request_dict: dict[str, Any] = field(default_factory=dict)
 
 
-async def _nonce_key() -> bytes:
-    return b"virtual"
-
-
-class NoSpool:
-    """A disk that takes nothing: what a killed node has not recorded is lost with it."""
-
-    def put(self, _: bytes) -> None: ...
-    def drop(self, _: None) -> None: ...
-    def leave(self, _: None) -> None: ...
-
-
-class Silent:
-    """The gate's observer."""
-
-    def queueing(self, *_: Any) -> None: ...
-    def acquired(self, *_: Any) -> None: ...
-    def released(self, *_: Any) -> None: ...
-    def over_share(self, *_: Any) -> None: ...
-
-
-class SimGatherer(Gatherer):
-    """Its files are the world's."""
-
-    async def _keep_items(self, job_id: str) -> None: ...
-
-
-class SimServices(Services):
-    """The product's start and plan, over the simulation's parts."""
-
-    def __init__(self, node: Node, limit: int) -> None:
-        self.ledger, self._planner, self.gatherer = node.ledger, node.planner, node.gatherer
-        self.unserved, self.troubled = node.unserved, node._troubled
-        self._frozen_limit = limit
-
-    def _limit(self) -> int:
-        return self._frozen_limit
-
-    async def _prepare(self, _: Any) -> None: ...
-
-
 class Node:
-    """One worker process. `lanes` are the names of the pools that it serves."""
+    """One worker process."""
 
-    def __init__(self, world: World, name: str, pools: list[str], shape: dict[str, Any]) -> None:
-        self.world, self.name, self.pools = world, name, pools
-        self.alive, self.frozen, self.cut_until = True, False, 0.0
+    def __init__(self, world: World, name: str, shape: Shape) -> None:
+        self.world, self.name, self.shape, self.limit = world, name, shape, world.limit
+        self.alive, self.frozen, self.cut_until, self.disk_full = True, False, 0.0, False
         self.loop = NodeLoop(lambda: world.now)
         self.judging: dict[int, Message] = {}
-        self.wire = Wire(world, self)
+        self.epoch = Epoch(grace_ms=int(LEASE_S * 1000))
+        self.registry = Registry(Direct(world, self), world.keys, self.epoch)
+        self.facts = replace(Facts.here(name, limit=world.limit, slots=SLOTS), id=name)
+        client = self._linked(connect_batching("redis://store"))
         self.ledger = Ledger(
-            self.wire, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
+            client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
         )
-        provider, self.messages = SimProvider(world, self, name), SimMessages(world)
-        asking = Asking(AskingStore(self.wire, world.keys), model=lambda _: "m", fail_fast=20, recheck_s=5.0)
-        self.judge = Judge(
-            self.ledger, provider=lambda _: provider, model=lambda _: "m",
-            policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape["attempts"], requeue_budget=20),
-            call_timeout_s=lambda _: CALL_TIMEOUT_S,
-            nonce_key=_nonce_key,
-            asking=asking,
-            spool=NoSpool(),  # type: ignore[arg-type]
+        self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
+        deployments = Deployments(
+            Prospects(client, world.keys), self.ledger, model=self._model, first_limit=self._pool_limit,
+            chosen=lambda *_: None, known=shape.pools.__contains__,
         )  # fmt: skip
+        self.messages = SimMessages(world, deployments, shape.pools)
+        self._providers = {
+            pool: SimProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
+        }
+        asking = Asking(AskingStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
+        self.judge = Judge(
+            self.ledger, asking=asking, provider=self._provider, model=self._model,
+            policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20),
+            call_timeout_s=lambda _: CALL_TIMEOUT_S,
+            nonce_key=self._nonce_key,
+            spool=self.spool,
+            bench=(bench := Bench()),
+        )  # fmt: skip
+        results = str(world.folder / "results")
         self.gatherer = SimGatherer(
-            self.ledger, results_dir="", retention_s=86_400, model=lambda _: "m", stopped=asking.stops,
-            announce=self._announce
-        )
-        self.planner = Planner(
-            self.ledger,
-            self.messages.page,
-            self._pool_limit,
-            window_s=2.0,
-            page_max=shape["page_max"],
-            earlier=lambda *_: ({}, 0),
+            self.ledger, results_dir=results, retention_s=RETENTION_S, model=self._model, announce=self._announce,
             stopped=asking.stops,
-            model=lambda _: "m",
-        )
-        self.unserved = Unserved(Troubles(self.wire, world.keys), self.judge, self.messages, pools)
-        self.services = SimServices(self, world.limit)
+        )  # fmt: skip
+        self.gatherer.pages = world.pages
+        self.gatherer.differs = lambda ref: world.fail(f"I1: page {ref} was written twice, differently")  # type: ignore[method-assign]
+        self.troubles = Troubles(client, world.keys)
+        self.unserved = Unserved(self.troubles, self.judge, self.messages, shape.pools)
+        self.planner, self.rejecter = (
+            Planner(
+                self.ledger, publish, self._pool_limit, window_s=2.0, page_max=shape.page_max,
+                earlier=lambda *args: earlier(results, *args), stopped=asking.stops, model=self._model,
+            )
+            for publish in (self.messages.page, self.unserved.reject_planned)
+        )  # fmt: skip
+        self.services = SimServices(self)
         self.housekeeper = Housekeeper(
-            self.ledger, self.messages, self.gatherer, job=self.judge.job, plan=self.services.plan, reap=self._reap,
-            govern=self._nothing, store=lambda: (0, ""), works_on=self.judge.works_on,
-            lost=self._mourn, adopt=self._nothing, recall=self._nothing,
-            unserved=self.unserved, troubled=self._troubled,
+            self.ledger, self.messages, self.gatherer,  # type: ignore[arg-type]
+            job=self.judge.job, plan=self.services.plan, reap=self._reap, govern=self._nothing,
+            store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
+            lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
+            unserved=self.unserved, troubled=self.services.troubled,
         )  # fmt: skip
         # What the gate wants of its host.
         self.config = self
         self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
-        self.bench = Bench()
+        self.bench = bench
         self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
-        self.store = LeaseStore(self.wire, world.keys)
-        self.gates = {pool: Gate(self, pool) for pool in pools}  # type: ignore[arg-type]
+        self.store = LeaseStore(self._linked(connect_async("redis://store")), world.keys, self.epoch)
+        self.gates = {pool: Gate(self, pool) for pool in shape.pools}  # type: ignore[arg-type]
         self._leases = 0
-        self._bury = world.client.register_script(script_text(BURY))
         self.begin()
+
+    def _linked(self, client: AsyncStoreClient) -> AsyncStoreClient:
+        """The product's own client, over the world's wire."""
+        client.connection_pool.connection_class = link_of(self.world, self)
+        tell_of_closed(client.connection_pool)
+        return client
 
     # ------------------------------------------------------------------ life
     def begin(self) -> None:
@@ -166,69 +164,52 @@ class Node:
         finally:
             asyncio._set_running_loop(None)
 
+    def soon(self, act: Callable[[], object]) -> None:
+        if self.alive:
+            self.loop.call_soon(act)
+
     def excuse(self) -> None:
-        """What this node works on may be paid for twice: it dies, or others take it for dead."""
+        """What this node works on may be paid for twice, and may not be told: it dies, or others take it for dead."""
         for message in self.judging.values():
-            self.world.excused.update(self.world.units_of(*message.args[2:]))
+            self.world.excuse(self.name, message)
 
     def kill(self) -> None:
         self.alive = False
         self.excuse()
-        for number, call in list(self.world.open.items()):
+        for call in list(self.world.open.values()):
             if call.node == self.name:
-                self.world.hang_up(number)
+                self.world.hang_up(call, "killed")
+        self.spool.die()
         self.world.tell(f"{self.name} is killed")
 
-    def deliver(self, answer: asyncio.Future[Any], result: Any) -> None:
-        if not self.alive or answer.done():
-            return
-
-        def settle() -> None:
-            if answer.done():
-                return
-            if result is LOST:
-                answer.set_exception(StoreConnectionError("simulated"))
-            else:
-                answer.set_result(result)
-
-        self.loop.call_soon(settle)
-
     async def _beacon(self) -> None:
-        key = self.world.keys.node(self.name)
+        """As workers.nodes.Beacon, without its thread."""
         while True:
-            try:
-                await self.wire.hset(self.world.keys.nodes, self.name, "{}")
-                await self.wire.set(key, "alive", px=int(BEACON_S * 1000))
-            except StoreConnectionError:
-                pass
+            with contextlib.suppress(*EXPECTED):
+                self.registry.announce(self.facts)
             await asyncio.sleep(ANNOUNCE_EVERY_S)
 
     def _reap(self) -> int:
         """As workers.reaper.reap: the dead are buried, the silent are relieved of their messages."""
-        world, restored = self.world, 0
-        for name in world.client.hkeys(world.keys.nodes):
-            other = world.nodes[name]
-            heard = bool(world.client.exists(world.keys.node(name)))
+        gone = 0
+        for facts, heard in self.registry.known():
+            other = self.world.nodes[facts.id]
             if heard and other.alive:
                 continue
-            restored += world.restore(name)
+            gone += 1
             if other.alive:
+                self.world.tell(f"{self.name} takes {other.name} for silent")
                 other.excuse()
-                world.client.hdel(world.keys.nodes, name)
+                self.world.broker.restore(facts.id)
+                self.registry.forget(facts)
             else:
-                k = world.keys
-                keys = [k.leases, k.holders, k.open, k.nodes, k.node(name), k.epoch, k.nodes_heard, k.nodes_silent]
-                self._bury(keys=keys, args=[name, k.freed])
-        return restored
+                self.registry.silence(facts)
+                self.world.broker.restore(facts.id)
+                self.registry.bury(facts)
+        return gone
 
     @staticmethod
     async def _nothing() -> None: ...
-
-    async def _troubled(self, job_id: str, error: Exception) -> None:
-        self.world.fail(f"I11: job {job_id}: {error!r}")
-
-    async def _mourn(self, job_id: str, _: Any) -> None:
-        self.world.fail(f"I3: job {job_id} is taken for lost")
 
     # ------------------------------------------------------------------ the gate's host
     def lease_s(self, _pool: str) -> float:
@@ -260,49 +241,51 @@ class Node:
 
     # ------------------------------------------------------------------ consuming
     async def _consume(self) -> None:
+        broker = self.world.broker
         while True:
             for pool, gate in self.gates.items():
-                while gate.room() > 0 and (taken := self.world.take(pool, self.name)) is not None:
+                while gate.room() > 0 and (taken := broker.take(pool, self.name)) is not None:
                     tag, message = taken
-                    gate.hold(Request(Admitted(message.args[0], "p", {}), tag, message))  # type: ignore[arg-type]
-            taken = self.world.take("control", self.name)
+                    gate.hold(Request(Admitted.from_header(dict(message.unit)), tag, message))  # type: ignore[arg-type]
+            taken = broker.take("control", self.name)
             if taken is not None:
                 self.loop.create_task(self._control(*taken))
-            idle = taken is None and not any(self.world.queues[pool] for pool in self.pools)
+            idle = taken is None and not any(broker.queues[pool] for pool in self.shape.pools)
             await asyncio.sleep(self.world.chance.uniform(0.01, IDLE_EVERY_S if idle else PULL_EVERY_S))
-
-    def _ack(self, tag: int) -> None:
-        self.world.unacked[self.name].pop(tag, None)
 
     async def _judge(self, request: Request) -> None:
         """As app.tasks does it."""
-        *place, token = request.message.args
-        ref = PageRef(*place)
+        message = request.message
+        *page, token, deployment = message.args
+        ref = PageRef(*page)
         try:
-            outcome = await self.judge.judge(ref, Token.parse(token), request.lease)
-            counts = outcome.counts and request.message.header
+            bury = self.housekeeper.bury if message.came_back else None
+            outcome = await self.judge.judge(ref, Token.parse(token), request.lease, deployment, bury)
+            counts = outcome.counts and message.header
             if outcome.follow_ups:
                 job = await self.judge.job(ref)
                 assert job is not None
+                choices = {follower: SimpleNamespace(deployment=deployment, elsewhere=False)
+                           for follower in outcome.follow_ups}  # fmt: skip
                 for follower in outcome.follow_ups:
-                    if request.message.header:
-                        self.world.chords[str(ref)].size += 1
-                    self.messages.send(job, ref, follower, header=request.message.header)
+                    if message.header:
+                        self.world.broker.chords[str(ref)].size += 1
+                    self.messages.send(job, ref, follower, header=message.header, choices=choices)
             if outcome.plan:
                 await self.messages.plan(ref.job, ref.incarnation, ref.lane)
             if outcome.gather:
                 await self.messages.gather(ref)
             if counts:
                 await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
-                self.world.ended(ref, Message("gather", tuple(ref)))
-        except StoreConnectionError as error:
-            self.world.tell(f"{self.name}: {request.message} failed: {error}")
+                self.world.broker.ended(str(ref), Message("gather", tuple(ref)))
+        except EXPECTED as error:
+            self.world.tell(f"{self.name}: {message} failed: {error}")
         except Exception as error:
-            self._raised(request.message, error)
+            self._raised(message, error)
         finally:
             self.judging.pop(request.tag, None)
         await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
-        self._ack(request.tag)
+        self.world.broker.acknowledge(self.name, request.tag)
         if request.lease is not None:
             request.lease.release()
 
@@ -310,11 +293,11 @@ class Node:
         """As app.tasks and Celery do it: a task that fails is acknowledged, too."""
         try:
             await self._do(message)
-        except StoreConnectionError as error:
+        except EXPECTED as error:
             self.world.tell(f"{self.name}: {message} failed: {error}")
         except Exception as error:
             self._raised(message, error)
-        self._ack(tag)
+        self.world.broker.acknowledge(self.name, tag)
 
     def _raised(self, message: Message, error: Exception) -> None:
         if self.alive:  # or its coroutines are thrown away, which they do not like
@@ -323,25 +306,52 @@ class Node:
     async def _do(self, message: Message) -> None:
         match message.name, message.args:
             case "start", (job_id,):
-                await patiently(lambda: self.services.start(job_id))
+                await self._start(job_id)
             case "plan", (job_id, incarnation, lane):
                 await patiently(lambda: self.services.plan(job_id, incarnation, lane))
-            case "gather", (job_id, incarnation, lane, page):
-                ref = PageRef(job_id, incarnation, lane, page)
+            case "gather", page:
+                ref = PageRef(*page)
                 gathered = await patiently(lambda: self.gatherer.gather(ref))
                 if gathered.plan:
-                    await patiently(lambda: self.services.plan(job_id, incarnation, lane))
+                    await patiently(lambda: self.services.plan(ref.job, ref.incarnation, ref.lane))
                 if gathered.finish:
-                    await self.messages.finish(job_id)
+                    await self.messages.finish(ref.job)
             case "finish", (job_id,):
                 if await patiently(lambda: self.gatherer.finish(job_id)):
                     self.world.completions[job_id] += 1
 
+    async def _start(self, job_id: str) -> None:
+        try:
+            await patiently(lambda: self.services.start(job_id))
+        except UnknownJob:
+            self.world.tell(f"{self.name} knows no job {job_id}")
+        except Exception as error:
+            if is_away(error):
+                raise
+            await self.services.troubled(job_id, error)
+
     # ------------------------------------------------------------------ what is told
+    def _provider(self, pool: str) -> Provider:
+        try:
+            return self._providers[pool]
+        except KeyError:
+            raise UnknownPool(f"no pool {pool!r}") from None
+
+    def _model(self, deployment: Any) -> str:
+        return "m" if deployment.pool in self.shape.pools else ""
+
     async def _pool_limit(self, _pool: str) -> int:
         return self.world.limit
 
+    @staticmethod
+    async def _nonce_key() -> bytes:
+        return b"virtual"
+
     def _announce(self, job_id: str, end: Ended, _: Any) -> None:
-        told = orjson.dumps(end.report, option=orjson.OPT_SORT_KEYS)
+        if end.lost:
+            self.world.lost_jobs.add(job_id)
+            self.world.tell(f"{self.name} tells that job {job_id} is lost")
+            return
+        told = orjson.loads(orjson.dumps(end.report))
         if self.world.announced.setdefault(job_id, told) != told:
             self.world.fail(f"I2: two reports of job {job_id}")

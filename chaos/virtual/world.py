@@ -1,4 +1,4 @@
-"""What surrounds the nodes: time, the store's wires, the broker, the provider, and what is known of everything."""
+"""What surrounds the nodes: time, the store's wires, the provider's side of every call, and what is known of all."""
 
 from __future__ import annotations
 
@@ -8,106 +8,139 @@ import random
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-import redis
-
-from app.domain.plan import Lane
-from app.ledger.keys import PageRef
-from app.ledger.records import Token
+from app.domain.opinion import Usage
+from chaos.virtual.broker import Broker, Message, MessageOdds
+from chaos.virtual.fates import LOSSES, WELL, Fate, StoreOdds
 from chaos.virtual.loop import NodeLoop
+from chaos.virtual.server import Command, Server
+from workers.store.connection import StoreClient
 from workers.store.keys import Keys
 
+if TYPE_CHECKING:
+    from chaos.virtual.jobs import SimJob
+    from chaos.virtual.wire import Host
+
 LOOK_EVERY_S = 0.5
-START_MS = 1_000_000_000
-PLACE = re.compile(r"(ITEM|AGENT|DIM) (\d+);")
+START_S = 1_000_000
+WIRE_S = 0.004
+PLACE = re.compile(r"(JOB|ITEM|AGENT|DIM) ([^;]+);")
 
 
-class Message(NamedTuple):
-    """What waits in a queue. `header` counts for its page's chord when it ends."""
+class Place(NamedTuple):
+    """One unit as the provider sees it: by what stands in its texts."""
 
-    name: str
-    args: tuple[Any, ...]
-    header: bool = False
-
-
-@dataclass
-class Chord:
-    """Celery's view of a page: it counts endings of messages, whichever they are."""
-
-    size: int
-    ended: int = 0
+    text: str
+    item: int
+    agent: int
+    dimension: int
 
 
 @dataclass
 class Call:
-    """One call as the provider sees it."""
+    """One call as the provider sees it. `usage` is what it charges; `ending` how it ended, '' while it is open."""
 
-    units: list[tuple[int, int, int]]
+    number: int
+    places: list[Place]
     node: str
+    pool: str
     began: float
-    good: bool = False
+    ending: str = ""
+    usage: Usage = field(default_factory=Usage)
+    excused: bool = False
+    """Its node died, or was taken for dead, while it had the call's message in hand."""
+
+    @property
+    def told(self) -> list[Place]:
+        """What an answer in part tells of."""
+        return self.places[: len(self.places) // 2]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Probabilities for each call: it is refused, spoilt, answered in part (a batch), or never answered."""
+
+    refuse: float = 0.0
+    spoil: float = 0.0
+    part: float = 0.0
+    hang: float = 0.0
 
 
 @dataclass(frozen=True)
 class Odds:
-    """How unkind this world is; probabilities for each message or command."""
+    """How unkind this world is."""
 
-    double: float = 0.0
-    lose: float = 0.0
-    shuffle: float = 0.0
-    store_error: float = 0.0
-    answer_lost: float = 0.0
-    refuse: float = 0.0
-    spoil: float = 0.0
-    hang: float = 0.0
+    store: StoreOdds = StoreOdds()
+    messages: MessageOdds = MessageOdds()
+    answers: Answers = Answers()
+
+    def told(self) -> list[str]:
+        """What is not as it should be, by name."""
+        kinds = [asdict(kind) for kind in (self.store, self.messages, self.answers)]
+        return [f"{name} {value:g}" for kind in kinds for name, value in kind.items() if value]
 
 
-@dataclass
 class World:
     """One seed's world. `fail` notes a violation; the run goes on."""
 
-    client: redis.Redis
-    chance: random.Random
-    limit: int
-    keys: Keys = field(default_factory=lambda: Keys("sim"))
-    odds: Odds = field(default_factory=Odds)
-
-    def __post_init__(self) -> None:
-        self.now = 0.0
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+    def __init__(
+        self, client: StoreClient, seed: int, *, limit: int, odds: Odds, folder: Path, tells: bool = False
+    ) -> None:
+        self.client, self.limit, self.folder = client, limit, folder
+        self.seed, self.chance = seed, random.Random(f"world {seed}")
+        self.keys = Keys("sim")
+        self.now = self.wall_step_s = 0.0
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = itertools.count()
-        self.expiries: dict[str, float] = {}
-        self.queues: dict[str, deque[Message]] = defaultdict(deque)
-        self.unacked: dict[str, dict[int, tuple[str, Message]]] = defaultdict(dict)
-        self.chords: dict[str, Chord] = {}
+        self._expiries: dict[str, float] = {}
+        self.server = Server(client, self.wall_us, self._expires)
+        self.broker = Broker(self.chance, self.tell, tells=tells)
+        self.odds = odds
+        self.parcels = self.commands = self.primary = self.broken_before = 0
+        self.chosen: dict[int, Fate] = {}
+        self.touched: dict[int, str] = {}
+        self.stalled_until = 0.0
         self.calls: list[Call] = []
         self.open: dict[int, Call] = {}
+        self._asked: Counter[tuple[Place, ...]] = Counter()
         self.most_open = 0
-        self.good: Counter[tuple[int, int, int]] = Counter()
-        self.excused: Counter[tuple[int, int, int]] = Counter()
-        self.pages: dict[PageRef, tuple[list[Any], list[Any]]] = {}
+        self.jobs: dict[str, SimJob] = {}
         self.completions: Counter[str] = Counter()
-        self.announced: dict[str, bytes] = {}
+        self.announced: dict[str, dict[str, Any]] = {}
+        self.pages: dict[Any, dict[int, str]] = {}
+        self.lost_jobs: set[str] = set()
+        self.excused: Counter[Place] = Counter()
+        self.excused_messages: Counter[str] = Counter()
         self.violations: list[str] = []
         self.trace: deque[str] = deque(maxlen=4000)
-        self.commands = 0
         self._look_at = 0.0
         self.nodes: dict[str, Any] = {}
-        self.lanes: list[Lane] = []
+
+    # ------------------------------------------------------------------ odds
+    @property
+    def odds(self) -> Odds:
+        return self._odds
+
+    @odds.setter
+    def odds(self, odds: Odds) -> None:
+        self._odds, self.broker.odds = odds, odds.messages
 
     # ------------------------------------------------------------------ time
-    @property
-    def now_ms(self) -> int:
-        return START_MS + int(self.now * 1000)
+    def wall_us(self) -> int:
+        """The store's clock."""
+        return int((START_S + self.now + self.wall_step_s) * 1_000_000)
 
-    def at(self, when: float, act: Callable[[], None]) -> None:
+    def at(self, when: float, act: Callable[[], object]) -> None:
         heapq.heappush(self._timers, (when, next(self._serial), act))
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
+    def later(self, seconds: float, act: Callable[[], object]) -> None:
         self.at(self.now + seconds, act)
+
+    def wire_s(self) -> float:
+        return self.chance.uniform(0, WIRE_S)
 
     def tell(self, text: str) -> None:
         self.trace.append(f"{self.now:9.3f} {text}")
@@ -116,9 +149,16 @@ class World:
         self.violations.append(text)
         self.tell(f"VIOLATION {text}")
 
-    def expire_keys(self) -> None:
-        for key in [k for k, when in self.expiries.items() if when <= self.now]:
-            del self.expiries[key]
+    def _expires(self, key: str, life_s: float | None) -> None:
+        if life_s is None:
+            self._expiries.pop(key, None)
+        else:
+            self._expiries[key] = self.now + self.wall_step_s + life_s
+
+    def _bury_keys(self) -> None:
+        wall = self.now + self.wall_step_s
+        for key in [k for k, when in self._expiries.items() if when <= wall]:
+            del self._expiries[key]
             self.client.delete(key)
 
     def run(self, loops: Callable[[], list[NodeLoop]], done: Callable[[], bool], deadline_s: float) -> bool:
@@ -139,104 +179,96 @@ class World:
                 self.now = deadline_s
                 return done()
             self.now = max(self.now, upcoming)
-            self.expire_keys()
+            self._bury_keys()
             while self._timers and self._timers[0][0] <= self.now:
                 heapq.heappop(self._timers)[2]()
             for loop in loops():
                 if (t := loop.next_timer) is not None and t <= self.now:
                     loop.turn()
 
-    # ------------------------------------------------------------------ broker
-    def publish(self, queue: str, message: Message) -> None:
-        copies = 2 if self.chance.random() < self.odds.double else 1
-        for _ in range(copies):
-            self.queues[queue].append(message)
+    # ------------------------------------------------------------------ store
+    def fate(self, host: Host, parcel: list[Command]) -> Fate:
+        """What becomes of the next parcel."""
+        number, self.parcels = self.parcels, self.parcels + 1
+        self.commands += len(parcel)
+        fate = self.chosen.get(number)
+        if fate is None:
+            fate = self._cut(host) if self.now < host.cut_until else self.odds.store.draw(self.chance, len(parcel))
+        if fate != WELL:
+            self.touched[number] = f"{host.name}: {' '.join(self.server.named(c) for c in parcel)}"
+            self.tell(f"parcel {number} of {self.touched[number]}: {fate}")
+        return fate
 
-    def take(self, queue: str, node: str) -> tuple[int, Message] | None:
-        """The next message, which is the node's until it acknowledges; some vanish on the way."""
-        waiting = self.queues[queue]
-        while waiting:
-            if self.chance.random() < self.odds.shuffle:
-                waiting.rotate(-self.chance.randrange(len(waiting)))
-            message = waiting.popleft()
-            if self.chance.random() < self.odds.lose:
-                self.tell(f"lost {message}")
-                continue
-            tag = next(self._serial)
-            self.unacked[node][tag] = (queue, message)
-            return tag, message
-        return None
+    def _cut(self, host: Host) -> Fate:
+        """Cut off, most is lost on the way there, some on the way back, and some arrives when the cut is over."""
+        way, later_s = self.chance.random(), self.chance.uniform(0.01, 2.0)
+        if way < 0.6:
+            return Fate(0, answered=False, broken_s=later_s)
+        if way < 0.8:
+            return replace(LOSSES["resent"], broken_s=later_s)
+        held_s = host.cut_until - self.now + later_s
+        return Fate(0, answered=False, broken_s=later_s, echo_s=held_s if self.odds.store.echoed else None)
 
-    def restore(self, node: str) -> int:
-        """Put a node's messages back; returns how many."""
-        taken = self.unacked.pop(node, {})
-        for queue, message in taken.values():
-            self.queues[queue].appendleft(message)
-        return len(taken)
+    def obey(self, parcel: list[Command]) -> bytes:
+        """The server's replies."""
+        return self.server.apply(parcel)
 
-    def ended(self, ref: PageRef, body: Message) -> None:
-        """One message of a page has ended and counts."""
-        chord = self.chords.get(str(ref))
-        if chord is None:
-            return
-        chord.ended += 1
-        if chord.ended == chord.size:
-            self.publish("control", body)
+    def flush(self) -> None:
+        """The store is emptied, and the broker's queues with it, if it is that too."""
+        self.broken_before = self.primary = self.primary + 1
+        self._expiries.clear()
+        self.server.flush()
+        if not self.broker.tells:
+            self.broker.queues.clear()
+
+    def kept(self) -> tuple[dict[str, bytes], dict[str, float]]:
+        """What the store holds now, for `fall_back`."""
+        return self.server.dump(), dict(self._expiries)
+
+    def fall_back(self, kept: tuple[dict[str, bytes], dict[str, float]]) -> None:
+        """Another server takes over with what was kept; all connections end."""
+        self.broken_before = self.primary = self.primary + 1
+        self.server.restore(kept[0])
+        self._expiries = dict(kept[1])
+
+    def forget(self, job_id: str) -> None:
+        """What comes under this id from now on is another job."""
+        self.completions.pop(job_id, None)
+        self.announced.pop(job_id, None)
+        self.lost_jobs.discard(job_id)
+        for ref in [ref for ref in self.pages if ref.job == job_id]:
+            del self.pages[ref]
 
     # ------------------------------------------------------------------ provider
-    def call(self, node: str, texts: str) -> int:
-        """A call begins; it is open until `hang_up`, whatever becomes of its caller."""
-        found: dict[str, list[int]] = defaultdict(list)
-        for kind, number in PLACE.findall(texts):
-            found[kind].append(int(number))
-        units = [(found["ITEM"][0], found["AGENT"][0], d) for d in found["DIM"]]
-        number = len(self.calls)
-        call = Call(units, node, self.now)
+    def call(self, node: str, pool: str, texts: str) -> tuple[Call, random.Random]:
+        """A call begins; it is open until `hang_up`, whatever becomes of its caller. What the provider makes of it
+        depends on what it is asked and how often it was asked that, on nothing else: its chance comes with it."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for kind, name in PLACE.findall(texts):
+            found[kind].append(name)
+        about = found["JOB"][0], int(found["ITEM"][0]), int(found["AGENT"][0])
+        places = [Place(*about, int(d)) for d in found["DIM"]]
+        asked = self._asked[tuple(places)] = self._asked[tuple(places)] + 1
+        call = Call(len(self.calls), places, node, pool, self.now)
         self.calls.append(call)
-        self.open[number] = call
+        self.open[call.number] = call
         self.most_open = max(self.most_open, len(self.open))
         if len(self.open) > self.limit:
             self.fail(f"I4: {len(self.open)} calls open, {self.limit} allowed")
-        self.tell(f"{node} calls {units}, {len(self.open)} open")
-        return number
+        self.tell(f"{node} calls {places}, {len(self.open)} open")
+        return call, random.Random(f"{self.seed} {places} {asked}")
 
-    def hang_up(self, number: int) -> None:
-        self.open.pop(number, None)
+    def hang_up(self, call: Call, ending: str) -> None:
+        """The call is over; how it ended first is how it ended."""
+        if self.open.pop(call.number, None) is not None:
+            call.ending = ending
 
-    def units_of(self, lane: int, _page: int, token: str) -> list[tuple[int, int, int]]:
-        """The units of one message, as the provider names them."""
-        plan, first = self.lanes[lane], Token.parse(token)
-        positions = range(first.position, first.position + (plan.dimensions if first.batch else 1))
-        return [(u.item, u.agent, u.dimension) for u in map(plan.unit, positions)]
-
-    # ------------------------------------------------------------------ files
-    def write_page(
-        self, _folder: str, job: str, incarnation: str, lane: str, page: int, opinions: list[Any], errors: list[Any]
-    ) -> None:
-        ref = PageRef(job, incarnation, int(lane), page)
-        written = (opinions, errors)
-        before = self.pages.setdefault(ref, written)
-        if _plain(before) != _plain(written):
-            self.fail(f"I1: page {ref} was written twice, with different results")
-
-    def finish(self, _folder: str, job: str, incarnation: str, header: Any) -> Any:
-        opinions = [o for ref, (found, _) in self.pages.items() if ref[:2] == (job, incarnation) for o in found]
-        return Report(header.status, sum(o.score is not None for o in opinions),
-                      sum(o.score is None for o in opinions), header.calls, header.units)  # fmt: skip
-
-
-class Report(NamedTuple):
-    """Stands for the real one, which needs the files."""
-
-    status: str
-    scored: int
-    failed: int
-    calls: int
-    units: int
-
-    def model_dump_json(self) -> str:
-        return orjson.dumps({**self._asdict(), "wall_s": 0.0}).decode()
-
-
-def _plain(written: tuple[list[Any], list[Any]]) -> bytes:
-    return orjson.dumps([[vars(entry) for entry in part] for part in written], default=str)
+    def excuse(self, node: str, message: Message) -> None:
+        """The call of this message may be made again, and need not be told: its node dies, or is taken for dead."""
+        job_id, _, lane, _, token, _ = message.args
+        places = self.jobs[job_id].places(lane, token)
+        self.excused.update(places)
+        self.excused_messages[job_id] += 1
+        made = [call for call in self.calls if call.node == node and set(call.places) & set(places)]
+        if made:
+            made[-1].excused = True

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from app.ledger.keys import LedgerKeys
 from chaos.campaign import draw
 from chaos.canaries import API_KEY, TEXT
 from chaos.faults import CATALOGUE
@@ -26,7 +27,10 @@ def place():
     shutil.rmtree(place.folder)
 
 
-@pytest.mark.parametrize("fault", ["nothing", "answers_swapped", "double_messages", "kill_worker", "restart_store"])
+@pytest.mark.parametrize(
+    "fault",
+    ["nothing", "answers_swapped", "double_messages", "kill_worker", "restart_store", "lose_20_percent_of_answers"],
+)
 def test_invariants_hold_under_a_fault(place, fault):
     verdict = perform(place, [CATALOGUE[fault]], seed=1)
     place.heal()
@@ -50,7 +54,7 @@ def test_the_checker_sees_what_is_wrong(place):
     opinions = place.cluster.results / run.job_id / "opinions.jsonl"
     whole = opinions.read_text()
     opinions.write_text(whole + whole.splitlines()[0] + "\n")
-    assert seen() == {"I1"}
+    assert seen() == {"I1", "I15"}  # its tokens are told twice
     first, *others = whole.splitlines()
     told = json.loads(first)
     opinions.write_text("\n".join([json.dumps({**told, "score": told["score"] % 10 + 1}), *others]) + "\n")
@@ -69,6 +73,10 @@ def test_the_checker_sees_what_is_wrong(place):
     assert seen() == {"I15"}
     with log.open("r+") as file:
         file.truncate(size)
+    record = LedgerKeys(place.cluster.app.keys).job(run.job_id)
+    place.store.client.hincrby(record, "tokens_out", 1)
+    assert seen() == {"I15"}
+    place.store.client.hincrby(record, "tokens_out", -1)
     place.store.client.set("elsewhere", TEXT)
     assert seen() == {"I12"}
     place.store.client.delete("elsewhere")

@@ -71,6 +71,16 @@ def test_it_resets_at_data_until_healed(link, client):
         assert says(again)
 
 
+def test_it_loses_answers_to_what_was_asked_and_not_to_a_greeting(link, client):
+    link.set(lose=1.0, late_s=0.01)
+    assert says(client, b"*1\r\n$5\r\nHELLO\r\n")
+    with pytest.raises(ConnectionResetError):
+        says(client)
+    link.set()
+    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as again:
+        assert says(again)
+
+
 @pytest.mark.parametrize("hold", [["up"], ["down"], ["up", "down"]])
 def test_what_is_held_arrives_in_the_end(link, client, hold):
     link.set(hold=hold)

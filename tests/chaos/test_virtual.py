@@ -1,4 +1,4 @@
-"""The whole pipeline in virtual time: a few hundred of the seeds of `python -m chaos.virtual`."""
+"""The whole pipeline in virtual time: some of the worlds of `python -m chaos.virtual`."""
 
 import gc
 import random
@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from app.ledger.keys import LedgerKeys
 from chaos.virtual.batch import server
+from chaos.virtual.repeats import SMALL, SmallScene, every_loss
 from chaos.virtual.seeds import Seed
+from chaos.virtual.stories import STORIES
 
 
 @pytest.fixture(scope="module")
@@ -16,28 +19,65 @@ def client():
         yield client
 
 
-@pytest.fixture(autouse=True)
-def what_killed_nodes_leave_behind(monkeypatch):
-    """Coroutines of killed nodes are thrown away as they are; the product's chance is seeded for each seed."""
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    monkeypatch.setattr("app.gathering.files", None)
-    monkeypatch.setattr("app.housekeeping.DUE_EVERY_S", 1.0)
-    state = random.getstate()
+@pytest.fixture(scope="module", autouse=True)
+def what_killed_nodes_leave_behind():
+    """Coroutines of killed nodes are thrown away as they are."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     yield
     gc.collect()
+    sys.unraisablehook = before
+
+
+@pytest.fixture(autouse=True)
+def what_worlds_set(monkeypatch):
+    """The product's chance is seeded for each world, its clocks and names are the world's."""
+    monkeypatch.setattr("app.housekeeping.DUE_EVERY_S", 1.0)
+    monkeypatch.setattr("app.ledger.client.new_incarnation", None)
+    state = random.getstate()
+    yield
     random.setstate(state)
 
 
-FOUND_SOMETHING = (2274, 2347, 2616, 4495, 5387, 5922)
-"""A copy of a batch that came while its units were called one by one; a claim of a node that was not heard; planning
-that goes on in a job that has ended."""
-
-
-@pytest.mark.parametrize("seeds", [FOUND_SOMETHING, *(range(n, n + 50) for n in range(0, 200, 50))])
+@pytest.mark.parametrize("seeds", [range(n, n + 25) for n in range(0, 150, 25)], ids=lambda seeds: f"{seeds[0]}-")
 def test_every_invariant_holds_whatever_the_world_does(client, seeds):
     for seed in seeds:
         verdict = Seed(client, seed).run()
         assert not verdict.violations, f"python -m chaos.virtual --first {seed} --seeds 1 --trace: {verdict.violations}"
+
+
+@pytest.mark.parametrize("small", SMALL, ids=lambda small: small.name)
+def test_an_answer_that_is_lost_changes_neither_outcome_nor_books(client, small):
+    """Some of them; `python -m chaos.virtual --losses` takes all."""
+    wrong = [loss for loss in every_loss(client, small, most=36) if loss.verdict.violations]
+    assert not wrong, "\n".join(map(str, wrong[:5]))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_what_is_told_in_order_ends_well(client, name):
+    for seed in range(3):
+        verdict = STORIES[name](client, seed).run()
+        replay = f"python -m chaos.virtual --story {name} --first {seed} --seeds 1 --trace"
+        assert not verdict.violations, f"{replay}: {verdict.violations}"
+
+
+WRONG = {
+    "calls": "I15: calls", "tokens_in": "I15: tokens_in", "requeues": "I15: requeues", "stale": "I15: stale",
+    "possible_double_charges": "I15: possible_double_charges", "done": "I15: the ledger counts",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("counter", WRONG)
+def test_a_wrong_book_is_seen(client, counter):
+    """As long as the job runs, somebody adds one to a counter."""
+    scene = SmallScene(client, SMALL[0], {})
+    job = LedgerKeys(scene.world.keys).job("j")
+    scene.world.at(0.5, lambda: client.hincrby(job, counter, 1))
+    assert any(found.startswith(WRONG[counter]) for found in scene.run().violations)
+
+
+def test_an_answer_to_another_question_is_seen(client, monkeypatch):
+    monkeypatch.setattr("chaos.virtual.provider.told_by", lambda call: f"call {max(0, call.number - 1)}")
+    assert any("was given 'call 0'" in found for found in SmallScene(client, SMALL[0], {}).run().violations)
 
 
 def test_a_seed_is_the_same_at_every_run(client):
