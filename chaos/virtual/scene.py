@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
 import shutil
@@ -101,7 +102,17 @@ class Scene:
 
     # ------------------------------------------------------------------ the run
     def run(self, ready: Callable[[], bool] = lambda: True) -> Verdict:
-        """Until all is at rest and `ready`, or the deadline."""
+        """Until all is at rest and `ready`, or the deadline. Without Python's collector, which would end what a killed
+        node has left at a moment of its own, so that no two runs were the same."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run(ready)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _run(self, ready: Callable[[], bool]) -> Verdict:
         world = self.world
         loops = lambda: [n.loop for n in world.nodes.values() if n.alive and not n.frozen]  # noqa: E731
         if not world.run(loops, lambda: ready() and self.at_rest(), self.deadline_s):
