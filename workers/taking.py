@@ -32,7 +32,7 @@ Refuse = Callable[[str, str, bytes], None]
 InHand = list[tuple[bytes, bytes]]
 """The keys of queues and messages that were popped from them."""
 
-_TAKE = script_text(Path(__file__).parent / "store" / "take.lua")
+_TAKE = Path(__file__).parent / "store" / "take.lua"
 
 
 def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> None:
@@ -45,7 +45,7 @@ def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_ha
     while in_hand:
         client.rpush(*in_hand[-1])
         logger.warning("a message popped from %s before the broker went away is put back", in_hand.pop()[0].decode())
-    take = client.register_script(_TAKE)
+    take = client.register_script(script_text(_TAKE))
     channel.qos.can_consume = lambda: room() > 0
     channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse, in_hand)
 

@@ -43,17 +43,22 @@ def _python(wish: argparse.Namespace, only: list[str]) -> Iterator[tuple[Change,
         yield (Change(str(path), "", "") if noticed else python.change(name, path)), noticed
 
 
-def _scripts(wish: argparse.Namespace, only: list[str]) -> Iterator[tuple[Change, bool]]:
+def _scripts(wish: argparse.Namespace, only: list[str]) -> list[tuple[Change, bool]]:
     files = sorted(file for folder in scripts.TESTS for file in folder.glob("*.lua"))
     found = [m for file in files if not only or file.stem in only for m in lua.mutations(file)]
     if wish.sample:
         found = random.Random(wish.seed).sample(found, min(wish.sample, len(found)))
     print(f"{len(found)} mutations")
-    for mutation, noticed in scripts.run(found, wish.parallel):
+    results = []
+
+    def told(mutation: lua.Mutation, noticed: bool) -> None:
         file = str(mutation.script.relative_to(scripts.ROOT))
-        yield Change(file, mutation.before.strip(), mutation.after.strip()), noticed
+        results.append((Change(file, mutation.before.strip(), mutation.after.strip()), noticed))
         if not noticed:
-            print(f"survived: {file}:{mutation.number + 1}", flush=True)
+            print(f"survived: {file}:{mutation.number + 1}  {mutation.after.strip()}", flush=True)
+
+    scripts.run(found, wish.parallel, told)
+    return results
 
 
 def _report(found: Iterable[tuple[Change, bool]]) -> int:
