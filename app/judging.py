@@ -252,7 +252,6 @@ class Judge:
             reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
             failure = ProviderFailure(FailureKind.MALFORMED, f"answer refused: {reason}", status_code=200)
             return await self._failed(call, failure, call.latency_s, _tokens(reply.usage))
-        await self._asking.answered(call.job, call.pool, self._model(call.deployment))
         recorded = await self._record(call, {call.claims[0]: verdict}, {"calls": 1, **_tokens(reply.usage)})
         return _outcome(True, recorded)
 
@@ -267,8 +266,6 @@ class Judge:
         if reading.missing:
             call.log(logs.corrupt, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
                       payload="", missing=reading.missing)  # fmt: skip
-        if accepted:
-            await self._asking.answered(call.job, call.pool, self._model(call.deployment))
         recorded = await self._record(call, accepted, counters) if accepted else None
         rest = [c for c in call.claims if c not in accepted]
         if not rest:
@@ -366,7 +363,10 @@ class Judge:
         for (claim, verdict), usage in zip(verdicts.items(), shares, strict=True):
             call.log(logs.judged, dimension=dimension_of[claim].id, score=verdict.score)
             results.append(call.scored(claim, dimension_of[claim], verdict, usage))
-        return await self.recorder.store(call.ref, counters, results)
+        recorded = await self.recorder.store(call.ref, counters, results)
+        # Not before: while the store is away an answer in hand is kept on disk, and this waits for the store.
+        await self._asking.answered(call.job, call.pool, self._model(call.deployment))
+        return recorded
 
     async def job(self, ref: PageRef) -> JobRecord | None:
         """The unchanging part of a page's job; None if the ledger does not hold it, or another one of that id."""
