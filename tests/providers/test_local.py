@@ -128,12 +128,14 @@ async def test_an_answer_obeys_the_schema_in_both_dialects(model, dialect):
 @slow
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 async def test_the_weak_model_writes_the_nonce_because_its_schema_allows_no_other(model, dialect):
-    agent, dimension = Agent(name="ann", max_tokens=400), Dimension(id="clarity", instructions="Is it clear?")
+    agent, dimension = Agent(name="ann", max_tokens=120), Dimension(id="clarity", instructions="Is it clear?")
     item, nonce = Item(id="1", text="Buses are good."), "5f0c2a9be1d47783"
     judge = provider(model, dialect)
     asked = single_prompt(agent, dimension, item, nonce, structured=True, fixed_nonce=judge.nonce_in_schema)
     try:
-        reply = await judge.complete(request(system=asked.system, user=asked.user, schema=asked.schema))
+        reply = await judge.complete(
+            request(system=asked.system, user=asked.user, schema=asked.schema, max_tokens=800)
+        )
     finally:
         await judge.close()
     read = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=dimension.scale)
