@@ -106,7 +106,7 @@ class Gatherer:
     async def _finish(self, job_id: str) -> bool:
         job = await self._ledger.job(job_id)
         record = await self._ledger.progress(job_id)
-        if job is None:
+        if job is None or "outcome" not in record:  # the store has lost what it said a moment ago
             return False
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()

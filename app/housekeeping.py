@@ -102,12 +102,16 @@ class Housekeeper:
         for job, found in zip(gone, await self._ledger.facts(gone) if gone else [], strict=True):
             if found is None:
                 await self._lost(job, self._unfinished[job])
+            self._unfinished.pop(job, None)
         new = [job for job in now if job not in self._unfinished]
         known = zip(new, await self._ledger.facts(new) if new else [], strict=True)
-        self._unfinished = {
-            **{job: facts for job, facts in self._unfinished.items() if job in still},
-            **{job: facts for job, facts in known if facts is not None},
-        }
+        self._unfinished.update((job, facts) for job, facts in known if facts is not None)
+
+    async def watch(self, job: str) -> None:
+        """Know a job from now on, so that it is told as lost even if the store forgets it before the next look."""
+        (facts,) = await self._ledger.facts([job])
+        if facts is not None:
+            self._unfinished[job] = facts
 
     async def _disown(self) -> None:
         """Give up what this node has claimed and does not work on. The claims are read first: one that is made

@@ -131,6 +131,7 @@ class Services:
         if job is None:
             raise UnknownJob(job_id)
         await self._prepare(job)
+        await self.housekeeper.watch(job_id)
         limit = await asyncio.to_thread(self._limit)
         state, started, expired = await self.ledger.start(job_id, limit, job.resumed)
         if expired:

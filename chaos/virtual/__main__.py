@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
 from chaos.virtual import batch
@@ -84,12 +85,8 @@ def _one_loss(name: str) -> list[Found]:
 def _done(work: list[Work], parallel: int) -> list[Found]:
     if parallel == 1 or len(work) == 1:
         return [found for piece in work for found in piece()]
-    with multiprocessing.get_context("spawn").Pool(parallel) as pool:
-        return [found for piece in pool.imap_unordered(_call, work) for found in piece]
-
-
-def _call(work: Work) -> list[Found]:
-    return work()
+    with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
+        return [found for piece in as_completed([pool.submit(one) for one in work]) for found in piece.result()]
 
 
 if __name__ == "__main__":

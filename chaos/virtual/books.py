@@ -32,7 +32,8 @@ _DIGITS = re.compile(r"\d+")
 @dataclass(frozen=True)
 class Allowed:
     """What a world allows besides: jobs that end `cancelled`; units that fail for one of `errors`; work that is done
-    `again`, though no process died, because the store has lost that it was; `late` results of another job."""
+    `again`, its completion too, though no process died, because the store has lost that it was; `late` results of
+    another job."""
 
     cancelled: bool = False
     errors: frozenset[str] = frozenset()
@@ -45,7 +46,7 @@ def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
     record = world.client.hgetall(LedgerKeys(world.keys).job(job.id))
     if allowed.again and record["state"] == JobState.LOST and job.id in world.lost_jobs:
         return
-    if world.completions[job.id] > 1:
+    if world.completions[job.id] > (2 if allowed.again else 1):
         yield f"I2: completed {world.completions[job.id]} times"
     report = world.announced.get(job.id)
     if report is None:

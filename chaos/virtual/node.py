@@ -139,6 +139,7 @@ class Node:
             lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
             unserved=self.unserved, troubled=self.services.troubled,
         )  # fmt: skip
+        self.services.housekeeper = self.housekeeper
         # What the gate wants of its host.
         self.config = self
         self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
@@ -200,6 +201,7 @@ class Node:
             if other.alive:
                 self.world.tell(f"{self.name} takes {other.name} for silent")
                 other.excuse()
+                self.world.silent.add(other.name)
                 self.world.broker.restore(facts.id)
                 self.registry.forget(facts)
             else:

@@ -114,6 +114,8 @@ class World:
         self.lost_jobs: set[str] = set()
         self.excused: Counter[Place] = Counter()
         self.excused_messages: Counter[str] = Counter()
+        self.silent: set[str] = set()
+        """Living nodes whose leases were taken back: how those calls ended is told to nobody."""
         self.violations: list[str] = []
         self.trace: deque[str] = deque(maxlen=4000)
         self._look_at = 0.0
