@@ -6,8 +6,8 @@
 --       10 a name of this attempt  11 ms until the message comes again if others own a unit, or ''  12... positions
 -- Reply {job state, item, {verdict, fence, attempts, requeues, calls, ms since the first claim}, ...}; verdict: run | done | owned | waiting |
 --       cancelled | poison | spent (no more calls are paid for) | unknown (a call may have been paid, and the job pays
---       for no second one). Job state '' when there is no such page any more, 'unheard' while the claimer's own beacon
---       cannot be heard: others would take at once what it claims.
+--       for no second one). Job state '' when there is no such page any more, or no such position in it; 'unheard'
+--       while the claimer's own beacon cannot be heard: others would take at once what it claims.
 -- Holds: of all claims of a unit only that with the newest fence can write a result. A fence is an epoch plus
 --       the claims since, so that none comes twice, not even after a flush. A claim lasts as long as its owner's beacon,
 --       and at most as long as a call may; after that the unit is free for the next, and a death is counted against it.
@@ -22,8 +22,14 @@ for i = 12, #ARGV do
   fields[#fields + 1] = 'u:' .. ARGV[i]
   fields[#fields + 1] = 'r:' .. ARGV[i]
 end
+fields[#fields + 1], fields[#fields + 2] = 'first', 'units'
 local page = hmget_many(KEYS[2], fields)
 if not state or not page[1] then return {'', false} end
+local first, units_of_page = tonumber(page[#fields - 1]), tonumber(page[#fields])
+for i = 12, #ARGV do
+  local place = tonumber(ARGV[i]) - first
+  if place < 0 or place >= units_of_page then return {'', false} end
+end
 if redis.call('EXISTS', ARGV[3] .. node) == 0 then return {'unheard', false} end
 
 local units, again = {}, false

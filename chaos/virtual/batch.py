@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -37,12 +38,18 @@ def server() -> Iterator[redis.Redis]:
         command = [*server_command(get_binary_path(), Path(folder), socket), "--appendonly", "no"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            until(socket.exists, "the store listens")
             with redis.Redis.from_url(f"unix://{socket}?db=0", decode_responses=True) as client:
+                until(lambda: _answers(client), "the store answers")
                 yield client
         finally:
             process.kill()
             process.wait()
+
+
+def _answers(client: redis.Redis) -> bool:
+    with contextlib.suppress(redis.ConnectionError):
+        return bool(client.ping())
+    return False
 
 
 def _on_a_server(worlds: Callable[[redis.Redis], Iterable[Found]]) -> list[Found]:

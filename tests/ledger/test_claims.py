@@ -31,6 +31,14 @@ async def test_a_node_that_is_not_heard_claims_nothing(bench):
     assert (await claim(bench.one, ref, 0)).calls == 1
 
 
+@pytest.mark.parametrize("position", [-1, 4, 10**12])
+async def test_what_the_page_does_not_hold_cannot_be_claimed(bench, position):
+    ref = await bench.started()
+    before = bench.redis.hgetall(bench.one.keys.page(ref))
+    assert await bench.one.claim(ref, Token(0), [0, position], 0) == (None, None, [])
+    assert bench.redis.hgetall(bench.one.keys.page(ref)) == before
+
+
 async def test_a_late_result_of_a_lost_claim_is_refused_and_counted(bench):
     ref = await bench.started()
     old = await claim(bench.one, ref, 0)
