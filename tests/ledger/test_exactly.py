@@ -106,6 +106,13 @@ async def test_the_oldest_open_claim_tells_its_end_after_many_others(stage):
     assert [(t.written, t.news) for t in told] == [([Written.STALE], True), ([Written.STALE], False)]
 
 
+async def test_a_page_with_one_open_unit_is_not_whole(stage):
+    await whole(stage)
+    stage.redis.hset(stage.one.keys.page(REF), "left", 1)
+    assert await stage.one.take_page(REF) is None
+    assert page(stage)["unchorded"] == "1"
+
+
 # ----------------------------------------------------------------------------------------------------------- deferrals
 async def test_a_deferral_is_due_at_its_time_and_waits_only_if_it_must(stage):
     await page_open(stage)
