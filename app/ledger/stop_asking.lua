@@ -11,24 +11,28 @@ local answered, stopper, kept = unpack(redis.call('HMGET', KEYS[1], 'answered:' 
 if stopper == ARGV[2] then return 1 end
 if answered or stopper then return 0 end
 if kept then seen = cjson.decode(kept) end
-redis.call('EXPIRE', KEYS[1], ARGV[8])
-if seen.error and seen.error ~= ARGV[4] then
-  redis.call('HSET', KEYS[1], 'answered:' .. place, 'differently')
-  redis.call('HDEL', KEYS[1], 'failed:' .. place)
-  return 0
+
+local function keep(...)
+  redis.call('HSET', KEYS[1], ...)
+  redis.call('EXPIRE', KEYS[1], ARGV[8])
 end
-seen.error, seen.units[ARGV[2]], seen.items['i' .. ARGV[3]] = ARGV[4], 1, 1
+
 local function size(set)
   local n = 0
   for _ in pairs(set) do n = n + 1 end
   return n
 end
-if size(seen.units) < tonumber(ARGV[6]) or size(seen.items) < tonumber(ARGV[7]) then
-  redis.call('HSET', KEYS[1], 'failed:' .. place, cjson.encode(seen))
-  redis.call('EXPIRE', KEYS[1], ARGV[8])
+
+if seen.error and seen.error ~= ARGV[4] then
+  keep('answered:' .. place, 'differently')
+  redis.call('HDEL', KEYS[1], 'failed:' .. place)
   return 0
 end
-redis.call('HSET', KEYS[1], 'stopped:' .. place, ARGV[5], 'stopper:' .. place, ARGV[2])
+seen.error, seen.units[ARGV[2]], seen.items['i' .. ARGV[3]] = ARGV[4], 1, 1
+if size(seen.units) < tonumber(ARGV[6]) or size(seen.items) < tonumber(ARGV[7]) then
+  keep('failed:' .. place, cjson.encode(seen))
+  return 0
+end
+keep('stopped:' .. place, ARGV[5], 'stopper:' .. place, ARGV[2])
 redis.call('HDEL', KEYS[1], 'failed:' .. place)
-redis.call('EXPIRE', KEYS[1], ARGV[8])
 return 1
