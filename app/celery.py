@@ -219,7 +219,8 @@ class Dicast(Celery):  # type: ignore[misc]
             error_high=settings.node_errors_high,
             error_low=settings.node_errors_low,
         )
-        return NodeWidth(settings.slots, rules if settings.node_width == "rules" else None)
+        assert self.node is not None, "only workers have a width"
+        return NodeWidth(self.node.slots, rules if settings.node_width == "rules" else None)
 
     @cached_property
     def bench(self) -> Bench:
@@ -262,7 +263,7 @@ class Dicast(Celery):  # type: ignore[misc]
             "result_expires": 7 * 86_400,
             "worker_pool": "workers.execution_pool:TaskPool",
             "worker_consumer": "workers.consumer:AdmissionConsumer",
-            "worker_concurrency": self.settings.tasks,
+            "worker_concurrency": self.settings.slots,
             "worker_prefetch_multiplier": 1,
             "worker_cancel_long_running_tasks_on_connection_loss": False,
             "worker_enable_prefetch_count_reduction": False,
@@ -390,10 +391,18 @@ def _ticked(**_: Any) -> None:
 
 
 @signals.celeryd_init.connect
-def _become_a_node(sender: str, instance: Any, conf: Any, **_: Any) -> None:
-    """Before the worker connects: it looks at the store, and gets an identity and unacknowledged messages."""
+def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
+    """Before the worker connects: it looks at its options and the store, and gets an identity and unacknowledged
+    messages."""
+    from app import worker_options
+
+    try:
+        worker_options.check(options or {}, worker_options.given())
+    except worker_options.OptionRefused as refused:
+        sys.exit(f"celery worker: {refused}")
+    calls = worker_options.calls(options or {}, app.settings.slots)
     if app.settings.log_json_only:
         _say_nothing_for_people(instance)
     _refuse_an_unsafe_store()
-    app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=app.settings.slots)
+    app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=calls)
     conf.broker_transport_options = app.transport_options(app.node.id)

@@ -267,12 +267,6 @@ class Settings:
         """Calls one worker process may hold open."""
         return self.worker_slots or self.max_concurrent_llm_calls
 
-    @property
-    def tasks(self) -> int:
-        """Tasks one worker process may have in hand: a unit's lease is another's as soon as its call has ended, and its
-        task goes on until the result is stored; and there is control work."""
-        return self.slots + max(4, self.slots)
-
     def secrets(self) -> list[str]:
         """Values that must never be shown: keys, and the password of a URL."""
         given = [(spec.name, getattr(self, spec.name)) for spec in fields(self) if spec.metadata["secret"]]

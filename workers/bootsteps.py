@@ -27,8 +27,9 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         app = worker.app
         app.registry.announce(app.node, app.width.look())
         self._beacon = Beacon(
-            app.store_url, app.keys, app.node, app.width.look, app.epoch, lambda: getattr(worker.consumer, "stuck", "")
-        )
+            app.store_url, app.keys, app.node, app.width.look, app.epoch,
+            lambda: getattr(worker.consumer, "stuck", ""), lambda: getattr(worker.consumer, "judges", True),
+        )  # fmt: skip
         self._beacon.start()
 
     def stop(self, worker: Any) -> None:

@@ -48,6 +48,15 @@ logger = logging.getLogger(__name__)
 
 CONTROL_SLOTS = 2
 """Slots that gates leave free, so that control work runs even when every call is slow."""
+SPARE_MIN = 4
+
+
+def spare_slots(calls: int) -> int:
+    """Slots besides those of `-c`, which counts calls: a unit's lease is another's as soon as its call has ended, and
+    its task goes on until the result is stored; and there is control work."""
+    return max(SPARE_MIN, calls)
+
+
 EVENTS_EVERY_S = 0.25
 RECONNECT_S, RECONNECT_MAX_S = 1, 4
 STOP_LOOKS = 5
@@ -103,9 +112,21 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self.connection_errors: tuple[type[Exception], ...] = (*self.conninfo.connection_errors, ResponseError)
         self.config: GateConfig = self.app.gate
         self.config.bench.benched = self._bench
+        self.pool.spare, self.pool.resized = spare_slots, self.config.width.resize
+        self.initial_prefetch_count = self._prefetch_count()
         self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
+    def _prefetch_count(self) -> int:
+        """For the queues without a gate: their work runs in all slots, whatever `-c` says."""
+        return int(self.pool.slots * self.prefetch_multiplier)
+
+    def _update_prefetch_count(self, index: int = 0) -> Any:
+        if not self.initial_prefetch_count:
+            return None
+        self.initial_prefetch_count = self._prefetch_count()
+        return self._update_qos_eventually(index)
+
     def connection_for_write(self, url: str | None = None, heartbeat: float | None = None) -> Any:
         """For events: the hub does not wait until RabbitMQ has confirmed each of them."""
         options = None if self.config.broker_is_store else {"confirm_publish": False}
@@ -356,6 +377,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
         return "; ".join(filter(None, [self.config.bench.reason, *closed, self._watchdog.stuck]))
 
+    @property
+    def judges(self) -> bool:
+        """Whether it reads the queue of any pool, as far as is known. For any thread."""
+        return bool(self.gates) or not self._serving
+
     def _bench(self) -> None:
         """Units that wait here are others' from now on."""
         if self.hub is not None:
@@ -379,8 +405,9 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     # ------------------------------------------------------------------ for the gates
 
     def free_slots(self) -> int:
-        """Slots that a granted call would find free, and that the node's width leaves."""
-        return max(0, min(self.pool.free_slots() - CONTROL_SLOTS, self.config.width.width - self.leased))
+        """Slots that a granted call would find free, and that `-c` and the node's width leave."""
+        width = min(self.pool.limit, self.config.width.width)
+        return max(0, min(self.pool.free_slots() - CONTROL_SLOTS, width - self.leased))
 
     def room_freed(self) -> None:
         for gate in self.gates.values():

@@ -7,7 +7,8 @@ of its own (`workers.loop_bridge`). Every callback of Celery's `Request` (accept
 with them acknowledgements and events) is called on the hub, in order, as by Celery's prefork pool: so the worker's
 state has one writer, and the loop writes to no broker socket.
 
-Slots: at most `limit` tasks (`-c`) run at once, at most `THREADS` of them `def` tasks; others wait in order of arrival.
+Slots: at most `limit` tasks (`-c`) run at once, and as many more as `spare` allows, at most `THREADS` of them `def`
+tasks; others wait in order of arrival.
 
 A loop that dies, or does not turn for `STALL_LIMIT_S`, stops the worker with exit code 1; the messages that were not
 acknowledged go back to their queues.
@@ -85,6 +86,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
     signal_safe = False
     slot_freed: Callable[[], None] = staticmethod(lambda: None)
     """Called on the loop whenever a task has ended."""
+    spare: Callable[[int], int] = staticmethod(lambda _: 0)
+    """Slots that there are besides `limit`, for work that is not to be counted by `-c`."""
+    resized: Callable[[int], None] = staticmethod(lambda _: None)
+    """Called on any thread with the new `limit` when that has changed."""
     give_up_on: Callable[[Any], None] | None = None
     """Called on the hub with a request whose message comes back again and again, to end it. None: Celery's own way, a
     recorded failure."""
@@ -173,12 +178,16 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self.loop.call_soon_threadsafe(self._forget_waiting)
 
     def grow(self, n: int = 1) -> None:
-        self.limit += n
-        self.loop.call_soon_threadsafe(self._fill)
+        self._resize(self.limit + n)
 
     def shrink(self, n: int = 1) -> None:
         """Running tasks end by themselves. One slot always stays."""
-        self.limit = max(1, self.limit - n)
+        self._resize(self.limit - n)
+
+    def _resize(self, limit: int) -> None:
+        self.limit = max(1, limit)
+        self.resized(self.limit)
+        self.loop.call_soon_threadsafe(self._resume)
 
     def on_stop(self) -> None:
         """Warm: wait for the running tasks. A signal's handler may enter it again while it waits.
@@ -206,6 +215,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         running = len(self._started)
         return {
             **super()._get_info(),
+            "slots": self.slots,
             "running": running,
             "waiting": max(0, len(self._runs) - running),
             "max-loop-lag-ms": round(self._lag_max_s * 1000),
@@ -216,9 +226,14 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.loop.call_soon_threadsafe(self._drop_all)
 
     # ------------------------------------------------------------------ for the worker's other parts, on any thread
+    @property
+    def slots(self) -> int:
+        """Most tasks that run at once."""
+        return self.limit + self.spare(self.limit)
+
     def free_slots(self) -> int:
         """Slots in which no task runs and for which none waits."""
-        return max(0, self.limit - len(self._runs))
+        return max(0, self.slots - len(self._runs))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop, beside the tasks. When the pool stops, it is cancelled after the last task."""
@@ -308,6 +323,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._fill()
             self.slot_freed()
 
+    def _resume(self) -> None:
+        self._fill()
+        self.slot_freed()
+
     def _enqueue(self, run: TaskRun) -> None:
         if self._closing.is_set():
             self._runs.pop(run.id, None)
@@ -316,7 +335,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._fill()
 
     def _fill(self) -> None:
-        while len(self._started) < self.limit and (run := self._next()) is not None:
+        while len(self._started) < self.slots and (run := self._next()) is not None:
             if not run.dropped:
                 self._started.add(run)
                 run.start()

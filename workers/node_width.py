@@ -59,6 +59,11 @@ class NodeWidth:
         """Most calls that may be open in this process now."""
         return self._engine.state.limit
 
+    def resize(self, configured: int) -> None:
+        """Have another width than before; what the rules have taken of it stays taken."""
+        with self._lock:
+            self._engine.state.configure(configured)
+
     def record(self, outcome: Outcome | None) -> None:
         """Count how a call ended; one that was not made, or was refused, tells nothing of the node."""
         if outcome is None or outcome.status in REFUSALS:

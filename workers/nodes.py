@@ -59,6 +59,8 @@ class Node:
     started: float = 0
     stuck: str = ""
     """Queues with work that it should take and does not."""
+    judges: bool = True
+    """Whether it reads the queue of any pool."""
 
     @classmethod
     def here(cls, name: str, *, limit: int, slots: int) -> Node:
@@ -165,14 +167,14 @@ class Registry:
 
 class Beacon:
     """Renews a node's beacon from a supervised thread until it is stopped; `look` is asked each time for what to tell,
-    `stuck` for what the node should take and does not."""
+    `stuck` for what the node should take and does not, `judges` for whether it reads the queue of any pool."""
 
     def __init__(
         self, store_url: str, keys: Keys, node: Node, look: Callable[[], RulesStatus], epoch: Epoch,
-        stuck: Callable[[], str],
+        stuck: Callable[[], str], judges: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self._url, self._keys, self._node, self._look = store_url, keys, node, look
-        self._epoch, self._stuck = epoch, stuck
+        self._epoch, self._stuck, self._judges = epoch, stuck, judges
         self._stop = threading.Event()
         self._thread = supervised_thread("beacon", self._run)
 
@@ -186,7 +188,7 @@ class Beacon:
     def _run(self) -> None:
         registry = Registry(connect(self._url), self._keys, self._epoch)
         while True:
-            node, status = replace(self._node, stuck=self._stuck()), self._look()
+            node, status = replace(self._node, stuck=self._stuck(), judges=self._judges()), self._look()
             try:
                 registry.announce(node, status)
             except (RedisError, OSError) as error:

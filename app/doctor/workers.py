@@ -19,6 +19,11 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         facts = f"{node.name} (pid {node.pid} on {node.host})"
         if heard and node.stuck:
             yield Finding(Severity.ERROR, "worker", f"{facts} does not take the work in {node.stuck}", "restart it")
+        elif heard and not node.judges:
+            yield Finding(
+                Severity.WARNING, "worker", f"{facts} judges nothing: it reads no pool's queue",
+                "start it without -Q or -X, or: celery -A app control add_consumer provider.<pool>",
+            )  # fmt: skip
         elif heard:
             yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}")
         else:

@@ -19,7 +19,7 @@ def test_defaults_are_those_of_the_specification():
     assert settings.batching_enabled is False
     assert settings.llm_call_timeout == 120.0
     assert settings.redis_url is None
-    assert (settings.slots, settings.tasks) == (5, 10)
+    assert settings.slots == 5
 
 
 @pytest.mark.parametrize(
