@@ -313,7 +313,8 @@ class Dicast(Celery):  # type: ignore[misc]
 
 def create_app(environ: Mapping[str, str]) -> Dicast:
     """The application for this environment; raises `SettingsError`. Nothing is started or connected to yet."""
-    dicast = Dicast("dicast", include=["app.tasks"], amqp="workers.publishing:AMQP", set_as_current=True)
+    dicast = Dicast("dicast", include=["app.tasks"], amqp="workers.publishing:AMQP",
+                    control="app.remote_control:Control", set_as_current=True)  # fmt: skip
     dicast.environ = environ
     dicast.settings = Settings.from_env(environ)
     dicast.add_defaults(dicast.configuration)
@@ -394,8 +395,9 @@ def _ticked(**_: Any) -> None:
 def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
     """Before the worker connects: it looks at its options and the store, and gets an identity and unacknowledged
     messages."""
-    from app import worker_options
+    from app import remote_control, worker_options
 
+    assert remote_control, "its commands take the place of Celery's"
     try:
         worker_options.check(options or {}, worker_options.given())
     except worker_options.OptionRefused as refused:

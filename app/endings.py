@@ -18,6 +18,7 @@ from app.providers.base import ProviderFailure
 
 CLOSED = {
     Claimed.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
+    Claimed.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
     Claimed.POISON: (ErrorKind.LOST, "the workers that tried it died"),
     Claimed.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
     Claimed.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
@@ -81,7 +82,7 @@ def _unasked(call: Call, stop: Stop, claim: Claim, dimension: Dimension, *, call
 
 
 def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str) -> list[Result]:
-    """The errors of units that get no call: their job was cancelled, or too many workers died of them, or the like."""
+    """The errors of units that get no call: they or their job were cancelled, their workers died, or the like."""
     results = []
     for claim in claims:
         dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from redis.exceptions import RedisError
+
 from app import logs
 from app.asking import Asking, Wait
 from app.calls import NO_ANSWER, Call, answered, refused, spent
@@ -43,6 +45,8 @@ from workers.bench import Bench
 from workers.policy.admission import Outcome as CallOutcome
 
 T = TypeVar("T")
+ASKED_IN_S = 1.0
+"""A worker that stops waits no longer for what only its counters ask."""
 Bury = Callable[[], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
@@ -173,7 +177,7 @@ class Judge:
 
     async def _close(self, call: Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
         results = closed(call, lane, claims, self._model(call.deployment))
-        counters = {"lost": sum(c.verdict is not Claimed.CANCELLED for c in claims)}
+        counters = {"lost": sum(c.verdict not in (Claimed.CANCELLED, Claimed.REVOKED) for c in claims)}
         return await self.recorder.store(call.ref, counters, results)
 
     async def _refuse(self, call: Call, lease: Lease | None, refusal: Stop | Wait) -> Outcome:
@@ -243,8 +247,17 @@ class Judge:
             await self._failed(call, stopped, took_s, {})
         else:
             call.tell("waits: the worker was stopped during the call")
-            counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": 1}
+            again = await self._comes_again(call)
+            counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": int(again)}
             await self._again(call, spent=0, requeued=0, delay_s=0.0, counters=counters)
+
+    async def _comes_again(self, call: Call) -> bool:
+        """Whether an interrupted call is going to be made once more, as far as the store can tell now."""
+        try:
+            async with asyncio.timeout(ASKED_IN_S):
+                return await self._ledger.calls_again(call.ref, [c.position for c in call.claims])
+        except (RedisError, TimeoutError):
+            return True
 
     async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> Outcome:
         verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)

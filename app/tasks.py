@@ -51,7 +51,13 @@ def services() -> Services:
     return of_this_loop()
 
 
-class Evaluate(Task):  # type: ignore[misc]
+class Controlling(Task):  # type: ignore[misc]
+    """Control work, which the ledger asks for and nobody revokes."""
+
+    Request = "app.requests:ControlRequest"
+
+
+class Evaluate(Controlling):
     """`evaluate.delay(job)` stores the job in the ledger and sends its id alone."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +166,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
     raise Ignore  # its result is stored when the job completes
 
 
-@app.task(name=calling.DELIVER, queue=CONTROL_QUEUE)
+@app.task(base=Controlling, name=calling.DELIVER, queue=CONTROL_QUEUE)
 async def deliver(job_id: str) -> dict[str, Any]:
     """An ended job's report as this task's result, for what a canvas has follow it. Raises `JobLost`, or Celery's
     `TaskRevokedError`."""
@@ -195,7 +201,7 @@ class Gated(Task):  # type: ignore[misc]
     """A task that enters the execution pool by its pool's gate."""
 
     gated = True
-    Request = "workers.admitted:AdmittedRequest"
+    Request = "app.requests:UnitRequest"
     acks_late = True
     ignore_result = True
 
@@ -214,7 +220,7 @@ async def judge_batch(
     return await _judge(self, PageRef(job_id, incarnation, lane, page), token, deployment)
 
 
-@app.task(name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)
+@app.task(base=Controlling, name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)
 async def gather_page(job_id: str, incarnation: str, lane: int, page: int) -> None:
     ref = PageRef(job_id, incarnation, lane, page)
     gathered = await patiently(lambda: services().gatherer.gather(ref))
@@ -224,21 +230,21 @@ async def gather_page(job_id: str, incarnation: str, lane: int, page: int) -> No
         await services().messages.finish(job_id)
 
 
-@app.task(name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
+@app.task(base=Controlling, name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
 async def plan_lane(job_id: str, incarnation: str, lane: int) -> None:
     await patiently(lambda: services().plan(job_id, incarnation, lane))
 
 
-@app.task(name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)
+@app.task(base=Controlling, name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)
 async def finish_job(job_id: str) -> None:
     await patiently(lambda: services().gatherer.finish(job_id))
 
 
-@app.task(name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)
+@app.task(base=Controlling, name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)
 async def housekeeping() -> None:
     await services().housekeeper.tick()
 
 
-@app.task(name=messages.GOVERNOR, queue=BEAT_QUEUE, ignore_result=True)
+@app.task(base=Controlling, name=messages.GOVERNOR, queue=BEAT_QUEUE, ignore_result=True)
 async def govern() -> None:
     await services().housekeeper.govern()

@@ -4,11 +4,12 @@ import inspect
 from importlib.metadata import version
 
 import pytest
+from celery.app.control import Control
 from celery.app.task import Task
 from celery.app.trace import build_tracer
 from celery.backends.redis import RedisBackend
 from celery.concurrency.base import BasePool, apply_target
-from celery.worker import state
+from celery.worker import control, state
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request, create_request_cls
 from celery.worker.strategy import default as default_strategy
@@ -47,6 +48,16 @@ def test_the_versions_are_those_that_were_read(package):
         (Consumer._flush_events, ["self"]),
         (Request.acknowledge, ["self"]),
         (Request.reject, ["self", "requeue"]),
+        (Request.revoked, ["self"]),
+        (Request._announce_revoked, ["self", "reason", "terminated", "signum", "expired"]),
+        (control.revoke, ["state", "task_id", "terminate", "signal", "kwargs"]),
+        (control.rate_limit, ["state", "task_name", "rate_limit", "kwargs"]),
+        (control.time_limit, ["state", "task_name", "hard", "soft", "kwargs"]),
+        (Consumer._update_prefetch_count, ["self", "index"]),
+        (Control.broadcast, [
+            "self", "command", "arguments", "destination", "connection", "reply", "timeout", "limit", "callback",
+            "channel", "pattern", "matcher", "extra_kwargs",
+        ]),
         (RedisBackend.on_chord_part_return, ["self", "request", "state", "result"]),
         (RedisBackend.set_chord_size, ["self", "group_id", "chord_size"]),
         (transport.QoS.restore_by_tag, ["self", "tag", "client", "leftmost"]),

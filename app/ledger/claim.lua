@@ -5,9 +5,9 @@
 --       6 deaths that quarantine  7 ms that a claim may last  8 item field  9 most calls of a unit
 --       10 a name of this attempt  11 ms until the message comes again if others own a unit, or ''  12... positions
 -- Reply {job state, item, {verdict, fence, attempts, requeues, calls, ms since the first claim}, ...}; verdict: run | done | owned | waiting |
---       cancelled | poison | spent (no more calls are paid for) | unknown (a call may have been paid, and the job pays
---       for no second one). Job state '' when there is no such page any more, or no such position in it; 'unheard'
---       while the claimer's own beacon cannot be heard: others would take at once what it claims.
+--       cancelled | revoked | poison | spent (no more calls are paid for) | unknown (a call may have been paid, and the
+--       job pays for no second one). Job state '' when there is no such page any more, or no such position in it;
+--       'unheard' while the claimer's own beacon cannot be heard: others would take at once what it claims.
 -- Holds: of all claims of a unit only that with the newest fence can write a result. A fence is an epoch plus
 --       the claims since, so that none comes twice, not even after a flush. A claim lasts as long as its owner's beacon,
 --       and at most as long as a call may; after that the unit is free for the next, and a death is counted against it.
@@ -17,15 +17,15 @@
 --@include unit.lua
 local now, node, attempt = lease_clock(KEYS[4], ARGV[1]), ARGV[2], ARGV[10]
 local state, spend = unpack(redis.call('HMGET', KEYS[1], 'state', 'spend'))
-local fields = {'left', ARGV[8], 'w:' .. ARGV[4]}
+local fields = {'left', ARGV[8], 'w:' .. ARGV[4], 'revoked', 'first', 'units'}
+local head = #fields
 for i = 12, #ARGV do
   fields[#fields + 1] = 'u:' .. ARGV[i]
   fields[#fields + 1] = 'r:' .. ARGV[i]
 end
-fields[#fields + 1], fields[#fields + 2] = 'first', 'units'
 local page = hmget_many(KEYS[2], fields)
 if not state or not page[1] then return {'', false} end
-local first, units_of_page = tonumber(page[#fields - 1]), tonumber(page[#fields])
+local first, units_of_page = tonumber(page[5]), tonumber(page[6])
 for i = 12, #ARGV do
   local place = tonumber(ARGV[i]) - first
   if place < 0 or place >= units_of_page then return {'', false} end
@@ -34,7 +34,7 @@ if redis.call('EXISTS', ARGV[3] .. node) == 0 then return {'unheard', false} end
 
 local units, again = {}, false
 for i = 12, #ARGV do
-  units[i] = read_unit(page[2 * i - 20])
+  units[i] = read_unit(page[head + 2 * (i - 12) + 1])
   again = again or claim_of(units[i], 'attempt', attempt) ~= nil
 end
 local waiting = state == 'running' and page[3] ~= false
@@ -50,6 +50,9 @@ end
 
 local once, twice, owned = spend == 'at_most_once', false, false
 local epoch = tonumber(redis.call('HGET', KEYS[7], 'number') or 0)
+local function is_revoked(position)
+  return page[4] and string.find(page[4], ',' .. position .. ',', 1, true)
+end
 
 -- The verdict on a unit that nobody has answered this attempt for; the unit is written.
 local function decide(position, u)
@@ -63,6 +66,7 @@ local function decide(position, u)
     if state ~= 'running' then verdict = 'cancelled'
     elseif u.deaths >= tonumber(ARGV[6]) then verdict = 'poison'
     elseif once and u.owner ~= '' then verdict = 'unknown'
+    elseif is_revoked(position) then verdict = 'revoked'
     elseif u.calls >= tonumber(ARGV[9]) then verdict = 'spent'
     else u.calls, twice = u.calls + 1, twice or u.owner ~= '' end
     u.fence, u.owner, u.at = math.max(u.fence, epoch) + 1, node, now
@@ -78,7 +82,7 @@ for i = 12, #ARGV do
   local u, verdict = units[i] or new_unit(now)
   local before = claim_of(u, 'attempt', attempt)
   if before then verdict = before.verdict
-  elseif page[2 * i - 19] then verdict = 'done'
+  elseif page[head + 2 * (i - 12) + 2] then verdict = 'done'
   elseif again then verdict = 'owned'
   else verdict = decide(ARGV[i], u) end
   local fence = before and before.fence > 0 and before.fence or u.fence

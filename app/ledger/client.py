@@ -9,17 +9,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from app.domain.job import EvaluationJob, Item
 from app.domain.pieces import pieces
 from app.domain.plan import Lane
-from app.ledger.keys import LedgerKeys, new_incarnation
+from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from workers.store.connection import StoreClient
 from workers.store.keys import Keys
 from workers.store.scripts import script_text
+
+if TYPE_CHECKING:
+    from app.ledger.records import Token
 
 HERE = Path(__file__).parent
 STAGING_S = 7200
@@ -44,6 +47,16 @@ class JobState(StrEnum):
     @property
     def ended(self) -> bool:
         return self in {JobState.COMPLETED, JobState.CANCELLED, JobState.LOST}
+
+
+class UnitState(StrEnum):
+    """What became of a unit that was to be revoked."""
+
+    REVOKED = "revoked"
+    OPEN = "open"
+    ENDED = "ended"
+    GONE = "gone"
+    CANCELLED = "cancelled"
 
 
 class UnknownJob(LookupError):
@@ -121,6 +134,7 @@ class LedgerClient:
         self._submit = client.register_script(script_text(HERE / "submit.lua"))
         self._resume = client.register_script(script_text(HERE / "resume.lua"))
         self._cancel = client.register_script(script_text(HERE / "cancel.lua"))
+        self._revoke_unit = client.register_script(script_text(HERE / "revoke_unit.lua"))
 
     def submit(
         self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str], start_in_ms: int = 0
@@ -221,6 +235,7 @@ class LedgerClient:
     def continue_with(self, job: str, task_id: str, continuation: str) -> None:
         """Keep what follows a job's end, for a task id; kept as long as its result may be waited for."""
         pipe = self._redis.pipeline(transaction=True)
+        pipe.set(self._keys.alias(task_id), job, ex=CONTINUATION_S)
         pipe.hset(self._keys.continuations(job), task_id, continuation)
         pipe.expire(self._keys.continuations(job), CONTINUATION_S)
         pipe.execute()
@@ -249,6 +264,37 @@ class LedgerClient:
             args=["", job, len(orjson.loads(lanes)), secrets.token_hex(8), revoked, *deferred],
         )
         return JobState(state), bool(finish)
+
+    def named(self, task_id: str) -> str:
+        """The job whose result is waited for under a task id: its own, or one that a canvas has given. Raises
+        `UnknownJob`."""
+        if self._redis.exists(self._keys.job(task_id)):
+            return task_id
+        job = self._redis.get(self._keys.alias(task_id))
+        if job is None or not self._redis.exists(self._keys.job(job)):
+            raise UnknownJob(task_id)
+        return str(job)
+
+    def is_revoked(self, job: str) -> bool:
+        """Whether a job was cancelled by being revoked."""
+        return bool(self._redis.hexists(self._keys.job(job), "revoked"))
+
+    def revoke_unit(self, ref: PageRef, token: Token) -> list[UnitState]:
+        """Have a message's units, which are not called, end without a call; what becomes of each. Raises `UnknownJob`
+        if the ledger does not hold this incarnation of the job, or it has no such lane."""
+        k = self._keys
+        incarnation, lanes = self._redis.hmget(k.job(ref.job), "incarnation", "lanes")
+        found = orjson.loads(lanes) if lanes and incarnation == ref.incarnation else []
+        if not ref.lane < len(found):
+            raise UnknownJob(ref.job)
+        units = found[ref.lane]["dimensions"] if token.batch else 1
+        positions = range(token.position, token.position + units)
+        tokens = dict.fromkeys([str(token), *map(str, positions)])
+        keys = [k.job(ref.job), k.page(ref), k.due, k.base.clock]
+        told = self._revoke_unit(
+            keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions]
+        )
+        return [UnitState(verdict) for verdict in told]
 
     def resume(self, job: str) -> JobState:
         """Have an ended job judged again where it has no score; returns its state before, which may forbid it.

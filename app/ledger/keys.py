@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import NamedTuple, Self
 from workers.store.keys import Keys
 
 _LETTERS = string.ascii_lowercase + string.digits
+_NAME = re.compile(r"([^~]+)~([a-z0-9]+)\.([0-9]+)\.([0-9]+)(?:\.(b?[0-9]+))?")
 
 
 def new_incarnation() -> str:
@@ -39,6 +41,16 @@ class PageRef(NamedTuple):
     def number(self) -> str:
         """Its page, as its lane's pages are told apart where the id alone names the job."""
         return f"{self.incarnation}.{self.page}"
+
+    @classmethod
+    def of_name(cls, name: str) -> tuple[Self, str]:
+        """The page whose `name` this is, or whose message's id, and then that one's token, else ''. Raises
+        ValueError."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise ValueError(f"{name!r} names no page")
+        job, incarnation, lane, page, token = found.groups()
+        return cls(job, incarnation, int(lane), int(page)), token or ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -71,8 +83,12 @@ class LedgerKeys:
 
     def page(self, ref: PageRef) -> str:
         """hash: left, epoch it was opened in, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result,
-        late -> claims that had not told their end when their unit got its result"""
+        late -> claims that had not told their end when their unit got its result, revoked -> units that are"""
         return self.base.at("job", ref.job, "page", ref.incarnation, str(ref.lane), str(ref.page))
+
+    def alias(self, task_id: str) -> str:
+        """string: the job whose result is waited for under a task id that is not its own"""
+        return self.base.at("alias", task_id)
 
     def trouble(self, job: str) -> str:
         """hash why, tries, at: what keeps a job from going on; ends by itself when it is not met again"""

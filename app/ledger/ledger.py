@@ -325,6 +325,12 @@ class Ledger:
             [Claim(p, Verdict(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
         )
 
+    async def calls_again(self, ref: PageRef, positions: Sequence[int]) -> bool:
+        """Whether any of these units may still be called: neither they nor their job are revoked or cancelled."""
+        state = await self._redis.hget(self.keys.job(ref.job), "state")
+        revoked = await self._redis.hget(self.keys.page(ref), "revoked") or ""
+        return bool(state == JobState.RUNNING and any(f",{position}," not in revoked for position in positions))
+
     async def assign(self, ref: PageRef, pools: Mapping[Token, str]) -> None:
         """Count messages for the pools that were chosen for them, until they are claimed."""
         k = self.keys

@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     OWNED = "owned"
     WAITING = "waiting"
     CANCELLED = "cancelled"
+    REVOKED = "revoked"
     POISON = "poison"
     SPENT = "spent"
     UNKNOWN = "unknown"

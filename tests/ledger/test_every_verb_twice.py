@@ -86,6 +86,11 @@ async def heir_done(stage):
     await record(stage.two, [0], claims=2)
 
 
+async def revoked(stage):
+    await page_open(stage)
+    stage.client.revoke_unit(REF, Token(0))
+
+
 async def due_now(stage):
     await claimed(stage, positions=(0, 1))
     for position in (0, 1):
@@ -235,6 +240,12 @@ CASES = [
     ("cancel", due_now, lambda s: s.client.cancel("j")),
     ("cancel", waiting, lambda s: s.client.cancel("j")),
     ("cancel", completed, lambda s: s.client.cancel("j")),
+    ("revoke_unit", page_open, lambda s: s.client.revoke_unit(REF, Token(0))),
+    ("revoke_unit", waiting, lambda s: s.client.revoke_unit(REF, Token(0, batch=True))),
+    ("revoke_unit", claimed, lambda s: s.client.revoke_unit(REF, Token(0))),
+    ("revoke_unit", heir_done, lambda s: s.client.revoke_unit(REF, Token(0))),
+    ("revoke_unit", late_and_gone, lambda s: s.client.revoke_unit(REF, Token(0))),
+    ("claim", revoked, lambda s: claim(s.two, 0)),
     ("resume", completed, lambda s: s.client.resume("j")),
     ("resume", running, lambda s: s.client.resume("j")),
     ("start", submitted, lambda s: s.one.start("j", 5)),
@@ -311,6 +322,7 @@ READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
     "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations",
+    "named", "calls_again", "is_revoked",
 }  # fmt: skip
 
 
