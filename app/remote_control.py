@@ -14,10 +14,11 @@ import celery.app.control
 from celery.utils.functional import maybe_list
 from celery.worker import control as celerys
 from celery.worker import state as worker_state
-from celery.worker.control import control_command, nok, ok
+from celery.worker.control import Panel, nok, ok
 
 from app import revoking
 from app.revoking import Revoked
+from workers.admitted import QUEUE_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def _answer(revoked: Revoked) -> Any:
 
 # ------------------------------------------------------------------------------------------ a worker's side, on its hub
 def _command(**about: Any) -> Callable[[Command], Command]:
-    register: Callable[[Command], Command] = control_command(**about)
+    register: Callable[[Command], Command] = Panel.register(**about)
     return register
 
 
@@ -153,6 +154,36 @@ def time_limit(state: Any, task_name: str = "", hard: float | None = None, soft:
     """Refused for Dicast's tasks, whose calls have a time limit of their own; of others as in Celery."""
     why = refusal("time_limit", {"task_name": task_name})
     return nok(why) if why else celerys.time_limit(state, task_name, hard, soft)
+
+
+@_command(
+    args=[("queue", str), ("exchange", str), ("exchange_type", str), ("routing_key", str)],
+    signature="<queue> [exchange [type [routing_key]]]",
+)
+def add_consumer(state: Any, queue: str, *args: Any, **options: Any) -> Any:
+    """Read a queue from now on: a pool's, or another."""
+    if state.consumer.reads(queue):
+        return ok(f"{queue} is read already")
+    if queue.startswith(QUEUE_PREFIX) and queue not in known_queues(state.app):
+        return nok(f"no pool of this worker is called {queue.removeprefix(QUEUE_PREFIX)}")
+    return celerys.add_consumer(state, queue, *args, **options)
+
+
+@_command(args=[("queue", str)], signature="<queue>")
+def cancel_consumer(state: Any, queue: str, **_: Any) -> Any:
+    """Read a queue no more. Open calls end; what waits for a lease goes back to the queue."""
+    return celerys.cancel_consumer(state, queue) if state.consumer.reads(queue) else nok(f"{queue} is not read here")
+
+
+@_command(type="inspect")
+def active_queues(state: Any) -> list[Any]:
+    """The queues that are read now."""
+    return [dict(queue.as_dict(recurse=True)) for queue in state.consumer.queues]
+
+
+def known_queues(app: Any) -> set[str]:
+    """The names of all queues, plain ones and those at the broker."""
+    return {name for queue in app.amqp.queues.values() for name in (queue.name, queue.alias)}
 
 
 @_command()

@@ -25,14 +25,14 @@ from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
 from workers import fast_json
-from workers.acknowledgement import BatchedQoS, batch_acks, pending_acks
+from workers.acknowledgement import BatchedQoS, pending_acks
 from workers.admitted import QUEUE_PREFIX, AdmittedRequest
 from workers.depths import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.gate import FALLBACK_S, Gate, GateConfig
+from workers.gated_queue import GatedQueue
 from workers.names import plain
 from workers.objections import objection, raw
-from workers.prefetch import Prefetch
 from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
 from workers.refusals import outlive_odd_broadcasts, reconnect_when_refused
@@ -40,7 +40,7 @@ from workers.store.connection import AsyncStoreClient, connect, connect_async
 from workers.store.errors import is_passing
 from workers.store.leases import LeaseStore
 from workers.supervision import end_worker, supervise, tell_of_threads, watch
-from workers.taking import InHand, read_pops, take_in_batches
+from workers.taking import InHand, read_pops
 from workers.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -100,9 +100,10 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Queues that are read without a gate, for other threads."""
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
-        self._channels: list[Any] = []
+        self._queues: dict[str, GatedQueue] = {}
+        """Of this connection, the closed ones too."""
         self._in_hand: InHand = []
-        self._prefetches: list[Prefetch] = []
+        self._services: list[asyncio.Task[None]] = []
         self._serving = False
         self._events_due = False
         self._watchdog = Watchdog(self._room, self._reconnect)
@@ -194,6 +195,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         gate = self.gates.get(request.delivery_info["routing_key"])
         if gate is None or request.unit.pool not in ("", gate.pool):  # it would be called under another pool's lease
             self._end_request(request, "misrouted")
+        elif gate.shut:  # it was on its way when its queue was closed
+            self._put_back([request])
         else:
             gate.hold(request)
         return None
@@ -208,34 +211,81 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._events_due = False
         if self.restart_count and self.config.broker_is_store:
             self._put_back_stranded()
-        handler, self._channels, self._prefetches = self.create_task_handler(), [], []
+        handler = self.create_task_handler()
         if isinstance(self.task_consumer.channel, RedisChannel):
             look_before_reading(self.task_consumer.channel, self._quarantine.add)
         gated = [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]
         self._common = tuple(q for q in self.task_consumer._queues if q not in gated)
-        made = {name: self.gates.get(name) or Gate(self, plain(name).removeprefix(QUEUE_PREFIX)) for name in gated}
-        self.gates = {**self.gates, **made}
-        for name, gate in made.items():
+        self._queues, self._handle = {}, handler
+        for name in gated:
             self.task_consumer._queues.pop(name)
-            channel = self.connection.channel()
-            in_store = isinstance(channel, RedisChannel)
-            if in_store:
-                batch_acks(channel)
-                take_in_batches(channel, gate.room, self._quarantine.add, self._in_hand)
-            consumer = self.app.amqp.TaskConsumer(
-                channel, queues=[self.app.amqp.queues[name]], on_message=partial(handler, queue=name),
-                on_decode_error=self.on_decode_error,
-            )  # fmt: skip
-            if in_store:
-                consumer.consume()
-            else:
-                self._prefetches.append(Prefetch(consumer, gate.room_for_bunch, self._read_on))
-                hub.on_tick.add(self._prefetches[-1].look)
-            self._channels.append(consumer)
+            self._open(name)
         if not self._serving:
             self._serving = True
             self.pool.give_up_on = self._give_up_on
             watch(self.pool.submit(self._serve()), "the worker's services", end_worker)
+
+    def _open(self, name: str) -> None:
+        """Read a pool's queue over a channel of its own, one for each connection."""
+        gate = self.gates.get(name)
+        if gate is None:
+            gate = Gate(self, plain(name).removeprefix(QUEUE_PREFIX))
+            self.gates = {**self.gates, name: gate}
+            if self._serving:
+                watch(self.pool.submit(self._serve_gate(gate)), f"gate {gate.pool}", end_worker)
+        if name in self._queues:
+            self._queues[name].open()
+            return
+        queue, on_message = self.app.amqp.queues[name], partial(self._handle, queue=name)
+        self._queues[name] = GatedQueue(
+            queue, gate, self.connection, self.hub,
+            consumer_of=lambda channel: self.app.amqp.TaskConsumer(
+                channel, queues=[queue], on_message=on_message, on_decode_error=self.on_decode_error
+            ),
+            refuse=self._quarantine.add, in_hand=self._in_hand, read_on=self._read_on,
+        )  # fmt: skip
+
+    @property
+    def queues(self) -> list[Any]:
+        """All that are read now."""
+        common = self.task_consumer.queues if self.task_consumer is not None else []
+        return [*common, *(q.queue for q in self._queues.values() if not q.gate.shut)]
+
+    def reads(self, queue: str) -> bool:
+        """Whether a queue, by its name at the broker or its plain one, is read now."""
+        return any(queue in (q.name, q.alias) for q in self.queues)
+
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """Celery's, and for a pool's queue its gate. One that is read already stays as it is."""
+        if self.reads(queue):
+            return
+        queues = self.app.amqp.queues
+        name = queues.aliases[queue].name if queue in queues.aliases else queue
+        if not queue.startswith(QUEUE_PREFIX):
+            super().add_task_queue(name, *args, **options)
+            self._common = tuple(q.name for q in self.task_consumer.queues)
+            return
+        queues.select_add(queues[name])
+        self._open(name)
+        logger.info("queue %s is read", name, extra={"event": "add_consumer", "queue": name})
+
+    def cancel_task_queue(self, queue: str) -> None:
+        """Celery's, and of a pool's queue: what waits for a lease goes back, open calls end."""
+        found = self.app.amqp.queues[queue]
+        opened = self._queues.get(found.name)
+        if opened is None:
+            super().cancel_task_queue(found.name)
+            self._common = tuple(q.name for q in self.task_consumer.queues)
+            return
+        self.app.amqp.queues.deselect(found.name)
+        opened.close()
+        self._put_back(opened.gate.drop_held())
+        logger.info("queue %s is not read", found.name, extra={"event": "cancel_consumer", "queue": found.name})
+
+    def _put_back(self, requests: list[AdmittedRequest]) -> None:
+        for request in requests:
+            task_ready(request)
+            request.reject(requeue=True)
 
     def _read_on(self) -> None:
         """Handle all that has come over the connection."""
@@ -281,18 +331,16 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def on_close(self) -> None:
         super().on_close()
-        for prefetch in self._prefetches:
-            prefetch.abandon()
-            if self.hub is not None:
-                self.hub.on_tick.discard(prefetch.look)
+        for queue in self._queues.values():
+            queue.abandon()
         for gate in self.gates.values():
             gate.drop_held()
 
     def stop(self) -> None:
         """Warm stop: what waits at the gates goes back to its queue at once, open calls finish."""
         with contextlib.suppress(*self.connection_errors):
-            for prefetch in self._prefetches:
-                prefetch.stop()
+            for queue in self._queues.values():
+                queue.stop()
         for gate in self.gates.values():
             for request in gate.drop_held():
                 request.reject(requeue=True)
@@ -304,7 +352,8 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         client = connect_async(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         self.pool.slot_freed = self.room_freed
-        services = [supervise(f"gate {gate.pool}", gate.run) for gate in self.gates.values()]
+        services = self._services
+        services += [supervise(f"gate {gate.pool}", gate.run) for gate in self.gates.values()]
         declared = None if self.config.broker_is_store else DeclaredDepths(self.app)
         depths = declared or StoreDepths(client)
         services += [
@@ -323,6 +372,10 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
                 await asyncio.to_thread(declared.close)
 
         on_loop_close(close)
+
+    async def _serve_gate(self, gate: Gate) -> None:
+        """Of a queue that was not read from the start."""
+        self._services.append(supervise(f"gate {gate.pool}", gate.run))
 
     async def _see_off(self, client: AsyncStoreClient) -> None:
         """A worker that is to stop does not wait for a store that is away, once its calls have ended: what they brought
@@ -380,7 +433,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
     @property
     def judges(self) -> bool:
         """Whether it reads the queue of any pool, as far as is known. For any thread."""
-        return bool(self.gates) or not self._serving
+        return not self._serving or any(not gate.shut for gate in self.gates.values())
 
     def _bench(self) -> None:
         """Units that wait here are others' from now on."""
@@ -389,13 +442,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
 
     def _return_held(self) -> None:
         for gate in self.gates.values():
-            for request in gate.drop_held():
-                task_ready(request)
-                request.reject(requeue=True)
+            self._put_back(gate.drop_held())
 
     def _room(self) -> dict[str, bool]:
         """Every queue that is consumed now, and whether there is room for a message of it."""
-        gated = {name: gate.room() > 0 for name, gate in self.gates.items()}
+        gated = {name: gate.room() > 0 for name, gate in self.gates.items() if not gate.shut}
         return {**dict.fromkeys(self._common, self.pool.free_slots() > 0), **gated}
 
     def _reconnect(self) -> None:

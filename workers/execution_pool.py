@@ -167,10 +167,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
         return run
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Cancel one run; `pid` is what `accepted` was told."""
-        run = self._runs.get(pid)
-        if run is not None:
-            self.loop.call_soon_threadsafe(self._drop, run)
+        """Nothing: all runs have this process's pid. Celery also asks the run itself, by `TaskRun.terminate`."""
+
+    def cancel(self, run: TaskRun) -> None:
+        """Cancel one run, from any thread."""
+        self.loop.call_soon_threadsafe(self._drop, run)
 
     def flush(self) -> None:
         """Forget what has not started: the connection is gone, the messages come again by another."""

@@ -105,6 +105,8 @@ class Gate:
         self.host, self.pool = host, pool
         self.held: deque[AdmittedRequest] = deque()
         self.backlog = 0
+        self.shut = False
+        """Its queue is not read, by an operator's command."""
         self.starved = False
         """Units wait here, and there was no slot to ask for."""
         self._projects = 0
@@ -124,7 +126,7 @@ class Gate:
     def room(self) -> int:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
-        if self.host.config.bench.reason:
+        if self.shut or self.host.config.bench.reason:
             return 0
         free = self.host.free_slots()
         most, held = (

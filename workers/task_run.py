@@ -20,6 +20,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -78,7 +79,7 @@ class Host(Protocol):
 
     def end_message(self, settle: Callable[[ExceptionInfo], None], info: ExceptionInfo) -> None:
         """On the hub: end a message whose outcome cannot be recorded; `settle` is its callback for errors."""
-    def terminate_job(self, pid: int, signal: int | None = None) -> None: ...
+    def cancel(self, run: TaskRun) -> None: ...
 
 
 class TaskRun:
@@ -110,10 +111,10 @@ class TaskRun:
 
     def terminate(self, signal: int | None = None) -> None:
         """Called by Celery from any thread, also for a task that has not started."""
-        self._host.terminate_job(self.id, signal)
+        self._host.cancel(self)
 
     def start(self) -> None:
-        self._host.post(self._callbacks.accepted, self.id, monotonic())
+        self._host.post(self._callbacks.accepted, os.getpid(), monotonic())
         self._task = self._host.loop.create_task(self._run(), name=self.label)
 
     def drop(self) -> None:
@@ -123,7 +124,7 @@ class TaskRun:
         self.dropped = True
         if self._task is None:
             # Celery settles a revoked message when the pool accepts it, and this one never would be.
-            self._host.post(self._callbacks.accepted, self.id, monotonic())
+            self._host.post(self._callbacks.accepted, os.getpid(), monotonic())
             self._host.ended(self)
         elif not self.threaded:
             self._task.cancel()
