@@ -313,8 +313,10 @@ class Dicast(Celery):  # type: ignore[misc]
 
 def create_app(environ: Mapping[str, str]) -> Dicast:
     """The application for this environment; raises `SettingsError`. Nothing is started or connected to yet."""
-    dicast = Dicast("dicast", include=["app.tasks"], amqp="workers.publishing:AMQP",
-                    control="app.remote_control:Control", set_as_current=True)  # fmt: skip
+    dicast = Dicast(
+        "dicast", include=["app.tasks"], amqp="workers.publishing:AMQP", control="app.remote_control:Control",
+        events="workers.task_events:Events", set_as_current=True,
+    )  # fmt: skip
     dicast.environ = environ
     dicast.settings = Settings.from_env(environ)
     dicast.add_defaults(dicast.configuration)

@@ -14,9 +14,19 @@ from celery.worker.state import task_ready
 
 from app.messages import EVALUATE
 from workers.admitted import AdmittedRequest
+from workers.task_events import Dispatcher
 
 
-class UnitRequest(AdmittedRequest):
+class _Told(Request):  # type: ignore[misc]
+    """Monitors are told from which queue it came."""
+
+    def __init__(self, *args: Any, eventer: Any = None, **options: Any) -> None:
+        super().__init__(*args, eventer=eventer, **options)
+        if isinstance(eventer, Dispatcher):
+            eventer.comes(self)
+
+
+class UnitRequest(_Told, AdmittedRequest):
     """A unit's. Terminating it cuts its call; what is recorded of it, and when its chord counts it, is the ledger's."""
 
     def revoked(self) -> bool:
@@ -32,7 +42,7 @@ class UnitRequest(AdmittedRequest):
         )
 
 
-class ControlRequest(Request):  # type: ignore[misc]
+class ControlRequest(_Told):
     """Control work, which is worth nothing later when it has a time, and is never revoked. A job that was sent by name
     is not in the ledger yet, and so is Celery's to revoke."""
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -67,6 +68,7 @@ class Services:
         self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
         calls_max = settings.retry_max_attempts + settings.requeue_budget + QUARANTINE_DEATHS
+        self._node_name = app.node.name
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max)
         self.spool = Spool(settings.state_dir, settings.namespace, app.node.id)
         deployments = Deployments(
@@ -252,13 +254,17 @@ class Services:
     def _announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
         if end.lost:
             self._app.backend.mark_as_failure(job_id, JobLost(job_id))
+            event = "task-failed"
+            fields: dict[str, Any] = {"exception": repr(JobLost(job_id)), "traceback": ""}
         elif end.revoked:
             self._app.backend.mark_as_revoked(job_id, end.revoked)
+            event, fields = "task-revoked", {"terminated": False, "signum": None, "expired": end.revoked == "expired"}
         else:
-            report = end.report
-            self._app.backend.mark_as_done(job_id, report)
-            with self._app.events.default_dispatcher() as events:
-                events.send("task-succeeded", uuid=job_id, result=f"<report of {job_id}>", runtime=report["wall_s"])
+            self._app.backend.mark_as_done(job_id, end.report)
+            event, fields = "task-succeeded", {"result": f"<report of {job_id}>", "runtime": end.report["wall_s"]}
+        # As this worker's: a monitor makes a worker of whatever name it hears.
+        with self._app.events.default_dispatcher(hostname=self._node_name) as events:
+            events.send(event, uuid=job_id, **fields)
         for task_id, text in continuations.items():
             Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
 

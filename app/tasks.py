@@ -57,6 +57,12 @@ class Controlling(Task):  # type: ignore[misc]
     Request = "app.requests:ControlRequest"
 
 
+class Ticking(Controlling):
+    """The beat's, which come twice a second: in a monitor they would drown the work."""
+
+    send_events = False
+
+
 class Evaluate(Controlling):
     """`evaluate.delay(job)` stores the job in the ledger and sends its id alone."""
 
@@ -240,11 +246,11 @@ async def finish_job(job_id: str) -> None:
     await patiently(lambda: services().gatherer.finish(job_id))
 
 
-@app.task(base=Controlling, name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)
+@app.task(base=Ticking, name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)
 async def housekeeping() -> None:
     await services().housekeeper.tick()
 
 
-@app.task(base=Controlling, name=messages.GOVERNOR, queue=BEAT_QUEUE, ignore_result=True)
+@app.task(base=Ticking, name=messages.GOVERNOR, queue=BEAT_QUEUE, ignore_result=True)
 async def govern() -> None:
     await services().housekeeper.govern()
