@@ -126,7 +126,8 @@ def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutco
     if failure.kind is FailureKind.INTERNAL:
         return None
     status = 402 if failure.kind is FailureKind.QUOTA_EXHAUSTED else failure.status_code or NO_ANSWER
-    return CallOutcome(status, readings=read_limits(failure.headers, wall_s), reporter=reporter)
+    readings = read_limits(failure.headers, wall_s)
+    return CallOutcome(status, readings=readings, reporter=reporter, error=failure.message)
 
 
 def spent(failure: ProviderFailure) -> dict[str, int]:

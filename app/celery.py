@@ -64,8 +64,9 @@ CALL_GRACE_S = 10.0
 class GateLog:
     """Writes the gate's events into the log, under the names that a unit's message carries."""
 
-    def queueing(self, unit: Admitted, pool: str, depth: int) -> None:
-        logs.queueing(queue_depth=depth, pool=pool, **_named(unit))
+    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None:
+        wait: dict[str, Any] = {} if wait_s is None else {"wait_s": round(wait_s, 3)}
+        logs.queueing(queue_depth=depth, pool=pool, reason=reason, **wait, **_named(unit))
 
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
         logs.acquired(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))

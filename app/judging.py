@@ -222,10 +222,10 @@ class Judge:
                 reply = await provider.complete(request)
             lease.outcome = answered(reply, reporter, time.time())
         except TimeoutError:
-            lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter)
+            cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
+            lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
             lease.release()
             call.log(logs.timed_out, timeout_s=timeout_s)
-            cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
             return await self._failed(call, cut, loop.time() - started, {})
         except ProviderFailure as failure:
             lease.outcome = refused(failure, reporter, time.time())

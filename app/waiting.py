@@ -17,8 +17,8 @@ from workers.pool_state import PoolState
 def reason(dicast: Dicast, status: JobStatus, shared: Shared | None = None) -> str | None:
     """What a job waits for, None if nothing is known of it. `shared` saves a look of its own; not for an event loop.
 
-    In this order: a worker's own word (a full disk, a file that is gone), no worker, a pool that is down, messages that
-    nobody takes. Raises redis errors.
+    In this order: a worker's own word (a full disk, a file that is gone), no worker, a pool that is down (also while a
+    call tries it), messages that nobody takes. Raises redis errors.
     """
     if status.state.ended:
         return None
@@ -28,15 +28,22 @@ def reason(dicast: Dicast, status: JobStatus, shared: Shared | None = None) -> s
         return "no worker is alive; start one: celery -A app worker"
     if status.state is JobState.SUBMITTED:
         return _untaken(dicast, [CONTROL_QUEUE])
-    if status.state is not JobState.RUNNING or dicast.ledger.open_calls().get(f"j:{status.id}"):
+    if status.state is not JobState.RUNNING:
         return None
     names = dicast.ledger.pools(status.id)
     states = {state.pool: state for state in (shared or look(dicast.store_url, dicast.keys)).pools}
-    down = [said for name in names if name in states and (said := _down(states[name])) is not None]
-    return "; ".join(down) or _untaken(dicast, [QUEUE_PREFIX + name for name in names])
+    troubled = [state for name in names if (state := states.get(name)) is not None]
+    calls = dicast.ledger.open_calls().get(f"j:{status.id}")
+    down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]
+    if down or calls:
+        return "; ".join(down) or None
+    return _untaken(dicast, [QUEUE_PREFIX + name for name in names])
 
 
 def _down(state: PoolState) -> str | None:
+    if state.down is not None:
+        rest = f"; its circuit breaker is open for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else ""
+        return f"pool {state.pool} has been {state.down}{rest}"
     if state.breaker == BreakerPhase.CLOSED.value:
         return None
     failures = ", ".join(f"{code or 'no answer'}: {n:,}" for code, n in state.statuses.items() if code != 200)

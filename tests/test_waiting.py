@@ -22,6 +22,7 @@ from app.shared import Shared
 from tests.command import JOB, Dicast
 from tests.workers.test_pool_state import CALM
 from workers.nodes import Node
+from workers.outages import Outage
 from workers.store.connection import connect_async
 
 DISK = "its results cannot be written: /r/job/parts: No space left on device"
@@ -92,6 +93,23 @@ def test_a_pool_that_is_down(app: Any) -> None:
         "pool sim is down, its circuit breaker is open for 12 s more (no answer: 7, 503: 2)"
     )
     assert waiting.reason(app, app.ledger.status("j"), Shared([replace(state, pool="other")], [])) is None
+
+
+def test_a_pool_that_is_down_is_told_while_a_call_tries_it_too(app: Any) -> None:
+    start(app)
+    outage = Outage(since=940.0, at=996.0, failures=9, units=8, status=0, error="connection failed")
+    state = replace(CALM, pool="sim", breaker="half_open", outage=outage)
+    app.store.hset(app.keys.open, "j:j", 1)
+    said = (
+        "pool sim has been down for 60 s: 9 calls have failed in a row, the last 4 s ago "
+        "(last error: connection failed)"
+    )
+    assert waiting.reason(app, app.ledger.status("j"), Shared([state], [])) == said
+    rest = replace(state, breaker="open", breaker_for_s=11.6)
+    assert waiting.reason(app, app.ledger.status("j"), Shared([rest], [])) == (
+        f"{said}; its circuit breaker is open for 12 s more"
+    )
+    assert waiting.reason(app, app.ledger.status("j"), Shared([replace(CALM, pool="sim")], [])) is None
 
 
 def test_a_queue_that_nobody_serves(app: Any) -> None:

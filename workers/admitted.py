@@ -68,10 +68,11 @@ def _tokens(value: Any) -> float:
 class Lease:
     """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once.
 
-    `outcome` is how the call ended, as soon as that is known: None while it was not made.
+    `outcome` is how the call ended, as soon as that is known: None while it was not made. A `probe` tries a pool whose
+    circuit breaker is not closed, while all others wait.
     """
 
-    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "outcome", "unit")
+    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "outcome", "probe", "unit")
 
     def __init__(
         self,
@@ -80,11 +81,14 @@ class Lease:
         lease_id: str,
         unit: Admitted,
         expires_at: float,
+        *,
+        probe: bool = False,
     ) -> None:
         self._give_back: Callable[[Lease], None] | None = give_back
         self._on_loop = on_loop
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
         self.outcome: Outcome | None = None
+        self.probe = probe
 
     def release(self) -> None:
         """Give the lease back; more than once is once. Only on the loop's thread."""

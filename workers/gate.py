@@ -54,7 +54,7 @@ OVER_SHARE_EVERY_S = 60.0
 class Observer(Protocol):
     """Told of every event of the gate, on the loop's thread."""
 
-    def queueing(self, unit: Admitted, pool: str, depth: int) -> None: ...
+    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def over_share(self, unit: Admitted, pool: str, limit: int, projects: int) -> None: ...
@@ -299,9 +299,10 @@ class Gate:
         if answer.decide:
             self._decide()
         self._note_limits(asked, answer.reasons, started)
-        for request, want, verdict, reason in zip(asked, wants, answer.verdicts, answer.reasons, strict=True):
+        each = zip(asked, wants, answer.verdicts, answer.reasons, strict=True)
+        for number, (request, want, verdict, reason) in enumerate(each):
             try:
-                self._answered(request, want, verdict, reason, answer, started)
+                self._answered(number, request, want, verdict, reason, answer, started)
             except Exception as error:
                 logger.exception("gate %s: %s cannot be started", self.pool, request.id)
                 if verdict is Verdict.GRANTED and request.lease is None:
@@ -310,15 +311,19 @@ class Gate:
         return list(answer.verdicts), answer.retry_after_ms
 
     def _answered(
-        self, request: AdmittedRequest, want: Want, verdict: Verdict, reason: str, answer: Admission, started: float
-    ) -> None:
+        self, number: int, request: AdmittedRequest, want: Want, verdict: Verdict, reason: str, answer: Admission,
+        started: float,
+    ) -> None:  # fmt: skip
         """One request's answer: it starts with its lease, or waits on."""
         config = self.host.config
         # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
         if verdict is Verdict.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
             if not request.announced:
                 request.announced = True
-                config.observer.queueing(request.unit, self.pool, len(self.held) + self.backlog)
+                wait_ms = answer.waits_ms[number]
+                wait_s = wait_ms / 1000 if wait_ms >= 0 else None
+                depth = len(self.held) + self.backlog
+                config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
             if reason == "fair_share" and self._is_news(request.unit.project, started):
                 config.observer.over_share(request.unit, self.pool, answer.limit, answer.projects)
             return
@@ -330,7 +335,9 @@ class Gate:
             return
         if verdict is Verdict.GRANTED:
             expires_at = started + config.lease_s(self.pool)
-            request.lease = Lease(self.give_back, self.host.on_loop, want.lease, request.unit, expires_at)
+            request.lease = Lease(
+                self.give_back, self.host.on_loop, want.lease, request.unit, expires_at, probe=number == answer.probe
+            )
             self.host.leased += 1
             self._leased += 1
             self._open_calls += 1

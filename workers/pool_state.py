@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from workers.outages import Outage
 from workers.policy.parameters import BreakerPhase, Parameters
 from workers.prospects import Health, health_now, limit_in_force
 from workers.store.connection import AsyncStoreClient
@@ -21,6 +22,7 @@ from workers.store.keys import Keys
 
 STALE_S = 10.0
 STALE_DEMAND_S = 600.0
+TRIED_LATELY_S = 600.0
 FLAPS = 3
 FLAPS_WITHIN_S = 600.0
 RECOVERED = "breaker closed"
@@ -86,6 +88,16 @@ class PoolState:
     reopened: int
     settle_for_s: float = 0.0
     unknown_headers: Sequence[str] = ()
+    outage: Outage | None = None
+
+    @property
+    def down(self) -> str | None:
+        """'down for 40 s, ...', of a pool whose calls all fail; None of one that answers, or that nobody has tried."""
+        if self.outage is None or not self.outage.is_down:
+            return None
+        down, tried = span(self.now - self.outage.since), span(self.now - self.outage.at)
+        row = f"{self.outage.failures:,} calls have failed in a row, the last {tried} ago"
+        return f"down for {down}: {row} (last error: {self.outage.last_error})"
 
     @property
     def recent_breaks(self) -> int:
@@ -147,7 +159,7 @@ class PoolStates:
             reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
             job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
-            unknown_headers=engine.get("told", {}).get("unknown", ()),
+            unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.of(remembered),
         )  # fmt: skip
 
     async def _zombies(self) -> Counter[str]:
@@ -163,7 +175,7 @@ def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
-    unknown_headers: Sequence[str],
+    unknown_headers: Sequence[str], outage: Outage | None,
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -213,7 +225,16 @@ def _state(
         reopened=reopened,
         settle_for_s=max(0.0, settle_until - now),
         unknown_headers=unknown_headers,
+        outage=outage,
     )
+
+
+def span(seconds: float) -> str:
+    """A time in its largest unit: 40 s, 3 min, 5 h."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now: float) -> BudgetState:
@@ -224,6 +245,9 @@ def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now
 def findings(state: PoolState) -> list[str]:
     """What an operator should look at in a pool; nothing, if all is well."""
     found = []
+    tried_lately = state.outage is not None and state.now - state.outage.at < TRIED_LATELY_S
+    if state.down is not None and (tried_lately or state.waiting):
+        found.append(f"it has been {state.down}")
     if state.recent_breaks >= FLAPS:
         found.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
     if state.breaker_for_s > 0:

@@ -150,8 +150,9 @@ class Lookout:
                     workers, counted_s = len(self._registry.alive()), now_s
                 calls = self._ledger.open_calls()
                 status = self._ledger.status(self._job)
-                if seen != (status.state, status.done):
-                    moved_s, seen, waits_for = now_s, (status.state, status.done), None
+                # Units that end in an error are no progress: why they do is what there is to tell.
+                if seen != (standing := (status.state, status.counters.get("scored", 0))):
+                    moved_s, seen, waits_for = now_s, standing, None
                 elif now_s - moved_s > STILL_S and now_s == counted_s:
                     waits_for = self._why(status)
                 open_here, open_all = calls.get(f"j:{self._job}", 0), calls.get("all", 0)

@@ -15,7 +15,7 @@ from workers.nodes import Node
 from workers.open_leases import OpenLease
 from workers.policy.parameters import BreakerPhase
 from workers.policy.rules import RulesStatus
-from workers.pool_state import PoolState, findings
+from workers.pool_state import PoolState, findings, span
 
 CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
 LEASES_SHOWN = 5
@@ -152,8 +152,8 @@ def _open(state: PoolState) -> Text:
 def _leases(leases: Sequence[OpenLease]) -> Text:
     """The oldest."""
     lines = [
-        f"{printable(lease.project, 30)} on {printable(lease.node, 40)}, {_ago(lease.age_s)} old, ends in "
-        f"{_ago(lease.left_s)}{', the probe' if lease.probe else ''}"
+        f"{printable(lease.project, 30)} on {printable(lease.node, 40)}, {span(lease.age_s)} old, ends in "
+        f"{span(lease.left_s)}{', the probe' if lease.probe else ''}"
         for lease in leases[:LEASES_SHOWN]
     ]
     more = len(leases) - LEASES_SHOWN
@@ -206,20 +206,13 @@ def _value(value: Any) -> str:
 
 
 def _changes(state: PoolState, most: int) -> Text:
+    """With their ages, because the lease clock stands still while nobody works."""
     lines = [
-        f"{_ago(state.now - change['at']):>8} ago  {change['from']} -> {change['to']}  "
+        f"{span(state.now - change['at']):>8} ago  {change['from']} -> {change['to']}  "
         f"{printable(str(change['reason']), REASON_CHARS)}"
         for change in state.changes[:most]
     ]
     return Text("\n".join(lines) or "none yet")
-
-
-def _ago(seconds: float) -> str:
-    """Ages, because the lease clock stands still while nobody works."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
 
 
 def _counts(counts: Mapping[str, int]) -> Text:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,6 +227,26 @@ def test_a_job_that_stands_still_tells_why(monkeypatch: pytest.MonkeyPatch) -> N
         ledger.now = replace(status(3), waits_for="the disk is full")
         after_looks(ledger, 3)
         assert found.sight() == Sight(ledger.now, 2, 7, 2, waits_for="the disk is full")
+
+
+def test_units_that_end_in_an_error_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "STILL_S", 0.0)
+    monkeypatch.setattr(following, "WORKERS_EVERY_S", 3600.0)
+    clock = SimpleNamespace(now=7.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(following, "time", clock)
+    ledger = FakeLedger(status(3))
+    with lookout(ledger, monkeypatch, "the pool is down") as found:
+        after_looks(ledger)
+        clock.now = 3700.0
+        after_looks(ledger)
+        clock.now = 3700.1
+        ledger.now = replace(status(5), counters={**status(5).counters, "failed": 2})
+        after_looks(ledger, 3)
+        seen = found.sight()
+        assert seen is not None and seen.waits_for == "the pool is down"
+        ledger.now = replace(status(6), counters={**status(6).counters, "scored": 4})
+        after_looks(ledger, 3)
+        assert found.sight() == Sight(ledger.now, 2, 7, 2)
 
 
 def test_a_silent_store_is_told_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,12 +54,13 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the caller knows when its call ends; see `Done`."""
+    """What the caller knows when its call ends; see `Done`. `error` is what it failed of, for people."""
 
     status: int
     used: Cost = NOTHING
     readings: Readings = NO_READINGS
     reporter: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@
 --       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
 --        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node,
---        {lease that is over, its holder, ...}}
+--        {lease that is over, its holder, ...}, the number of the want that was granted as the breaker's probe (0: none)}
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- While the slots of all pools together are short, a pool with its share of them or more leaves the next to one with
 -- less: whoever gives a lease back asks in the same step, and would otherwise keep what it has for ever.
@@ -61,7 +61,7 @@ end
 
 local totals = redis.call('HMGET', KEYS[4], 'all', 'p:' .. pool)
 local open_all, open_pool = tonumber(totals[1] or 0), tonumber(totals[2] or 0)
-local verdicts, reasons, waits, job_open, job_limit, change = {}, {}, {}, {}, {}, {}
+local verdicts, reasons, waits, job_open, job_limit, change, probe_of = {}, {}, {}, {}, {}, {}, 0
 if params then obey(params, state) end
 
 redis.call('ZREM', KEYS[11], pool)
@@ -108,6 +108,7 @@ local function lease(want)
   for _, field in ipairs({'all', 'p:' .. pool, 'j:' .. want.job, 'o:' .. pool .. '|' .. want.project}) do
     change[field] = (change[field] or 0) + 1
   end
+  return probe
 end
 
 for i, given in ipairs(wanted) do
@@ -118,7 +119,10 @@ for i, given in ipairs(wanted) do
     job_limit[want.job] = tonumber(redis.call('HGET', KEYS[6], want.job) or -1)
   end
   verdicts[i], reasons[i], waits[i] = 0, '', -1
-  if redis.call('HEXISTS', KEYS[3], want.id) == 1 then verdicts[i] = 1  -- asked again, since the answer was lost
+  local held = redis.call('HGET', KEYS[3], want.id)
+  if held then  -- asked again, since the answer was lost
+    verdicts[i] = 1
+    if string.match(held, '^[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|(%d)|') == '1' then probe_of = i end
   elseif job_limit[want.job] < 0 then verdicts[i] = 2
   else
     local reason, wait = barred(want)
@@ -131,7 +135,7 @@ for i, given in ipairs(wanted) do
       count('refused:' .. reason)
     else
       verdicts[i] = 1
-      lease(want)
+      if lease(want) then probe_of = i end
     end
   end
 end
@@ -180,4 +184,4 @@ for _, standing in pairs(state.projects) do
   if standing.open > 0 or (params and now <= standing.asked_at + params.demand_ttl_s) then present = present + 1 end
 end
 return {open_pool, open_all, retry_after, first_reason, ask and 1 or 0, limit, present, verdicts, reasons, waits,
-        epoch, told, told_of(over)}
+        epoch, told, told_of(over), probe_of}

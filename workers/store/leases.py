@@ -24,6 +24,7 @@ _HERE = Path(__file__).parent
 EVENTS_KEPT = 5000
 """Most entries of a pool's event stream, one a step that granted or ended calls; the governor trims it sooner."""
 DECIDE_EVERY_MS = 50
+ERROR_CHARS = 200
 
 
 class Verdict(IntEnum):
@@ -71,7 +72,8 @@ class Admission:
     """Answer to one batch, in the order of the wants. `retry_after_ms` -1: nothing to wait for but a freed lease.
 
     `reason` is the first refusal's. `decide`: the governor has something to decide, and this asker is to see to it.
-    `limit` is the pool's in force, `projects` how many have calls open or want some.
+    `limit` is the pool's in force, `projects` how many have calls open or want some; `probe` is the place of the want
+    that was granted to try a broken pool, None if none was.
     """
 
     verdicts: Sequence[Verdict]
@@ -84,6 +86,7 @@ class Admission:
     projects: int
     reasons: Sequence[str]
     waits_ms: Sequence[int]
+    probe: int | None = None
 
 
 class LeaseStore:
@@ -125,8 +128,8 @@ class LeaseStore:
                 EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
             ],
         )  # fmt: skip
-        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *each, number, told, over = reply
-        verdicts, reasons, waits_ms = each
+        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *rest = reply
+        verdicts, reasons, waits_ms, number, told, over, probe = rest
         tell_ended(over, "expired")
         self._epoch.learn(node, number, told)
         return Admission(
@@ -140,6 +143,7 @@ class LeaseStore:
             projects=projects,
             reasons=reasons,
             waits_ms=waits_ms,
+            probe=probe - 1 if probe else None,
         )
 
     async def open_counts(self) -> dict[str, int]:
@@ -160,4 +164,5 @@ def _returned(given: str | Returned) -> list[object]:
         return [lease]
     readings = orjson.dumps(outcome.readings, default=list).decode() if outcome.readings else ""
     used = outcome.used
-    return [lease, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter]
+    error = outcome.error[:ERROR_CHARS].encode("utf-8", "replace").decode()
+    return [lease, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter, error]

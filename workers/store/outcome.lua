@@ -1,6 +1,6 @@
 -- Gives leases of one pool back with their outcomes; appends what the governor has to know to `events`.
 -- An outcome is [id], if the call was not made or its end is not known, or [id, status, input tokens, output tokens,
--- readings (JSON text, '' for none), reporter].                      Model: workers/policy/admission.py, release
+-- readings (JSON text, '' for none), reporter, error].                      Model: workers/policy/admission.py, release
 local BEFORE_MODEL = '^' .. string.rep('[^|]*|', 13)
 local HEALTH_S = 60
 local PROBE_HEARD_S = 5
@@ -17,6 +17,29 @@ local function note_health(state, model, good, now)
   local kept = math.exp(math.min(0, health.at - now) / HEALTH_S)
   health.good, health.all = health.good * kept + (good and 1 or 0), health.all * kept + 1
   health.at = math.max(health.at, now)
+end
+
+-- The pool's outage: calls that failed in a row, with no answer to a later one, or nil. A refusal counts only for the
+-- breaker's probe; other refusals neither count nor end it. `units` are the first few reporters.
+--                                                                                      Read by: workers/outages.py
+local OUTAGE_UNITS = 8
+local function note_outage(state, sent_at, now, fails, answers, status, reporter, error)
+  local outage = state.outage
+  if answers then
+    state.answered_sent_at = math.max(state.answered_sent_at or 0, sent_at)
+    if outage and sent_at > outage.since then state.outage = nil end
+  elseif fails then
+    local since = math.max(sent_at, state.answered_sent_at or 0)
+    if not outage then
+      outage = {since = since, failures = 0, units = {}}
+      state.outage = outage
+    end
+    outage.since = math.min(outage.since, since)
+    outage.failures, outage.at, outage.status, outage.error = outage.failures + 1, now, status, error
+    local known = 0
+    for _ in pairs(outage.units) do known = known + 1 end
+    if known < OUTAGE_UNITS then outage.units['u' .. reporter] = 1 end
+  end
 end
 
 local function give_back(params, state, books, outcomes, events, counters, now)
@@ -41,6 +64,8 @@ local function give_back(params, state, books, outcomes, events, counters, now)
         local failed = not refused and (status == 408 or status >= 500 or status < 100)
         settle(params, state, model, reserved, used, ok)
         note_health(state, model, ok, now)
+        note_outage(state, sent_at, now, failed or (refused and part[7] == '1'), not failed and not refused, status,
+                    outcome[6], outcome[7] or '')
         if refused then note_refusal(params, state, sent_at, now) end
         trouble = trouble or refused or failed
         counters['status:' .. status] = (counters['status:' .. status] or 0) + 1
