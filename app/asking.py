@@ -5,7 +5,8 @@ Rules, in the order in which they are tried, for a job at a place (a pool's mode
 
 1. The account has no money left, and the job waits (`on_exhausted: wait`): its units come again, and one call each
    `recheck_s` finds out.
-2. The job was stopped at the place: the unit ends with the error that stopped it, without a call.
+2. The job was stopped at the place, or has given it up (app/patience.py): the unit ends with the error that stopped it,
+   without a call, unless its judge has another place where the job still asks: then it goes there.
 
 A job stops at a place when its first units there have all ended in the same error that asking again cannot help:
 `fail_fast` of them, of at least `ITEMS_LEAST` items (or what is wrong with one text would stop the others); one, if the
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from app import logs
 from app.domain.failure import FailureKind
 from app.domain.job import Deployment
 from app.domain.opinion import ErrorKind
+from app.domain.plan import Lane
 from app.domain.stop import Stop, place
 from app.ledger.asking import AskingStore
 from app.ledger.records import JobRecord
@@ -80,6 +82,23 @@ class Asking:
             return None if may else Wait(self._recheck_s)
         return known.stops.get(place(pool, model))
 
+    def asks_at(self, job: JobRecord, places: Iterable[str]) -> bool:
+        """Whether the job still asks at any of these, as far as `refusal` has seen a moment ago."""
+        stops = self._known(job).stops
+        return any(at not in stops for at in places)
+
+    async def seems_broken(self, job: JobRecord, pool: str, model: str) -> bool:
+        """Whether the job had answers of the pool's other models, and none of this one."""
+        answered = (await self._store.look(job))[1] | self._known(job).answered
+        return place(pool, model) not in answered and any(at.startswith(place(pool, "")) for at in answered)
+
+    async def give_up(self, job: JobRecord, stop: Stop) -> None:
+        """The job asks no more at `stop.place`."""
+        if await patiently(lambda: self._store.give_up(job, stop)):
+            self._known(job).looked_at = float("-inf")
+            await patiently(lambda: self._silence(job))
+            logs.stopped_asking(job=job.id, pool=stop.pool, model=stop.model, after=0, reason=stop.message)
+
     async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
         """Where the job asks no more, by place, as of now."""
         return await self._store.stops(job)
@@ -125,12 +144,7 @@ class Asking:
     async def _silence(self, job: JobRecord) -> None:
         """A job that asks nowhere any more need not wait for leases."""
         stops = await self._store.stops(job)
-        places = {
-            place(pool, self._model(deployment))
-            for lane in job.lanes
-            for agent in lane.agents
-            for pool, deployment in zip(lane.pools, job.spec.agents[agent].choices, strict=True)
-        }
+        places = {at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._model)}
         if places <= stops.keys():
             await self._store.silence(job.id)
 
@@ -148,6 +162,12 @@ class Asking:
         if len(self._jobs) > JOBS_KEPT:
             self._jobs.popitem(last=False)
         return known
+
+
+def places_of(job: JobRecord, lane: Lane, agent: int, model: Callable[[Deployment], str]) -> list[str]:
+    """Where a judge may be asked, in the order of its deployments."""
+    choices = zip(lane.pools, job.spec.agents[agent].choices, strict=True)
+    return [place(pool, model(deployment)) for pool, deployment in choices]
 
 
 _NEVER_MENDED = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}

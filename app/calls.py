@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,10 @@ class Call:
     model: str = ""
     latency_s: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    ends_at: float = math.inf
+    """Until when it may go on, by the loop's clock."""
+    probe: bool = False
+    """It tries a pool that was down when it was allowed."""
     told: str = ""
     """What became of it, for people who look at the task: no text of the item, the judge or the key."""
 

@@ -25,12 +25,13 @@ class Claimer:
         self._ledger, self._recorder = ledger, recorder
 
     async def claim(
-        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, again_ms: int | None = None
-    ) -> Answer:
+        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, again_ms: int | None = None,
+        *, early: bool = False,
+    ) -> Answer:  # fmt: skip
         """As `Ledger.claim`, however long that takes. A caller that is cancelled meanwhile has claimed nothing."""
         attempt = self._ledger.attempt()
         claiming = asyncio.ensure_future(
-            patiently(lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms))
+            patiently(lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms, early=early))
         )
         try:
             return await asyncio.shield(claiming)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from app.domain.deployments import Candidate, Choice, assign
 from app.domain.job import Deployment
 from app.domain.plan import Lane
+from app.domain.stop import place
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import JobRecord, Token
@@ -19,7 +20,7 @@ ALONE: Mapping[Token, Choice] = {}
 class Deployments:
     """Chooses on one event loop. `model` gives a deployment's model, `first_limit` the limit of a pool that nobody has
     used yet; `chosen` is told pool, model and score of every choice. A pool that is not `known` here is as good as
-    broken: no queue of it can be written to."""
+    broken: no queue of it can be written to. So is a place where the job has `stopped` asking."""
 
     def __init__(
         self,
@@ -29,9 +30,10 @@ class Deployments:
         model: Callable[[Deployment], str],
         first_limit: Callable[[str], Awaitable[int]],
         chosen: Callable[[str, str, float], None],
+        stopped: Callable[[JobRecord], Awaitable[Collection[str]]],
         known: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self._known = known
+        self._known, self._stopped = known, stopped
         self._prospects, self._ledger = prospects, ledger
         self._model, self._first_limit, self._chosen = model, first_limit, chosen
 
@@ -42,7 +44,7 @@ class Deployments:
         """
         if len(lane.pools) == 1:
             return ALONE
-        found = await self._prospects.read(lane.pools)
+        found, stopped = await self._prospects.read(lane.pools), await self._stopped(job)
         limits = {pool: prospect.limit or await self._first_limit(pool) for pool, prospect in found.items()}
         by_agent: dict[int, list[Token]] = {}
         for token in tokens:
@@ -51,9 +53,12 @@ class Deployments:
         for agent, mine in by_agent.items():
             models = [self._model(deployment) for deployment in job.spec.agents[agent].choices]
             candidates = [
-                _candidate(found[pool], model, limits[pool], _taken(choices.values(), lane, pool), self._known(pool))
+                _candidate(
+                    found[pool], model, limits[pool], _taken(choices.values(), lane, pool),
+                    usable=self._known(pool) and place(pool, model) not in stopped,
+                )
                 for pool, model in zip(lane.pools, models, strict=True)
-            ]
+            ]  # fmt: skip
             draws = [random.random() for _ in mine]  # noqa: S311  spreads work, guards nothing
             for token, choice in zip(mine, assign(candidates, draws), strict=True):
                 choices[token] = choice
@@ -62,10 +67,10 @@ class Deployments:
         return choices
 
 
-def _candidate(prospect: Prospect, model: str, limit: int, taken: int, known: bool) -> Candidate:
+def _candidate(prospect: Prospect, model: str, limit: int, taken: int, *, usable: bool) -> Candidate:
     health = prospect.health.get(model, UNKNOWN)
     in_hand = prospect.open + prospect.assigned + taken
-    return Candidate(health.success_rate, in_hand, limit, prospect.broken or not known)
+    return Candidate(health.success_rate, in_hand, limit, prospect.broken or not usable)
 
 
 def _taken(choices: Iterable[Choice], lane: Lane, pool: str) -> int:

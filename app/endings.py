@@ -21,9 +21,12 @@ CLOSED = {
     Claimed.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
     Claimed.POISON: (ErrorKind.LOST, "the workers that tried it died"),
     Claimed.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
+    Claimed.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
     Claimed.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
 }
 """What is recorded of units that get no call."""
+WISHED = frozenset({Claimed.CANCELLED, Claimed.REVOKED, Claimed.EXPIRED})
+"""Ends that somebody asked for: nothing was lost."""
 
 
 def given_up(
@@ -81,12 +84,15 @@ def _unasked(call: Call, stop: Stop, claim: Claim, dimension: Dimension, *, call
     )  # fmt: skip
 
 
-def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str) -> list[Result]:
-    """The errors of units that get no call: they or their job were cancelled, their workers died, or the like."""
+def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[Result]:
+    """The errors of units that get no call: they or their job were cancelled, their workers died, or the like;
+    `trouble` is what kept those that expired from being asked, if it is known."""
     results = []
     for claim in claims:
         dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
         kind, message = CLOSED[claim.verdict]
+        if trouble and kind is ErrorKind.DEADLINE:
+            message = f"{message}; {trouble}"
         call.tell(f"error: {kind}: {message}")
         elapsed_s = claim.elapsed_ms / 1000
         call.log(logs.failed, dimension=dimension.id, status_code=None, elapsed_s=round(elapsed_s, 3), reason=message)

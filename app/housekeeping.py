@@ -30,6 +30,8 @@ AWAY = (RedisError, KombuError, OSError)
 DUE_EVERY_S = 0.2
 BEAT_SILENT_MS = 5000
 """After so long without a tick, a worker takes the beat's place."""
+LOOK_AGAIN_MS = 1000
+"""A job's deadlines are looked at again so soon, unless the look itself finds that later will do."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class Housekeeper:
     every pool's limits; `store` names the store's epoch and server as far as is known; `works_on` tells what this
     process has in hand (see `Judge.works_on`); `lost` tells of a job that the store forgot; `adopt` stores what dead
     processes of this machine have left on disk, `recall` what another server may not have got; `troubled` hears of
-    what keeps a job from going on.
+    what keeps a job from going on; `patience` ends what a job does not wait for any longer.
 
     Whatever concerns one page, job or message is that one's trouble alone: the others are looked after all the same."""
 
@@ -62,7 +64,9 @@ class Housekeeper:
         recall: Callable[[], Awaitable[None]],
         unserved: Unserved,
         troubled: Callable[[str, Exception], Awaitable[None]],
+        patience: Callable[[str], Awaitable[None]],
     ) -> None:
+        self._patience = patience
         self._unserved, self._troubled = unserved, troubled
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
@@ -155,6 +159,9 @@ class Housekeeper:
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
         for job_id in jobs:
             await self._alone(job_id, f"look after job {job_id}", partial(self._look_after_job, job_id))
+        bounded = [j async for j in self._ledger.overdue(self._ledger.keys.bounded, LOOK_AGAIN_MS)]
+        for job_id in bounded:
+            await self._alone(job_id, f"see to the deadlines of job {job_id}", partial(self._patience, job_id))
         for job_id in await self._ledger.unannounced():
             await self._alone(job_id, f"announce job {job_id}", partial(self._gatherer.announce, job_id))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,20 +19,21 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from app import logs
-from app.asking import Asking, Wait
+from app.asking import Asking, Wait, places_of
+from app.blame import Blames
 from app.calls import NO_ANSWER, Call, answered, refused, spent
 from app.claiming import Claimer
 from app.domain.batching import divide_usage
-from app.domain.failure import FailureKind
+from app.domain.failure import RATE_LIMITS, FailureKind
 from app.domain.job import Deployment
 from app.domain.nonce import nonce_for
 from app.domain.opinion import Usage
 from app.domain.plan import Lane
 from app.domain.prompt import Prompt, batch_prompt, single_prompt
-from app.domain.retry import JITTER_MAX_S, Retry, RetryPolicy, decide
+from app.domain.retry import JITTER_MAX_S, Retry, RetryPolicy, decide, given_up_late
 from app.domain.stop import Stop
 from app.domain.verdict import Malformed, Verdict, read_batch, read_single
-from app.endings import CLOSED, closed, given_up, not_asked
+from app.endings import CLOSED, WISHED, closed, given_up, not_asked
 from app.job_cache import JobCache
 from app.ledger.keys import PageRef
 from app.ledger.ledger import UNCLAIMED_MS, Ledger
@@ -72,7 +74,7 @@ class Outcome:
 class Judge:
     """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
     `call_timeout_s` how long a pool's call may take in total, `nonce_key` the installation's secret, `asking` whether a
-    unit is worth a call."""
+    unit is worth a call, `blames` whose fault a failure is."""
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class Judge:
         call_timeout_s: Callable[[str], float],
         nonce_key: Callable[[], Awaitable[bytes]],
         asking: Asking,
+        blames: Blames,
         spool: Spool,
         bench: Bench | None = None,
     ) -> None:
@@ -92,16 +95,16 @@ class Judge:
         self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)))
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s, self._nonce_key = policy, call_timeout_s, nonce_key
-        self._asking = asking
+        self._asking, self._blames = asking, blames
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
         self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0, bury: Bury | None = None,
-        refusal: ProviderFailure | None = None,
+        refusal: ProviderFailure | None = None, early: bool = False,
     ) -> Outcome:  # fmt: skip
         """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
         of workers. Of a message that has come back, `bury` has those looked for who may have died of it. With a
-        `refusal` no call is made: it is what is recorded."""
+        `refusal` no call is made: it is what is recorded. `early`: units that wait for their time come now, too."""
         try:
             job = await self.job(ref)
             if job is None:
@@ -115,7 +118,7 @@ class Judge:
             mine = {(ref, position) for position in free}
             self._working |= mine
             try:
-                return await self._judge(job, ref, token, free, lease, deployment, bury, refusal)
+                return await self._judge(job, ref, token, free, lease, deployment, bury, refusal, early)
             finally:
                 self._working -= mine
         finally:
@@ -128,14 +131,14 @@ class Judge:
 
     async def _judge(
         self, job: JobRecord, ref: PageRef, token: Token, positions: Sequence[int], lease: Lease | None,
-        deployment: int, bury: Bury | None, refusal: ProviderFailure | None,
+        deployment: int, bury: Bury | None, refusal: ProviderFailure | None, early: bool,
     ) -> Outcome:  # fmt: skip
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
         agent = job.spec.agents[unit.agent]
         if not 0 <= deployment < len(agent.choices):
             raise LookupError(f"{ref}.{token} names deployment {deployment} of {len(agent.choices)}")
-        state, item, claims = await self._claims.claim(ref, token, positions, unit.item)
+        state, item, claims = await self._claims.claim(ref, token, positions, unit.item, early=early)
         if bury is not None and claims and all(c.verdict is Claimed.OWNED for c in claims):
             # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
             await patiently(bury)
@@ -154,6 +157,8 @@ class Judge:
             dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
             claims=run,
             replicate=unit.replicate,
+            ends_at=_ends_at(run),
+            probe=lease is not None and lease.probe,
         )
         ended = [c for c in claims if c.verdict in CLOSED]
         recorded = await self._close(call, lane, ended) if ended else None
@@ -164,6 +169,10 @@ class Judge:
             return await self._failed(call, refusal, 0.0, {"calls": 0})
         try:
             unasked = await self._asking.refusal(job, call.pool, self._model(call.deployment))
+            if isinstance(unasked, Stop) and self._asking.asks_at(job, places_of(job, lane, unit.agent, self._model)):
+                call.tell(f"goes elsewhere: {unasked.reason}")
+                gone = await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={}, unpaid=True)
+                return replace(gone, told=call.told)
             outcome = await (self._call(call, lease) if unasked is None else self._refuse(call, lease, unasked))
             return replace(outcome, told=call.told or "waits for a lease")
         except Exception as error:
@@ -176,8 +185,10 @@ class Judge:
             return replace(outcome, told=call.told)
 
     async def _close(self, call: Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
-        results = closed(call, lane, claims, self._model(call.deployment))
-        counters = {"lost": sum(c.verdict not in (Claimed.CANCELLED, Claimed.REVOKED) for c in claims)}
+        expired = any(c.verdict is Claimed.EXPIRED for c in claims)
+        trouble = await self._blames.down(call.pool) if expired else ""
+        results = closed(call, lane, claims, self._model(call.deployment), trouble)
+        counters = {"lost": sum(c.verdict not in WISHED for c in claims)}
         return await self.recorder.store(call.ref, counters, results)
 
     async def _refuse(self, call: Call, lease: Lease | None, refusal: Stop | Wait) -> Outcome:
@@ -216,16 +227,20 @@ class Judge:
         )
         assert lease is not None
         reporter = f"{call.ref}.{call.token}"
-        started = loop.time()
+        started, own_s = loop.time(), timeout_s
+        timeout_s = max(0.0, min(own_s, call.ends_at - started))
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await provider.complete(request)
             lease.outcome = answered(reply, reporter, time.time())
         except TimeoutError:
             cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
-            lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
+            if timeout_s < own_s:  # at its unit's deadline: the pool might have answered yet
+                cut = ProviderFailure(FailureKind.TIMEOUT, f"cut at its deadline, after {timeout_s:.3g} s")
+            else:
+                lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
             lease.release()
-            call.log(logs.timed_out, timeout_s=timeout_s)
+            call.log(logs.timed_out, timeout_s=round(timeout_s, 3))
             return await self._failed(call, cut, loop.time() - started, {})
         except ProviderFailure as failure:
             lease.outcome = refused(failure, reporter, time.time())
@@ -303,7 +318,8 @@ class Judge:
         self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int], *, made: bool = True
     ) -> Outcome:
         """Retry as the policy says, or record the error of every unit of the call; `made` if there was one."""
-        first = call.claims[0]
+        first, model = call.claims[0], self._model(call.deployment)
+        blame = await self._blames.of(call, failure, model)
         decision = decide(
             self._policy,
             failure.kind,
@@ -312,26 +328,29 @@ class Judge:
             retry_after_s=failure.retry_after_s,
             jitter=random.uniform(0.0, JITTER_MAX_S),  # noqa: S311  spreads retries, guards nothing
             at_most_once=call.job.spec.spend == "at_most_once",
+            pool_down=blame.pool_down,
         )
+        left_s = call.ends_at - asyncio.get_running_loop().time()
+        if isinstance(decision, Retry) and decision.delay_s >= left_s:
+            decision = given_up_late(decision, first.attempts)
         counters = {**spent(failure), **counters}
         if isinstance(decision, Retry):
             counters["possible_double_charges"] = counters["calls_without_answer"]
-            spends_attempt = decision.spends == "attempt"
             call.log(
                 logs.retrying,
                 attempt=first.attempts + first.requeues + 1,
                 status_code=failure.status_code,
-                delay_s=round(decision.delay_s, 3),
+                delay_s=round(max(decision.delay_s, blame.closed_s), 3),
                 kind=failure.kind,
                 reason=failure.message,
             )
-            call.tell(f"waits {decision.delay_s:.1f} s after {failure.kind}: {failure.message}")
-            counters["retries" if spends_attempt else "requeues"] = 1
+            wait_s = max(decision.delay_s, blame.closed_s)
+            call.tell(f"waits {wait_s:.1f} s after {failure.kind}: {failure.message}")
+            counters["requeues" if failure.kind in RATE_LIMITS else "retries"] = 1
             return await self._again(
-                call, spent=int(spends_attempt), requeued=int(not spends_attempt), delay_s=decision.delay_s,
-                counters=counters,
+                call, spent=int(decision.spends == "attempt"), requeued=int(decision.spends == "requeue"),
+                delay_s=decision.delay_s, counters=counters, probe=decision.spends == "nothing",
             )  # fmt: skip
-        model = self._model(call.deployment)
         wait = await self._asking.failed(
             call.job, call.pool, model, failure, made=made,
             unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", item=call.item_number,
@@ -343,11 +362,13 @@ class Judge:
         return _outcome(True, await self.recorder.store(call.ref, counters, results))
 
     async def _again(
-        self, call: Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False
-    ) -> Outcome:
+        self, call: Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False,
+        probe: bool = False,
+    ) -> Outcome:  # fmt: skip
         """The same message once more, after a wait in the ledger."""
         deferrals = [
-            Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid)) for c in call.claims
+            Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid), int(probe))
+            for c in call.claims
         ]
         due = [Due(call.token, int(delay_s * 1000))]
         await self.recorder.defer(call.ref, counters, deferrals, due)
@@ -392,6 +413,12 @@ def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:
     # Whoever has the newer claim counts for the chord.
     counts = counts and not all(w in {Written.STALE, Written.GONE} for w in recorded.written)
     return Outcome(counts, plan=recorded.plan, gather=recorded.gather)
+
+
+def _ends_at(claims: Sequence[Claim]) -> float:
+    """The deadline of claims that were answered just now, by the loop's clock."""
+    left_ms = min((c.left_ms for c in claims if c.left_ms >= 0), default=None)
+    return math.inf if left_ms is None else asyncio.get_running_loop().time() + left_ms / 1000
 
 
 def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:

@@ -15,10 +15,11 @@ from typing import Any
 import orjson
 
 from app import datasets
+from app.asking import places_of
 from app.domain.job import Deployment, Item, ItemSource
 from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane, window
-from app.domain.stop import Stop, place
+from app.domain.stop import Stop
 from app.endings import unasked
 from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
@@ -95,8 +96,7 @@ class Planner:
         found = await self._stopped(job)
         stops = {}
         for agent in lane.agents if found else ():
-            choices = zip(lane.pools, job.spec.agents[agent].choices, strict=True)
-            reasons = [found.get(place(pool, self._model(deployment))) for pool, deployment in choices]
+            reasons = [found.get(at) for at in places_of(job, lane, agent, self._model)]
             if reasons[0] is not None and None not in reasons:
                 stops[agent] = reasons[0]
         return stops

@@ -13,9 +13,11 @@ from redis.exceptions import ResponseError
 
 from app import logs
 from app.asking import Asking
+from app.blame import Blames
 from app.calling import Continuation
 from app.celery import Dicast, app
 from app.deployments import Deployments
+from app.domain.deadlines import Bounds
 from app.domain.job import Deployment
 from app.domain.retry import RetryPolicy
 from app.gathering import Gatherer
@@ -29,6 +31,7 @@ from app.ledger.records import Ended, JobRecord, Recorded, Written
 from app.ledger.troubles import Troubles
 from app.messages import CONTROL_QUEUE, Messages, is_away
 from app.nonce_key import NonceKey
+from app.patience import Patience
 from app.planning import DatasetChanged, Planner
 from app.providers.base import Provider
 from app.providers.local import LocalProvider
@@ -39,6 +42,7 @@ from app.spool import Spool
 from app.unserved import Unserved
 from config.pools import PoolSpec
 from workers.execution_pool import loop_resource
+from workers.outages import Outages
 from workers.prospects import Prospects
 from workers.reaper import reap
 from workers.store.connection import connect_batching
@@ -71,21 +75,23 @@ class Services:
         self._node_name = app.node.name
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max)
         self.spool = Spool(settings.state_dir, settings.namespace, app.node.id)
-        deployments = Deployments(
-            Prospects(self._client, app.keys), self.ledger,
-            model=self.model, first_limit=self._pool_limit, chosen=app.process_metrics.assigned,
-            known=app.pools.pools.__contains__,
-        )  # fmt: skip
-        self.messages = Messages(app, self.model, deployments.choose)
         self.asking = Asking(
             AskingStore(self._client, app.keys),
             model=self.model,
             fail_fast=settings.fail_fast,
             recheck_s=settings.quota_recheck,
         )
+        deployments = Deployments(
+            Prospects(self._client, app.keys), self.ledger,
+            model=self.model, first_limit=self._pool_limit, chosen=app.process_metrics.assigned,
+            known=app.pools.pools.__contains__, stopped=self.asking.stops,
+        )  # fmt: skip
+        self.messages = Messages(app, self.model, deployments.choose)
+        outages = Outages(self._client, app.keys).read
         self.judge = Judge(
             self.ledger,
             asking=self.asking,
+            blames=Blames(outages, self.asking),
             provider=self._provider,
             model=self.model,
             policy=RetryPolicy(
@@ -123,6 +129,7 @@ class Services:
             job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
             store=lambda: (app.epoch.number, app.epoch.server), works_on=self.judge.works_on,
             lost=self._lost, adopt=self._adopt, recall=self._recall, unserved=self.unserved, troubled=self.troubled,
+            patience=Patience(self.ledger, self.asking, self.judge, self.messages, outages, self.model).look,
         )  # fmt: skip
 
         self._housekeeping = supervise("housekeeper", self.housekeeper.run)
@@ -135,7 +142,7 @@ class Services:
         await self._prepare(job)
         await self.housekeeper.watch(job_id)
         limit = await asyncio.to_thread(self._limit)
-        state, started, expired = await self.ledger.start(job_id, limit, job.resumed)
+        state, started, expired = await self.ledger.start(job_id, limit, job.resumed, self._bounds(job))
         if expired:
             await asyncio.to_thread(self._app.ledger.cancel, job_id, "it was not started in time", revoked="expired")
             await self.gatherer.finish(job_id)
@@ -150,6 +157,15 @@ class Services:
             await self.gatherer.announce(job_id)
         elif state is JobState.FINISHING:
             await self.gatherer.finish(job_id)
+
+    def _bounds(self, job: JobRecord) -> Bounds:
+        """What the job says, else what this worker's settings say."""
+        spec, settings = job.spec, self._settings
+        return Bounds.of(
+            unit_deadline_s=settings.unit_deadline if spec.unit_deadline is None else spec.unit_deadline,
+            finish_by=spec.finish_by,
+            max_pool_down_s=settings.max_pool_down if spec.max_pool_down is None else spec.max_pool_down,
+        )
 
     async def _prepare(self, job: JobRecord) -> None:
         """A job that is to start gets its folder; if it is resumed, its files make room, and its items come back."""

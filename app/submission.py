@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app import datasets
+from app.domain.deadlines import instant_ms
 from app.domain.job import Agent, Deployment, EvaluationJob, Item, ItemSource
 from app.domain.plan import Lane, lanes
 from app.domain.text import shown
@@ -93,11 +94,14 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
 
 
 def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expires_in_s: float | None = None) -> str:
-    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`.
+    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`, or `JobRefused` if its
+    `finish_by` has passed.
 
     With `start_in_s` the housekeeping starts it then. A job that is not started within `expires_in_s` never is.
     """
-    extra = dict(job.extra)
+    extra, end = dict(job.extra), job.job.finish_by
+    if isinstance(end, str) and ledger.is_free(job.id) and instant_ms(end) <= ledger.wall_ms():
+        raise JobRefused(f"finish_by: {end} has passed")
     if expires_in_s is not None:
         extra["expires_ms"] = str(ledger.wall_ms() + round(1000 * expires_in_s))
     ledger.submit(job.job, job.lanes, job.units, extra, math.ceil(1000 * start_in_s))

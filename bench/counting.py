@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +24,7 @@ import orjson
 import redis
 
 from app.asking import Asking
+from app.blame import Blames
 from app.celery import Dicast, create_app
 from app.domain.job import Deployment
 from app.domain.opinion import Usage
@@ -43,6 +44,7 @@ from bench.pipeline import Machine
 from tests.e2e.cluster import ROOT, a_job, until
 from workers.admitted import HEADER, QUEUE_PREFIX, Admitted, Lease
 from workers.nodes import Node, Registry
+from workers.outages import Trouble
 from workers.result_backend import CHORD_PART
 from workers.store.connection import connect_async
 from workers.store.scripts import script_text
@@ -148,6 +150,10 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     return counts
 
 
+async def _no_outages(pools: Iterable[str]) -> dict[str, Trouble]:
+    return dict.fromkeys(pools, Trouble(0.0, None, 0.0))
+
+
 class _Desk:
     """The pipeline's parts, without a worker around them."""
 
@@ -161,7 +167,8 @@ class _Desk:
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         self._judge = Judge(
             ledger, provider=lambda _: _Provider(), model=_model, policy=policy, call_timeout_s=lambda _: 60.0,
-            nonce_key=_nonce_key, asking=asking, spool=Spool(folder, "counting", "here"),
+            nonce_key=_nonce_key, asking=asking, blames=Blames(_no_outages, asking),
+            spool=Spool(folder, "counting", "here"),
         )  # fmt: skip
         self._gatherer = Gatherer(
             ledger, results_dir=str(folder), retention_s=60, model=_model, stopped=asking.stops, announce=_ignore

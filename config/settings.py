@@ -95,6 +95,20 @@ class Settings:
         minimum=0.1,
         maximum=86_400,
     )
+    unit_deadline: float = _setting(
+        "DICAST_UNIT_DEADLINE",
+        0.0,
+        "a unit that has no score so long after it was published ends without one; 0: never",
+        minimum=0,
+        maximum=31_622_400,
+    )
+    max_pool_down: float = _setting(
+        "DICAST_MAX_POOL_DOWN",
+        21_600.0,
+        "a job gives a pool up whose calls have all failed for so long; 0: never",
+        minimum=0,
+        maximum=31_622_400,
+    )
     batching_enabled: bool = _setting(
         "BATCHING_ENABLED",
         False,

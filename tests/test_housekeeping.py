@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, faults):
         self.faults, self.done, self.troubles, self.put_back = faults, [], [], []
-        self.keys = SimpleNamespace(watch="watch", unfinished="unfinished")
+        self.keys = SimpleNamespace(watch="watch", unfinished="unfinished", bounded="bounded")
         self.lanes = [SimpleNamespace(pools=("p",), stride=1)]
 
     def _do(self, what, job):
@@ -84,8 +84,11 @@ class World:
         return Housekeeper(
             self, self, self, job=self.job, plan=None, reap=lambda: 0, govern=self.nothing, store=lambda: (0, ""),
             works_on=lambda *_: False, lost=None, adopt=self.adopt, recall=self.nothing, unserved=self,
-            troubled=self.troubled,
+            troubled=self.troubled, patience=self.patience,
         )  # fmt: skip
+
+    async def patience(self, job):
+        self._do("patience", job)
 
     async def adopt(self):
         self._do("adopt", "")
@@ -95,11 +98,11 @@ def done(*what):
     return [(one, job) for one in what for job in ("a", "odd", "b")]
 
 
-@pytest.mark.parametrize("what", ["page", "job", "announce"])
+@pytest.mark.parametrize("what", ["page", "job", "patience", "announce"])
 async def test_a_tick_goes_on_behind_what_is_odd(what, caplog):
     world = World({(what, "odd"): KeyError("provider.gone")})
     await world.housekeeper().tick()
-    wanted = [("adopt", ""), *done("page", "job", "announce")]
+    wanted = [("adopt", ""), *done("page", "job", "patience", "announce")]
     assert world.done == [one for one in wanted if one != (what, "odd")]
     assert world.troubles == [("odd", "KeyError('provider.gone')")]
     assert [record.job for record in caplog.records if record.levelname == "ERROR"] == ["odd"]
@@ -108,7 +111,7 @@ async def test_a_tick_goes_on_behind_what_is_odd(what, caplog):
 async def test_a_disk_that_cannot_be_read_ends_no_tick():
     world = World({("adopt", ""): PermissionError("spool")})
     await world.housekeeper().tick()
-    assert world.done == done("page", "job", "announce")
+    assert world.done == done("page", "job", "patience", "announce")
 
 
 async def test_one_due_message_that_cannot_be_sent_keeps_no_other():

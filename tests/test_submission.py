@@ -106,3 +106,10 @@ def test_mistakes_are_refused_with_field_and_value(app, agent, error, complaint)
 )
 def test_models_that_their_pool_may_serve_are_taken(app, agent):
     assert app.submit(a_job(agent))
+
+
+def test_a_job_whose_time_is_over_before_it_begins_is_refused(app):
+    late = a_job({}, id="late", finish_by="2020-01-01T00:00:00Z")
+    with pytest.raises(JobRefused, match=r"finish_by: 2020-01-01T00:00:00.000Z has passed"):
+        app.submit(late)
+    assert app.submit(a_job({}, finish_by="2999-01-01T00:00:00Z")) and app.submit(a_job({}, finish_by="10m"))

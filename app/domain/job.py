@@ -22,6 +22,8 @@ from pydantic import (
 )
 from pydantic_core import to_json
 
+from app.domain.deadlines import Duration, FinishBy
+
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
@@ -226,6 +228,15 @@ class EvaluationJob(Strict):
     )
     on_exhausted: Literal["fail", "wait"] = Field(
         default="fail", description="what units do when the account has no money left"
+    )
+    finish_by: FinishBy | None = Field(
+        default=None, description="no call after so long from the start, or after this instant"
+    )
+    unit_deadline: Duration | None = Field(
+        default=None, description="a unit ends so long after it was published; 0: never; None: DICAST_UNIT_DEADLINE"
+    )
+    max_pool_down: Duration | None = Field(
+        default=None, description="give a pool up that is down for so long; 0: never; None: DICAST_MAX_POOL_DOWN"
     )
     keep: list[MetadataName] = Field(
         default_factory=list, max_length=MAX_KEPT, description="items' metadata that each opinion carries along"

@@ -51,6 +51,8 @@ class ErrorKind(StrEnum):
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422: asking again cannot help
     MALFORMED = "malformed"  # the answer is no opinion
     NOT_ASKED = "not_asked"  # the job's first units there all ended in one error: it stopped asking
+    POOL_DOWN = "pool_down"  # max_pool_down: its pool was down for longer than the job waits
+    DEADLINE = "deadline"  # unit_deadline or finish_by passed
     CANCELLED = "cancelled"
     LOST = "lost"  # the worker died with it too often, or its calls are spent
     OUTCOME_UNKNOWN = "outcome_unknown"  # spend: at_most_once, and a call may have been paid whose answer never came

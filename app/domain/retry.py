@@ -5,8 +5,9 @@ Rules, in the order of the code:
 1. Terminal failures (quota exhausted, rejected) end the unit: asking again cannot help.
 2. Where nothing may be paid twice, so do answers that are no opinion, and failures after which nobody knows whether
    the provider charges (`UNCERTAIN`).
-3. Rate limits (429, 529) are the pool's fault: they spend the requeue budget and no attempt.
-4. Everything else spends an attempt; the unit ends when all attempts are spent.
+3. A call that tried a pool which is down spends nothing: what it found out is the pool's fault.
+4. Rate limits (429, 529) are the pool's fault, too: they spend the requeue budget and no attempt.
+5. Everything else spends an attempt; the unit ends when all attempts are spent.
 
 The wait is `min(initial * 2^(n-1) + jitter, max)` for the n-th failure of its sort, computed by tenacity's strategies,
 and never shorter than what the provider asked for by Retry-After (cut to `retry_after_max_s`, then jittered).
@@ -30,6 +31,8 @@ _NOT_RETRIED = {
     ErrorKind.QUOTA_EXHAUSTED: "Evaluation failed: the account's quota is exhausted",
     ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
     ErrorKind.NOT_ASKED: "Evaluation not asked for: the first calls all ended in one error",
+    ErrorKind.POOL_DOWN: "Evaluation not asked for: the pool is down",
+    ErrorKind.DEADLINE: "Evaluation ended at its deadline",
     ErrorKind.CANCELLED: "Evaluation cancelled",
     ErrorKind.LOST: "Evaluation failed: its worker died too often",
     ErrorKind.OUTCOME_UNKNOWN: "Evaluation ended, outcome unknown: a call may have been paid for",
@@ -52,7 +55,7 @@ class Retry:
     """Call again `delay_s` from now; the counter named by `spends` goes up by one."""
 
     delay_s: float
-    spends: Literal["attempt", "requeue"]
+    spends: Literal["attempt", "requeue", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +76,14 @@ def decide(
     retry_after_s: float | None,
     jitter: float,
     at_most_once: bool = False,
+    pool_down: bool = False,
 ) -> Retry | GiveUp:
     """What follows a call that failed with `failure`.
 
     `attempts` and `requeues` are those spent before this call. `retry_after_s` may be anything a header can hold:
     NaN counts as absent, negative as now, infinity as the most allowed. `jitter` is the caller's chance, drawn once,
-    in [0, `JITTER_MAX_S`] seconds. `at_most_once`: what may have been paid for is not called again.
+    in [0, `JITTER_MAX_S`] seconds. `at_most_once`: what may have been paid for is not called again. `pool_down`: the
+    call only tried whether the pool is up again.
     """
     if not 0 <= jitter <= JITTER_MAX_S:
         raise ValueError(f"jitter must be within 0..{JITTER_MAX_S}, got {jitter}")
@@ -90,6 +95,8 @@ def decide(
         return GiveUp(unknown, failure_argument(unknown, policy.max_attempts), attempts + 1)
     if at_most_once and failure is FailureKind.MALFORMED:
         return GiveUp(kind, "Evaluation failed: the answer is no opinion", attempts + 1)
+    if pool_down:
+        return Retry(_delay_s(policy, 1, retry_after_s, jitter), "nothing")
     if failure in RATE_LIMITS:
         if requeues >= policy.requeue_budget:
             return GiveUp(kind, f"Evaluation failed: rate-limited, after {attempts + requeues + 1} calls", attempts)
@@ -97,6 +104,12 @@ def decide(
     if attempts + 1 >= policy.max_attempts:
         return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)
     return Retry(_delay_s(policy, attempts + 1, retry_after_s, jitter), "attempt")
+
+
+def given_up_late(retry: Retry, attempts: int) -> GiveUp:
+    """The end of a unit whose next call would come after its deadline; `attempts` are those spent before this call."""
+    argument = _NOT_RETRIED[ErrorKind.DEADLINE]
+    return GiveUp(ErrorKind.DEADLINE, argument, attempts + int(retry.spends == "attempt"))
 
 
 def failure_argument(kind: ErrorKind, max_attempts: int) -> str:

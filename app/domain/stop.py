@@ -8,8 +8,8 @@ from app.domain.opinion import ErrorKind
 
 
 class Stop(BaseModel):
-    """The job's first `after` units at the place all ended in this error (0: no call could be made at all). `kind` is
-    what the units end in that were not asked."""
+    """The job's first `after` units at the place all ended in this error (0: no call could be made at all, or the job
+    gave up waiting). `kind` is what the units end in that were not asked."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,6 +27,8 @@ class Stop(BaseModel):
     @property
     def reason(self) -> str:
         """One line for people: where, after how much, and what the error said."""
+        if self.kind in (ErrorKind.POOL_DOWN, ErrorKind.DEADLINE):
+            return self.message
         if self.after == 0:
             return f"pool {self.pool!r} cannot be used: {self.message}"
         first = "the first call" if self.after == 1 else f"the first {self.after} calls"

@@ -23,6 +23,7 @@ class AskingStore:
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, LedgerKeys(keys)
         self._stop_asking = client.register_script(script_text(HERE / "stop_asking.lua"))
+        self._give_up = client.register_script(script_text(HERE / "give_up.lua"))
 
     async def stops(self, job: JobRecord) -> dict[str, Stop]:
         """Place -> why the job asks there no more."""
@@ -48,6 +49,11 @@ class AskingStore:
                 args=[stop.place, unit, item, error, stop.model_dump_json(), units, items, RETENTION_S],
             )
         )
+
+    async def give_up(self, job: JobRecord, stop: Stop) -> bool:
+        """The job asks no more at `stop.place`, whatever answers it had; whether this is the stop in force."""
+        keys = [self._keys.asking(job.id, job.incarnation)]
+        return bool(await self._give_up(keys=keys, args=[stop.place, stop.model_dump_json(), RETENTION_S]))
 
     async def silence(self, job: str) -> None:
         """The job makes no call any more: what is published of it passes the gates without a lease."""

@@ -3,7 +3,7 @@
 -- or at once, by a message that the caller publishes itself (then the time is only a safeguard).
 -- KEYS  1 job  2 page  3 due  4 clock  5 epoch
 -- ARGV  1 now_ms  2 lane  3 incarnation.page  4 prefix of the members of due  5 JSON {counter: n}
---       6 JSON [[position, fence, attempts, requeues, 1 if no call was made], ...]
+--       6 JSON [[position, fence, attempts, requeues, 1 if no call was made, 1 if it tried a pool that is down], ...]
 --       7 JSON [[token, delay ms, 1 if it must wait], ...]
 -- Reply {1 if this was news, verdict, ...}; verdict: deferred | stale | gone. Nothing becomes due unless all are deferred.
 -- Holds: a unit is deferred by the claim that holds it, or by a newer one that an older copy of the store does not have.
@@ -16,7 +16,7 @@ local now, entries, counters = lease_clock(KEYS[4], ARGV[1]), cjson.decode(ARGV[
 local reply, deferred, stale = {0}, 0, 0
 local page = read_page(KEYS[2], entries)
 for i, entry in ipairs(entries) do
-  local position, fence, attempts, requeues, unpaid = unpack(entry)
+  local position, fence, attempts, requeues, unpaid, probe = unpack(entry)
   local u, result = page and page.units[i], page and page.results[i]
   local verdict = 'stale'
   if not page then
@@ -34,6 +34,7 @@ for i, entry in ipairs(entries) do
     claim.ending = 'd'
     u.fence, u.attempts, u.requeues, u.calls, u.owner = fence, attempts, requeues, math.max(0, u.calls - unpaid), ''
     write_unit(KEYS[2], position, u)
+    if probe == 1 then redis.call('HINCRBY', KEYS[2], 'p:' .. position, 1) end
     verdict, deferred = 'deferred', deferred + 1
   elseif (claim_of(u, 'fence', fence) or {}).ending == 'd' then
     verdict = 'deferred'

@@ -83,7 +83,8 @@ class LedgerKeys:
 
     def page(self, ref: PageRef) -> str:
         """hash: left, epoch it was opened in, i:<item> -> item, u:<position> -> unit's state, r:<position> -> result,
-        late -> claims that had not told their end when their unit got its result, revoked -> units that are"""
+        p:<position> -> calls that tried a pool which was down, late -> claims that had not told their end when their
+        unit got its result, revoked -> units that are"""
         return self.base.at("job", ref.job, "page", ref.incarnation, str(ref.lane), str(ref.page))
 
     def alias(self, task_id: str) -> str:
@@ -124,6 +125,11 @@ class LedgerKeys:
     def unfinished(self) -> str:
         """zset job -> ms when somebody must have looked after it"""
         return self.base.at("unfinished")
+
+    @property
+    def bounded(self) -> str:
+        """zset job -> ms when somebody must see whether its deadlines have passed"""
+        return self.base.at("bounded")
 
     @property
     def watch(self) -> str:

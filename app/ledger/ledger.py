@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from app.domain.deadlines import UNBOUNDED, Bounds
 from app.domain.job import EvaluationJob, Item
 from app.domain.pieces import PIECE_BYTES
 from app.domain.plan import Lane
@@ -23,11 +24,13 @@ from app.domain.text import shown
 from app.ledger.client import HERE, UNATTENDED_MS, JobState
 from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from app.ledger.records import (
+    Bounded,
     Claim,
     Deferral,
     Due,
     JobRecord,
     LaneState,
+    OpenPage,
     Recorded,
     Result,
     Started,
@@ -71,7 +74,7 @@ class Ledger:
         self._assigned, self._beacons = keys.assigned, keys.node("")
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe", "lead", "waits",
+            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe", "lead", "waits", "bounds",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
         self._name, self._numbers = secrets.token_urlsafe(4), itertools.count(1)
@@ -107,14 +110,50 @@ class Ledger:
             resumed=int(resumed or 0),
         )
 
-    async def start(self, job: str, limit: int, resumed: int = 0) -> Started:
-        """Freeze the limit of a submitted job. One that was resumed more often than `resumed` is left alone, and one
-        that should have been started sooner."""
+    async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:
+        """Freeze the limit and the bounds of a submitted job. One that was resumed more often than `resumed` is left
+        alone, and one that should have been started sooner."""
         k = self.keys
         state, started, expired = await self._scripts["start"](
-            keys=[k.job(job), k.base.job_limits], args=["", job, limit, resumed, self.attempt()]
+            keys=[k.job(job), k.base.job_limits, self._clock, k.bounded],
+            args=["", job, limit, resumed, self.attempt(), *("" if bound is None else bound for bound in bounds)],
         )
         return Started(JobState(state) if state else None, bool(started), bool(expired))
+
+    async def bounds(self, job: str) -> Bounded | None:
+        """What a running job is bounded by; it is looked at again when its bounds make that worthwhile. None if it does
+        not run."""
+        k = self.keys
+        found = await self._scripts["bounds"](keys=[k.job(job), k.bounded, self._clock], args=["", job])
+        if not found:
+            return None
+        now_ms, began_ms, *bounds = map(int, found)
+        return Bounded(now_ms, began_ms, *(None if bound < 0 else bound for bound in bounds))
+
+    async def unended(self, job: str) -> list[OpenPage]:
+        """The job's open pages, with the units that have no result."""
+        refs = sorted(
+            PageRef(job, incarnation, int(lane), int(page))
+            for member in await self._redis.smembers(self.keys.pages(job))
+            for lane, _, number in [member.partition("|")]
+            for incarnation, _, page in [number.partition(".")]
+        )
+        pipe = self._redis.pipeline(transaction=False)
+        for ref in refs:
+            pipe.hmget(self.keys.page(ref), "first", "units", "opened_ms")
+            pipe.hkeys(self.keys.page(ref))
+        answers = await pipe.execute() if refs else []
+        pages = []
+        for ref, (first, units, opened_ms), names in zip(refs, answers[::2], answers[1::2], strict=True):
+            if first is not None:
+                positions, ended = range(int(first), int(first) + int(units)), set(names)
+                pages.append(OpenPage(ref, int(opened_ms), [p for p in positions if f"r:{p}" not in ended]))
+        return pages
+
+    async def assignments(self, ref: PageRef) -> dict[Token, str]:
+        """The pools that were chosen for messages of a page which nobody has worked on."""
+        found = await self._redis.hgetall(self.keys.assignments(ref))
+        return {Token.parse(token): pool for token, pool in found.items()}
 
     async def attended(self, job: str) -> None:
         """Somebody looks after this job now: the sweeper need not, for a while."""
@@ -291,11 +330,11 @@ class Ledger:
     # ------------------------------------------------------------------ units
     async def claim(
         self, ref: PageRef, token: Token, positions: Sequence[int], item: int, attempt: str = "",
-        *, again_ms: int | None = None,
+        *, again_ms: int | None = None, early: bool = False,
     ) -> tuple[JobState | None, Item | None, list[Claim]]:  # fmt: skip
         """Claim units of one item for the message `token`; (None, None, []) when the page is no more. To be repeated
         with the same `attempt` until there is an answer. If others own one of them, the message comes again after
-        `again_ms`, if that is given. Raises `Unheard`."""
+        `again_ms`, if that is given. `early`: units that wait for their time are claimed, too. Raises `Unheard`."""
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
             keys=[k.job(ref.job), k.page(ref), self._due, self._clock, k.assignments(ref), self._assigned, self._epoch],
@@ -311,6 +350,7 @@ class Ledger:
                 self._calls_max,
                 attempt or self.attempt(),
                 "" if again_ms is None else again_ms,
+                int(early),
                 *positions,
             ],
         )

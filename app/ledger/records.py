@@ -13,6 +13,7 @@ import orjson
 from app.domain.job import EvaluationJob
 from app.domain.plan import Lane
 from app.ledger.client import JobState
+from app.ledger.keys import PageRef
 
 
 class Verdict(StrEnum):
@@ -27,6 +28,7 @@ class Verdict(StrEnum):
     POISON = "poison"
     SPENT = "spent"
     UNKNOWN = "unknown"
+    EXPIRED = "expired"
 
 
 class Written(StrEnum):
@@ -42,7 +44,7 @@ class Written(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One unit's claim: its fence goes with every write. `calls` counts paid calls, this one included;
-    `elapsed_ms` is the time since the unit's first claim."""
+    `elapsed_ms` is the time since the unit's first claim, `left_ms` that until its deadline, -1 if it has none."""
 
     position: int
     verdict: Verdict
@@ -51,6 +53,7 @@ class Claim:
     requeues: int
     calls: int
     elapsed_ms: int
+    left_ms: int = -1
 
 
 class Result(NamedTuple):
@@ -63,13 +66,15 @@ class Result(NamedTuple):
 
 
 class Deferral(NamedTuple):
-    """A unit that is given up for now, with this many attempts and requeues spent; `unpaid` if no call was made."""
+    """A unit that is given up for now, with this many attempts and requeues spent; `unpaid` if no call was made,
+    `probe` if it only found out that the pool is still down, and does not count among those that a unit may have."""
 
     position: int
     fence: int
     attempts: int
     requeues: int
     unpaid: int = 0
+    probe: int = 0
 
 
 class Token(NamedTuple):
@@ -131,6 +136,25 @@ class Started(NamedTuple):
     state: JobState | None
     started: bool
     expired: bool = False
+
+
+class Bounded(NamedTuple):
+    """What a running job is bounded by. Instants are ms of the lease clock, `unit_ms` and `pool_down_ms` durations;
+    None where there is no such bound."""
+
+    now_ms: int
+    began_ms: int
+    unit_ms: int | None
+    ends_ms: int | None
+    pool_down_ms: int | None
+
+
+class OpenPage(NamedTuple):
+    """A page of a job: when it was opened (lease-clock ms), and the positions that have no result."""
+
+    ref: PageRef
+    opened_ms: int
+    open: Sequence[int]
 
 
 class LaneState(NamedTuple):

@@ -13,6 +13,7 @@ import orjson
 from redis.exceptions import RedisError
 
 from app.asking import Asking
+from app.blame import Blames
 from app.deployments import Deployments
 from app.domain.retry import RetryPolicy
 from app.housekeeping import Housekeeper
@@ -24,6 +25,7 @@ from app.ledger.ledger import Ledger
 from app.ledger.records import Ended, Token
 from app.ledger.troubles import Troubles
 from app.messages import is_away
+from app.patience import Patience
 from app.planning import Planner
 from app.providers.base import Provider
 from app.recording import patiently
@@ -43,6 +45,7 @@ from workers.bench import Bench
 from workers.gate import Gate
 from workers.nodes import Node as Facts
 from workers.nodes import Registry
+from workers.outages import Outages
 from workers.prospects import Prospects
 from workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
 from workers.store.epoch import Epoch
@@ -98,17 +101,18 @@ class Node:
             client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
         )
         self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
+        asking = Asking(AskingStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
         deployments = Deployments(
             Prospects(client, world.keys), self.ledger, model=self._model, first_limit=self._pool_limit,
-            chosen=lambda *_: None, known=shape.pools.__contains__,
+            chosen=lambda *_: None, known=shape.pools.__contains__, stopped=asking.stops,
         )  # fmt: skip
         self.messages = SimMessages(world, deployments, shape.pools)
         self._providers = {
             pool: SimProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
         }
-        asking = Asking(AskingStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
+        outages = Outages(client, world.keys).read
         self.judge = Judge(
-            self.ledger, asking=asking, provider=self._provider, model=self._model,
+            self.ledger, asking=asking, blames=Blames(outages, asking), provider=self._provider, model=self._model,
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             nonce_key=self._nonce_key,
@@ -138,6 +142,7 @@ class Node:
             store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
             lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
             unserved=self.unserved, troubled=self.services.troubled,
+            patience=Patience(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
         )  # fmt: skip
         self.services.housekeeper = self.housekeeper
         # What the gate wants of its host.

@@ -74,7 +74,9 @@ class SimServices(Services):
         self._planner, self._rejecter = node.planner, node.rejecter
         self.troubles, self.unserved = node.troubles, node.unserved
         self.judge, self.messages, self.spool = node.judge, node.messages, node.spool  # type: ignore[assignment]
-        self._settings = SimpleNamespace(results_dir=str(world.folder / "results"))  # type: ignore[assignment]
+        self._settings = SimpleNamespace(  # type: ignore[assignment]
+            results_dir=str(world.folder / "results"), unit_deadline=0.0, max_pool_down=3600.0
+        )
         self._app = SimpleNamespace(  # type: ignore[assignment]
             ledger=LedgerClient(Direct(world, node), world.keys),
             process_metrics=SimpleNamespace(adopted=lambda **_: None),

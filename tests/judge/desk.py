@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from app.asking import Asking
+from app.blame import Blames
 from app.domain.job import Deployment
 from app.domain.opinion import Usage
 from app.domain.retry import RetryPolicy
@@ -23,6 +24,7 @@ from app.providers.simulated.answers import nonce_of
 from app.spool import Spool
 from tests.ledger.bench import KEYS, Bench
 from workers.admitted import Admitted, Lease
+from workers.outages import Outages
 
 Answer = Callable[[ChatRequest], ChatReply]
 
@@ -79,6 +81,7 @@ class Desk:
             call_timeout_s=lambda _: 60.0,
             nonce_key=self._nonce_key,
             asking=self.asking,
+            blames=Blames(Outages(bench.asyncs, KEYS).read, self.asking),
             spool=Spool(folder, "test", "here"),
         )
         self.leases: list[Lease] = []
@@ -94,18 +97,18 @@ class Desk:
     async def _nonce_key(self) -> bytes:
         return b"secret"
 
-    async def do(self, ref: PageRef, token: str | int) -> Outcome:
+    async def do(self, ref: PageRef, token: str | int, *, probe: bool = False) -> Outcome:
         """One message's work. What it defers is not waited for: the next `do` comes at once."""
-        loop = asyncio.get_running_loop()
-        lease = Lease(lambda _: None, lambda call: call(), "l", Admitted(ref.job, "p", {}), loop.time() + 600.0)
+        unit, ends_at = Admitted(ref.job, "p", {}), asyncio.get_running_loop().time() + 600.0
+        lease = Lease(lambda _: None, lambda call: call(), "l", unit, ends_at, probe=probe)
         self.leases.append(lease)
         return await self.judge.judge(ref, Token.parse(str(token)), lease)
 
-    async def again(self, ref: PageRef, token: str | int, times: int) -> Outcome:
+    async def again(self, ref: PageRef, token: str | int, times: int, *, probe: bool = False) -> Outcome:
         """The same message so often, as if each wait were over."""
         for _ in range(times):
             await self.bench.asyncs.hdel(self.bench.one.keys.page(ref), f"w:{token}")
-            outcome = await self.do(ref, token)
+            outcome = await self.do(ref, token, probe=probe)
         return outcome
 
     async def results(self, ref: PageRef) -> dict[int, dict[str, Any]]:

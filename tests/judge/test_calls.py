@@ -193,7 +193,7 @@ def test_the_governor_learns_what_an_answer_used_and_showed():
     assert (outcome.status, outcome.used, outcome.reporter) == (200, Cost(1.0, 70, 30), "r")
     assert len(outcome.readings.budgets) == 1
     failure = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, headers=headers)
-    assert refused(failure, "r", 1e9) == CallOutcome(429, readings=outcome.readings, reporter="r")
+    assert refused(failure, "r", 1e9) == CallOutcome(429, readings=outcome.readings, reporter="r", error="429")
 
 
 def test_resets_that_are_dates_are_read_by_the_given_clock():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import app.ledger
+from app.domain.deadlines import Bounds
 from app.domain.job import Item
 from app.domain.plan import lanes
 from app.domain.stop import Stop
@@ -18,7 +19,7 @@ from app.ledger.keys import PageRef
 from app.ledger.ledger import Ledger
 from app.ledger.records import Deferral, Due, Recorded, Result, Token
 from tests.ledger.bench import a_job
-from tests.ledger.repeating import EPOCH, NOW, Stage, one_incarnation
+from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 
 __all__ = ["one_incarnation"]
 
@@ -222,7 +223,35 @@ async def stopped_asking(stage):
     await refuse(stage, "0.0.1")
 
 
+BOUNDS = Bounds(unit_ms=5000, finish_in_ms=60_000, finish_at_ms=START_MS + 90_000, pool_down_ms=20_000)
+DOWN = Stop(pool="p", model="m", kind="pool_down", after=0, status_code=None, message="pool 'p' has been down for 20 s")
+
+
+async def bounded(stage):
+    submit(stage)
+    await stage.one.start("j", 5, 0, BOUNDS)
+
+
+async def expired(stage):
+    await bounded(stage)
+    await open_page(stage)
+    await stage.one.published(REF)
+    await claim(stage.one, 0)
+    await defer(stage.one, 0, delay_ms=50_000)
+    stage.clock.ms += 5000
+
+
 CASES = [
+    ("start", submitted, lambda s: s.one.start("j", 5, 0, BOUNDS)),
+    ("bounds", bounded, lambda s: s.one.bounds("j")),
+    ("bounds", running, lambda s: s.one.bounds("j")),
+    ("bounds", completed, lambda s: s.one.bounds("j")),
+    ("claim", expired, lambda s: claim(s.one, 0)),
+    ("claim", expired, lambda s: claim(s.two, 1)),
+    ("claim", waiting, lambda s: s.one.claim(REF, Token(0), [0], 0, early=True)),
+    ("defer", claimed, lambda s: s.one.defer(REF, {}, [Deferral(0, fence_of(), 0, 0, probe=1)], [Due(Token(0), 5)])),
+    ("give_up", page_open, lambda s: s.asking.give_up(JOB, DOWN)),
+    ("give_up", stopped_asking, lambda s: s.asking.give_up(JOB, STOP.model_copy(update={"after": 7}))),
     ("stop_asking", page_open, lambda s: refuse(s, "0.0.0")),
     ("stop_asking", page_open, lambda s: refuse(s, "0.0.0", units=1)),
     ("stop_asking", one_refused, lambda s: refuse(s, "0.0.0")),
@@ -321,7 +350,7 @@ CASES = [
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
     "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
-    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations",
+    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
     "named", "calls_again", "is_revoked",
 }  # fmt: skip
 

@@ -1,0 +1,142 @@
+"""A provider that is down, with real workers: nothing hangs, nothing is lost, and people are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.cluster import ROOT, a_job, until
+from tests.e2e.servers import free_ports
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+NOBODY = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "http://127.0.0.1:{port}/v1"
+"""
+BOTH = """
+default = "dead"
+[pools.dead]
+provider = "simulated"
+base_url = "http://127.0.0.1:{port}/v1"
+model = "dead-model"
+[pools.well]
+provider = "simulated"
+base_url = "{{url}}/v1"
+model = "well-model"
+"""
+
+
+def units(count, **more):
+    return a_job(agents=1, dimensions=1, items=count, **more)
+
+
+def ended_after(cluster, job_id):
+    report = cluster.report(job_id, 120)
+    status = cluster.app.ledger.status(job_id)
+    return report, (status.finished_ms - status.started_ms) / 1000
+
+
+def told(cluster, *arguments):
+    """What `dicast` says to an operator."""
+    command = [sys.executable, "-m", "app.cli", *arguments]
+    found = subprocess.run(
+        command, env=cluster.environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    return " ".join((found.stdout + found.stderr).split())
+
+
+@pytest.mark.parametrize("trouble", ["every call fails", "nobody listens"])
+def test_thirty_units_end_within_a_minute_where_the_job_asks_for_that(cluster, trouble, record_property):
+    """With the product's own waits: three attempts, 1 s and 2 s between them, breaks of 5, 10 and 15 s."""
+    waits = {"RETRY_INITIAL_DELAY": "1", "RETRY_MAX_DELAY": "60"}
+    if trouble == "nobody listens":
+        c = cluster(pools=NOBODY.format(port=free_ports(1)[0]), **waits)
+    else:
+        c = cluster("--fail-5xx", "1.0", **waits)
+    c.worker()
+    c.worker()
+    job_id = c.submit(units(30, max_pool_down="30s"))
+    until(lambda: "it has been down for" in told(c, "doctor"), "the doctor tells", 30)
+    shown = told(c, "jobs", "show", job_id)
+    assert "waits pool sim has been down for" in shown and "(last error: " in shown
+    assert "it has been down for" in told(c, "governor", "show", "--pool", "sim")
+    report, took_s = ended_after(c, job_id)
+    record_property("took", f"{trouble}: 30 units of three attempts, {took_s:.1f} s, {report['calls']} calls")
+    assert took_s < 60
+    assert (report["scored"], report["failed"], report["status"]) == (0, 30, "completed")
+    kinds = {group["kind"]: group["count"] for group in report["errors"]}
+    assert set(kinds) <= {"pool_down", "provider"} and kinds["pool_down"] >= 25
+    (stop,) = report["stopped"]
+    assert stop["message"].startswith("pool 'sim' has been down for 3") and "last error" in stop["message"]
+    c.quiet()
+
+
+def test_a_job_gives_up_within_seconds_and_a_killed_worker_changes_nothing(cluster):
+    c = cluster(pools=NOBODY.format(port=free_ports(1)[0]))
+    first = c.worker()
+    c.worker()
+    job_id = c.submit(units(300, max_pool_down="4s"))
+    until(lambda: c.app.ledger.status(job_id).counters["calls"] >= 5, "it was tried")
+    first.kill()
+    report, took_s = ended_after(c, job_id)
+    assert report["failed"] == 300 and 4 <= took_s < 25
+    assert {group["kind"] for group in report["errors"]} <= {"pool_down", "provider", "lost"}
+    assert len(c.errors(job_id)) == 300
+    c.quiet()
+
+
+def test_an_outage_that_is_longer_than_all_attempts_last_is_survived(cluster):
+    """By default: without it, ten units of three attempts are spent after ten probes, one by one."""
+    c = cluster("--latency", "0.02", RETRY_MAX_ATTEMPTS="2")
+    c.worker()
+    assert "break_s 0.3" in told(c, "governor", "set", "--pool", "sim", "--break", "0.3")
+    c.provider.control(fail_5xx=1.0)
+    job_id = c.submit(units(10))
+    before = c.provider.stats()["calls"]
+    until(lambda: c.provider.stats()["calls"] >= before + 16, "more probes than half of all attempts")
+    c.provider.control(fail_5xx=0.0)
+    report = c.report(job_id, 120)
+    assert report["scored"] >= 8, "those that were open when it went down have one attempt left"
+    assert report["calls"] == c.provider.stats()["calls"]
+    c.quiet()
+
+
+def test_units_go_to_the_deployment_that_is_up_with_the_usual_attempts(cluster):
+    c = cluster("--latency", "0.02", pools=BOTH.format(port=free_ports(1)[0]))
+    c.worker()
+    job = units(100)
+    job["agents"][0] = {"name": "judge", "deployments": [{"pool": "dead"}, {"pool": "well"}]}
+    report, took_s = ended_after(c, c.submit(job))
+    assert (report["scored"], report["failed"]) == (100, 0)
+    assert took_s < 30
+    c.quiet()
+
+
+def test_a_job_ends_at_its_time_with_what_it_has(cluster):
+    c = cluster("--latency", "1.0")
+    c.worker()
+    job_id = c.submit(units(400, finish_by="4s"))
+    report, took_s = ended_after(c, job_id)
+    assert 4 <= took_s < 10
+    assert 5 <= report["scored"] <= 25 and report["scored"] + report["failed"] == 400
+    assert {group["kind"] for group in report["errors"]} == {"deadline"}
+    assert report["calls"] <= c.provider.stats()["calls"] + 5
+    c.quiet()
+
+
+def test_a_unit_that_is_not_answered_in_time_is_cut(cluster):
+    c = cluster("--latency", "0.02", "--model", "slow:latency=60")
+    c.worker()
+    job = a_job(agents=2, dimensions=1, items=5, unit_deadline=3)
+    job["agents"][1]["model"] = "slow"
+    report, took_s = ended_after(c, c.submit(job))
+    assert (report["scored"], report["failed"]) == (5, 5) and took_s < 12
+    (group,) = report["errors"]
+    assert group["kind"] == "deadline" and report["calls_without_answer"] >= 1
+    assert "down" not in told(c, "governor", "show"), "what we cut is no evidence against the provider"
+    c.quiet()
