@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,6 +220,9 @@ class Dicast(Celery):  # type: ignore[misc]
             cpu_high_percent=of_one_core(settings.node_cpu_high),
             error_high=settings.node_errors_high,
             error_low=settings.node_errors_low,
+            cpu_by="load" if settings.node_cpu_by == "load" else "sample",
+            window_s=settings.node_window,
+            sustain_s=settings.node_sustain,
         )
         assert self.node is not None, "only workers have a width"
         return NodeWidth(self.node.slots, rules if settings.node_width == "rules" else None)
@@ -235,10 +239,15 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def first_wishes(self, pool: str) -> Wishes:
         """A pool's wishes as the pools file has them; a pool that it does not know is bounded by the jobs alone."""
-        spec = self.pools.pools.get(pool)
+        spec, settings = self.pools.pools.get(pool), self.settings
+        slo = Wishes(
+            slo_target=settings.slo_target or None, slo_window_s=settings.slo_window,
+            slo_burn_rate=settings.slo_burn_rate,
+        )  # fmt: skip
         if spec is None:
-            return Wishes()
-        return Wishes(limit=spec.limit, ceiling=spec.ceiling, adaptive=spec.adaptive, rpm=spec.rpm, tpm=spec.tpm)
+            return slo
+        own = {name: getattr(spec, name) for name in ("limit", "ceiling", "adaptive", "rpm", "tpm")}
+        return replace(slo, **own)
 
     def configuration(self) -> dict[str, Any]:
         """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""

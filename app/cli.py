@@ -265,6 +265,24 @@ def governor_set(
     cpu_high: Annotated[
         float | None, typer.Option(metavar="PERCENT", help="CPU, of one core, that halves it (profile rules).")
     ] = None,
+    cpu_by: Annotated[
+        str | None, typer.Option(metavar="READING", help="sample, or load of five minutes (profile rules).")
+    ] = None,
+    window: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Of calls that make the error rate (profile rules).")
+    ] = None,
+    sustain: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Few errors so long: one more (profile rules).")
+    ] = None,
+    slo_target: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Of calls to be served; 0: no cap by itself.")
+    ] = None,
+    slo_window: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Over which that is looked at.")
+    ] = None,
+    slo_burn_rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Errors so many times too fast: capped.")
+    ] = None,
     pacing: Annotated[float | None, typer.Option(metavar="SECONDS", help="Between two grants, +-50 %.")] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME", help="default, classic, rules or fixed.")] = None,
     fair: Annotated[str | None, typer.Option(metavar="MODE", help="work_conserving, strict or off.")] = None,
@@ -285,7 +303,9 @@ def governor_set(
 
     wishes = {
         "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
-        "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "pacing_s": pacing, "profile": profile,
+        "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "cpu_by": cpu_by, "window_s": window,
+        "sustain_s": sustain, "slo_target": slo_target, "slo_window_s": slo_window, "slo_burn_rate": slo_burn_rate,
+        "pacing_s": pacing, "profile": profile,
         "fair": fair,
     }  # fmt: skip
     set_wishes(context.obj, pool, wishes, weight or [])

@@ -174,6 +174,7 @@ def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
     )
     configured = GaugeMetricFamily("dicast_parallelism_configured", "The same, if nothing narrows it", labels=labels)
     cpu = GaugeMetricFamily("dicast_node_cpu_percent", "CPU of its machine, percent of one core", labels=labels)
+    load = GaugeMetricFamily("dicast_node_load_percent", "Load of 5 min there, percent of one core", labels=labels)
     errors = GaugeMetricFamily(
         "dicast_node_error_rate", "Share of its calls that failed, of ten minutes", labels=labels
     )
@@ -181,8 +182,9 @@ def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
         level.add_metric([node.name, node.host, _NUMBERS.sub("", status.reason)], status.current)
         configured.add_metric([node.name, node.host], status.configured)
         cpu.add_metric([node.name, node.host], status.cpu_percent)
+        load.add_metric([node.name, node.host], status.load_percent)
         errors.add_metric([node.name, node.host], status.error_rate)
-    yield from (level, configured, cpu, errors)
+    yield from (level, configured, cpu, load, errors)
 
 
 _Value = Callable[[PoolState], float]

@@ -178,6 +178,28 @@ class Settings:
         minimum=0,
         maximum=20_000,
     )
+    slo_target: float = _setting(
+        "DICAST_SLO_TARGET",
+        0.0,
+        "share of calls to be served, such as 0.99; while errors use up what is left too fast, pools are capped; "
+        "0: never",
+        minimum=0,
+        maximum=0.99999,
+    )
+    slo_window: float = _setting(
+        "DICAST_SLO_WINDOW",
+        3600.0,
+        "seconds over which that is looked at; their last twelfth must say the same",
+        minimum=60,
+        maximum=2_592_000,
+    )
+    slo_burn_rate: float = _setting(
+        "DICAST_SLO_BURN_RATE",
+        14.4,
+        "how many times faster than they may errors come before pools are capped",
+        minimum=0.1,
+        maximum=100_000,
+    )
     node_width: str = _setting(
         "DICAST_NODE_WIDTH",
         "fixed",
@@ -200,6 +222,22 @@ class Settings:
     )
     node_errors_low: float = _setting(
         "DICAST_NODE_ERRORS_LOW", 0.05, "share of failed calls below which they raise it", minimum=0, maximum=1
+    )
+    node_cpu_by: str = _setting(
+        "DICAST_NODE_CPU_BY",
+        "sample",
+        "whether these rules go by the last sample of the CPU, or by the machine's load of five minutes",
+        choices=("sample", "load"),
+    )
+    node_window: float = _setting(
+        "DICAST_NODE_WINDOW", 600.0, "seconds of calls that make the share of failed ones", minimum=1, maximum=86_400
+    )
+    node_sustain: float = _setting(
+        "DICAST_NODE_SUSTAIN",
+        120.0,
+        "seconds that few failures must last before these rules raise it",
+        minimum=1,
+        maximum=86_400,
     )
     window_seconds: float = _setting(
         "DICAST_WINDOW_SECONDS", 5.0, "seconds of work that a job keeps published ahead", minimum=0.5, maximum=600

@@ -136,11 +136,11 @@ def test_watching_goes_on_until_it_is_interrupted(environ: dict[str, str], tmp_p
 
 def test_each_workers_width_is_shown(at_once: Dicast, environ: dict[str, str]) -> None:
     app = create_app(environ)
-    app.registry.announce(Node.here("w@test", limit=5, slots=9), RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))
-    shown = at_once("governor", "show").stdout
-    assert "w@test 4 of 9 calls wide: CPU 390 %; 4 free; CPU 390 % of one core, 25.0% of 12 failed" in " ".join(
-        shown.split()
-    )
+    status = RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12, 210.0)
+    app.registry.announce(Node.here("w@test", limit=5, slots=9), status)
+    shown = " ".join(at_once("governor", "show").stdout.split())
+    load = "CPU 390 % of one core, load 210 % over 5 min, 25.0% of 12 failed"
+    assert f"w@test 4 of 9 calls wide: CPU 390 %; 4 free; {load}" in shown
     [node] = json.loads(at_once("governor", "show", "--json").stdout)["nodes"]
     assert (node["node"], node["current"], node["reason"]) == ("w@test", 4, "CPU 390 %")
     app.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -23,7 +23,7 @@ from workers.policy.governor import Change, GovernorState
 from workers.policy.governor import Governor as Policy
 from workers.policy.parameters import Parameters
 from workers.policy.profiles import PoolConfig
-from workers.policy.rules import RulesConfig
+from workers.policy.rules import CPU_HIGH, RulesConfig
 from workers.store.connection import AsyncStoreClient
 from workers.store.governor_store import Brief, Decision, GovernorStore, StoredState
 from workers.store.keys import Keys
@@ -87,8 +87,9 @@ class Governor:
         config, history = course.policy.config, course.policy.state.history
         last = history[-1] if history else None
         _obey(wishes, brief, course)
-        if isinstance(course.policy.config.engine, RulesConfig):
-            cpu_percent = await self.store.cpu_percent()
+        engine = course.policy.config.engine
+        if isinstance(engine, RulesConfig):
+            cpu_percent = await self.store.cpu_percent(by_load=engine.cpu_by == "load")
             if cpu_percent is not None:
                 course.policy.set_cpu(cpu_percent)
         parameters = _with_pacing(wishes, course.policy.decide(brief.events, brief.now))
@@ -109,8 +110,8 @@ class Governor:
             course.stored_at = brief.now
         self._courses[pool] = course
         for line in decision.changes:
-            logger.info("pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
-                        extra={"event": "limit_changed", "pool": pool, **line})  # fmt: skip
+            logger.log(_level(line), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
+                       extra={"event": "limit_changed", "pool": pool, **line})  # fmt: skip
         return True
 
     async def limit(self, pool: str) -> int:
@@ -223,6 +224,12 @@ def _line(change: Change, course: _Course) -> dict[str, Any]:
         "ceiling": course.policy.config.ceiling,
         "profile": course.policy.state.engine.kind,
     }
+
+
+def _level(line: Mapping[str, Any]) -> int:
+    """An operator is to see that CPU or an SLO takes calls away, though everything goes on."""
+    alarming = str(line["reason"]).startswith((CPU_HIGH, SLO)) and line["to"] < line["from"]
+    return logging.WARNING if alarming else logging.INFO
 
 
 def _record(course: _Course) -> StoredState:

@@ -11,11 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import psutil
 
 from workers.policy.admission import Outcome
-from workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus, record
+from workers.policy.rules import CPU_HIGH, Rules, RulesConfig, RulesState, RulesStatus, record
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +33,16 @@ def cpu_percent() -> float:
     return of_one_core(float(psutil.cpu_percent(interval=None)))
 
 
+def load_percent() -> float:
+    """Load of this machine over five minutes, percent of one core: what runs, and what waits for a core."""
+    return 100.0 * psutil.getloadavg()[1]
+
+
 class NodeWidth:
     """One process's width, safe to use from any thread.
 
-    `rules` None keeps it at `configured`. `cpu` and `clock` (s, monotonic) are asked by `look` alone, which is to be
-    called about once a second.
+    `rules` None keeps it at `configured`. `cpu`, `load` and `clock` (s, monotonic) are asked by `look` alone, which is
+    to be called about once a second.
     """
 
     def __init__(
@@ -45,13 +51,15 @@ class NodeWidth:
         rules: RulesConfig | None = None,
         *,
         cpu: Callable[[], float] = cpu_percent,
+        load: Callable[[], float] = load_percent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fixed = rules is None
         self._config = rules or RulesConfig()
         self._engine = Rules(self._config, RulesState(configured, configured))
-        self._cpu, self._clock = cpu, clock
+        self._cpu, self._load, self._clock = cpu, load, clock
         self._sampled_at = float("-inf")
+        self._sample_percent = self._load_percent = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -77,18 +85,24 @@ class NodeWidth:
             now = self._clock()
             if now >= self._sampled_at + self._config.every_s:
                 self._sampled_at = now
-                self._engine.set_cpu(self._cpu())
+                self._sample_percent, self._load_percent = self._cpu(), self._load()
+                by_load = self._config.cpu_by == "load"
+                self._engine.set_cpu(self._load_percent if by_load else self._sample_percent)
             before = self._engine.state.limit
             if not self._fixed:
                 self._engine.advance(now)
             seconds = self._engine.state.seconds
             while seconds and seconds[0].at < now - self._config.window_s:
                 seconds.popleft()
-            status = self._engine.status(now)
+            status = replace(
+                self._engine.status(now), cpu_percent=self._sample_percent, load_percent=self._load_percent
+            )
         if status.current != before:
-            logger.info(
+            logger.log(
+                logging.WARNING if status.reason.startswith(CPU_HIGH) and status.current < before else logging.INFO,
                 "width %d -> %d, %s", before, status.current, status.reason,
                 extra={"event": "width_changed", "from": before, "to": status.current, "reason": status.reason,
-                       "cpu_percent": round(status.cpu_percent, 1), "error_rate": round(status.error_rate, 4)},
+                       "cpu_percent": round(status.cpu_percent, 1), "load_percent": round(status.load_percent, 1),
+                       "error_rate": round(status.error_rate, 4)},
             )  # fmt: skip
         return status

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -96,6 +96,10 @@ class Node:
 _NODE = TypeAdapter(Node)
 
 
+_TOLD = {f.name for f in fields(RulesStatus)}
+"""What is understood of a beacon that another version may have written."""
+
+
 class Registry:
     """The store's list of nodes: the facts of each, kept until its heirs have taken over, and its beacon."""
 
@@ -145,7 +149,7 @@ class Registry:
         alive = self.alive()
         told = self._redis.mget([self._keys.node(node.id) for node in alive]) if alive else []
         return [
-            (node, RulesStatus(**status))
+            (node, RulesStatus(**{name: value for name, value in status.items() if name in _TOLD}))
             for node, text in zip(alive, told, strict=True)
             if text and (status := orjson.loads(text))
         ]

@@ -89,6 +89,8 @@ class PoolState:
     settle_for_s: float = 0.0
     unknown_headers: Sequence[str] = ()
     outage: Outage | None = None
+    budget_cap: int | None = None
+    """What the limit is capped at while errors use up their budget too fast."""
 
     @property
     def down(self) -> str | None:
@@ -149,7 +151,8 @@ class PoolStates:
         pipe.hgetall(k.counters(pool))
         pipe.lrange(k.changes(pool), 0, -1)
         opened, assigned, counters, changes = await pipe.execute()
-        engine = orjson.loads(brief.state.policy)["engine"] if brief.state else {}
+        policy = orjson.loads(brief.state.policy) if brief.state else {}
+        engine = policy.get("engine", {})
         remembered = await self._store.enforcement(pool)
         return _state(
             pool, brief.parameters, remembered, brief.now,
@@ -160,6 +163,7 @@ class PoolStates:
             job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
             unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.of(remembered),
+            budget_cap=policy.get("budget_use", {}).get("cap"),
         )  # fmt: skip
 
     async def _zombies(self) -> Counter[str]:
@@ -175,7 +179,7 @@ def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
-    unknown_headers: Sequence[str], outage: Outage | None,
+    unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -226,6 +230,7 @@ def _state(
         settle_for_s=max(0.0, settle_until - now),
         unknown_headers=unknown_headers,
         outage=outage,
+        budget_cap=budget_cap,
     )
 
 
@@ -257,6 +262,8 @@ def findings(state: PoolState) -> list[str]:
             found.append("the circuit breaker is half open: one call tries the provider, all others wait for it")
     elif state.waiting and state.limit <= state.floor < state.ceiling:
         found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
+    if state.budget_cap is not None:
+        found.append(f"capped at {state.budget_cap}: too many of its calls fail for the SLO (its error budget burns)")
     if state.decided_s_ago > STALE_S and (state.open or state.waiting):
         found.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
     if state.silent and state.job_limit:

@@ -9,6 +9,7 @@ from typing import Any
 
 from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.classic import ClassicConfig
+from workers.policy.error_budget import ErrorBudget
 from workers.policy.parameters import FairMode
 from workers.policy.profiles import PROFILES, EngineConfig, FixedConfig, PoolConfig
 from workers.policy.rules import RulesConfig
@@ -32,7 +33,12 @@ class Wishes:
     settle_s   how long after a cut nothing moves (profile `classic`)
     break_s    the breaker's first break (profiles `default` and `classic`)
     cpu_high   CPU of the nodes, percent of one core, above which the limit is halved (profile `rules`)
+    cpu_by     whether that is their last `sample`, or their `load` of five minutes (profile `rules`)
+    window_s   seconds of outcomes that make the error rate (profile `rules`)
+    sustain_s  how long few errors must last until the limit grows (profile `rules`)
     pacing_s   time between two grants, +-50 %
+    slo_target, slo_window_s, slo_burn_rate
+               share of calls to be served; while errors use the rest up too fast, the limit is capped by itself
     fair       how the pool is shared between projects; `weights` of projects, absent: 1
     """
 
@@ -45,7 +51,13 @@ class Wishes:
     settle_s: float | None = None
     break_s: float | None = None
     cpu_high: float | None = None
+    cpu_by: str | None = None
+    window_s: float | None = None
+    sustain_s: float | None = None
     pacing_s: float | None = None
+    slo_target: float | None = None
+    slo_window_s: float = 3600.0
+    slo_burn_rate: float = 14.4
     profile: str = "default"
     fair: str = FairMode.WORK_CONSERVING.value
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -64,8 +76,9 @@ class Wishes:
             raise WishError(f"settle_s is for profile 'classic', not for {wished.profile!r}")
         if wished.break_s is not None and wished.profile not in ("default", "classic"):
             raise WishError(f"profile {wished.profile!r} has no breaker, so no break_s")
-        if wished.cpu_high is not None and wished.profile != "rules":
-            raise WishError(f"cpu_high is for profile 'rules', not for {wished.profile!r}")
+        for name in _OF_RULES:
+            if getattr(wished, name) is not None and wished.profile != "rules":
+                raise WishError(f"{name} is for profile 'rules', not for {wished.profile!r}")
         return wished
 
     def config(self, cap: int) -> PoolConfig:
@@ -85,7 +98,11 @@ class Wishes:
             tokens_per_min=self.tpm,
             fair=FairMode(self.fair),
             weights={encode(project): float(weight) for project, weight in self.weights.items()},
+            error_budget=self._error_budget(),
         )
+
+    def _error_budget(self) -> ErrorBudget | None:
+        return ErrorBudget(self.slo_target, self.slo_window_s, self.slo_burn_rate) if self.slo_target else None
 
     def _engine(self) -> EngineConfig:
         engine = PROFILES[self.profile] if self.adaptive else FixedConfig()
@@ -94,8 +111,9 @@ class Wishes:
                 engine = replace(engine, settle_s=self.settle_s)
             if self.pacing_s is not None:
                 engine = replace(engine, gap_s=self.pacing_s)
-        if isinstance(engine, RulesConfig) and self.cpu_high is not None:
-            engine = replace(engine, cpu_high_percent=self.cpu_high)
+        if isinstance(engine, RulesConfig):
+            given = {constant: getattr(self, name) for name, constant in _OF_RULES.items()}
+            engine = replace(engine, **{constant: value for constant, value in given.items() if value is not None})
         if isinstance(engine, AdaptiveConfig | ClassicConfig) and self.break_s is not None:
             longest = max(engine.breaker.break_max_s, self.break_s)
             breaker = replace(engine.breaker, break_s=self.break_s, break_max_s=longest)
@@ -103,23 +121,35 @@ class Wishes:
         return engine
 
 
+_OF_RULES = {
+    "cpu_high": "cpu_high_percent", "cpu_by": "cpu_by", "window_s": "window_s", "sustain_s": "sustain_s",
+}  # fmt: skip
+"""Wishes for that profile alone, and its constants."""
 _WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
-_LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0}
-_CHOICES = {"profile": tuple(PROFILES), "fair": tuple(mode.value for mode in FairMode)}
+_LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0,
+                            "window_s": 1, "sustain_s": 1, "slo_target": 0, "slo_window_s": 60,
+                            "slo_burn_rate": 0.1}  # fmt: skip
+_ALWAYS = frozenset({"floor", "slo_window_s", "slo_burn_rate"})
+"""Without a wish they have a value all the same."""
+_MOST = {"slo_target": 0.99999}
+_CHOICES = {"profile": tuple(PROFILES), "cpu_by": ("sample", "load"), "fair": tuple(mode.value for mode in FairMode)}
 
 
 def _check(name: str, value: Any) -> None:
     if name == "adaptive":
         valid, wanted = isinstance(value, bool), "true or false"
     elif name in _CHOICES:
-        valid, wanted = value in _CHOICES[name], f"one of {', '.join(_CHOICES[name])}"
+        valid = value in _CHOICES[name] or (value is None and name == "cpu_by")
+        wanted = f"one of {', '.join(_CHOICES[name])}"
     elif name == "weights":
         valid = isinstance(value, Mapping) and all(_is_number(w) and w > 0 for w in value.values())
         wanted = "numbers above 0 by project"
     else:
         is_number = (isinstance(value, int) and not isinstance(value, bool)) if name in _WHOLE else _is_number(value)
-        valid = (value is None and name != "floor") or (is_number and _LEAST[name] <= value <= 1e12)
+        most = _MOST.get(name, 1e12)
+        valid = (value is None and name not in _ALWAYS) or (is_number and _LEAST[name] <= value <= most)
         wanted = f"a {'whole ' if name in _WHOLE else ''}number >= {_LEAST[name]:g}"
+        wanted += f" and <= {most:g}" if name in _MOST else ""
     if not valid:
         raise WishError(f"{name} must be {wanted}, got {value!r}")
 

@@ -27,7 +27,11 @@ from workers.store.connection import AsyncStoreClient, connect_async
 from workers.wishes import WishError, Wishes
 
 WATCH_EVERY_S = 1.0
-SHORT_NAMES = {"settle": "settle_s", "break": "break_s", "pacing": "pacing_s", "weight": "weights", "fixed": "adaptive"}
+SHORT_NAMES = {
+    "settle": "settle_s", "break": "break_s", "pacing": "pacing_s", "window": "window_s", "sustain": "sustain_s",
+    "slo-target": "slo_target", "slo-window": "slo_window_s", "slo-burn-rate": "slo_burn_rate",
+    "weight": "weights", "fixed": "adaptive",
+}  # fmt: skip
 """What the options of `set` are called where that is not the wish's own name."""
 
 T = TypeVar("T")

@@ -73,7 +73,10 @@ def is_busy(state: PoolState) -> bool:
 def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
     """Which smaller limit cuts what is wished for the pool; None if none does."""
     wished = [wish for name in ("limit", "ceiling") if (wish := state.wish.get(name, configured.get(name)))]
-    others = {f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo}
+    others = {
+        f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo,
+        "the SLO's error budget": state.budget_cap,
+    }  # fmt: skip
     cuts = {name: most for name, most in others.items() if most and wished and most < max(wished)}
     if not cuts:
         return None
@@ -88,7 +91,8 @@ def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenL
     for node, status in nodes:
         free = max(0, status.current - held[node.id])
         width = f"{status.current} of {status.configured} calls wide: {status.reason}; {free} free"
-        load = f"CPU {status.cpu_percent:.0f} % of one core, {status.error_rate:.1%} of {status.window_size:,} failed"
+        cpu = f"CPU {status.cpu_percent:.0f} % of one core, load {status.load_percent:.0f} % over 5 min"
+        load = f"{cpu}, {status.error_rate:.1%} of {status.window_size:,} failed"
         rows.add_row(Text(printable(node.name, NAME_CHARS), style="bold"), Text(f"{width}; {load}"))
     return rows
 

@@ -14,8 +14,9 @@ from workers.policy.rules import RulesConfig
 
 class Machine:
     def __init__(self, configured: int = 12, rules: RulesConfig | None = RulesConfig()) -> None:  # noqa: B008
-        self.now, self.load = 1000.0, 10.0
-        self.width = NodeWidth(configured, rules, cpu=lambda: self.load, clock=lambda: self.now)
+        self.now, self.load, self.load5 = 1000.0, 10.0, 30.0
+        readings = {"cpu": lambda: self.load, "load": lambda: self.load5, "clock": lambda: self.now}
+        self.width = NodeWidth(configured, rules, **readings)
 
     def passes(self, seconds: int) -> list[int]:
         widths = []
@@ -42,6 +43,30 @@ def test_a_busy_cpu_halves_the_width_after_the_grace_and_gives_it_back(caplog: p
     assert [r.message.removeprefix("width ") for r in changes] == [
         "12 -> 6, CPU 390 %", "6 -> 3, CPU 390 %", "3 -> 1, CPU 390 %", "1 -> 12, CPU recovered",
     ]  # fmt: skip
+    assert [r.levelname for r in changes] == ["WARNING", "WARNING", "WARNING", "INFO"]
+
+
+def test_the_rules_may_go_by_the_load_of_five_minutes_and_both_are_told() -> None:
+    machine = Machine(rules=RulesConfig(cpu_by="load"))
+    machine.load = 390.0
+    machine.passes(130)
+    status = machine.width.look()
+    assert (status.current, status.cpu_percent, status.load_percent) == (12, 390.0, 30.0)
+    machine.load, machine.load5 = 10.0, 310.0
+    machine.passes(5)
+    assert machine.width.look().reason == "CPU 310 %"
+
+
+def test_window_and_sustain_are_the_operators() -> None:
+    machine = Machine(rules=RulesConfig(window_s=30.0, sustain_s=10.0))
+    machine.calls(*[500] * 10)
+    machine.passes(20)
+    assert machine.width.width < 12
+    machine.passes(20)
+    assert machine.width.look().window_size == 0, "the failures are out of the window"
+    least = machine.width.width
+    machine.passes(25)
+    assert machine.width.width >= least + 2
 
 
 def test_failures_narrow_it_to_half_and_refusals_do_not() -> None:

@@ -4,8 +4,8 @@
 feeds it what the enforcer reported since, in that order, and commits state and parameters by compare-and-set; where
 two decide at once, one of them is simply lost. The state is bounded, and survives a change of leader as JSON.
 
-The clamps come last, whatever an engine says: the ceiling and the SLO cap are hard, the floor holds unless they are
-lower.
+The clamps come last, whatever an engine says: the ceiling and the SLO caps, the operator's and the one that follows an
+error budget, are hard, the floor holds unless they are lower.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Annotated
 
 from pydantic import Discriminator, TypeAdapter
 
+from workers.policy import error_budget
 from workers.policy.adaptive import Adaptive
 from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.adaptive_state import AdaptiveState
@@ -24,6 +25,7 @@ from workers.policy.breaker import Breaker
 from workers.policy.buckets import configured_bucket
 from workers.policy.classic import Classic, ClassicConfig, ClassicState
 from workers.policy.engines import Directives, Engine, Fixed, FixedState
+from workers.policy.error_budget import BudgetUse
 from workers.policy.events import Event, Sent, is_sane
 from workers.policy.headers import Unit
 from workers.policy.parameters import Parameters
@@ -31,6 +33,8 @@ from workers.policy.profiles import PoolConfig
 from workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus
 
 MOST_CHANGES = 50
+SLO = "slo"
+BUDGET = "slo: error budget"
 FUTURE_S = 5.0
 """An event dated further ahead of the decision than this is garbage."""
 
@@ -59,6 +63,7 @@ class GovernorState:
     slo: int | None = None
     clamp: str = ""
     garbage: int = 0
+    budget_use: BudgetUse = field(default_factory=BudgetUse)
     history: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
     def to_json(self) -> bytes:
@@ -97,12 +102,17 @@ class Governor:
                 self._engine.sent(event)
             else:
                 self._engine.done(event)
+                if self.config.error_budget is not None:
+                    error_budget.record(self.config.error_budget, state.budget_use, event)
         self._advance(now)
         return self._parameters()
 
     def next_at(self) -> float | None:
         """When time alone will change the decision; None: not before an event."""
-        return self._engine.next_at()
+        instants = [self._engine.next_at()]
+        if self.config.error_budget is not None:
+            instants.append(error_budget.next_at(self.config.error_budget, self.state.budget_use))
+        return min((instant for instant in instants if instant is not None), default=None)
 
     def set_slo_constraint(self, most: int | None) -> None:
         """Cap the limit from the next decision on, below the floor too; None lifts the cap."""
@@ -132,6 +142,7 @@ class Governor:
         self.state.now = max(self.state.now, now)
         self._engine.advance(self.state.now)
         self.state.engine = self._engine.state
+        self._spend_budget()
         limit, before = self._clamp(self._engine.limit), self.state.clamp
         self.state.clamp = self._clamp_on(self._engine.limit)
         if limit != self.state.limit:
@@ -142,15 +153,28 @@ class Governor:
             for news in self._engine.take_news():
                 self.state.history.append(Change(self.state.now, limit, limit, news))
 
+    def _spend_budget(self) -> None:
+        """Have the cap follow the error budget, if there is one."""
+        budget, state = self.config.error_budget, self.state
+        if budget is None:
+            state.budget_use.cap = None
+            return
+        error_budget.step(budget, state.budget_use, state.now, state.limit, self.config.ceiling)
+
     def _clamp(self, limit: float) -> int:
         config = self.config
         whole = min(max(int(limit), config.floor), config.ceiling)
-        return max(1, whole if self.state.slo is None else min(whole, self.state.slo))
+        caps = [cap for cap in (self.state.slo, self.state.budget_use.cap) if cap is not None]
+        return max(1, min([whole, *caps]))
 
     def _clamp_on(self, limit: float) -> str:
         """The name of the clamp that makes the limit less than the engine's."""
-        if self.state.slo is not None and self.state.slo < min(int(limit), self.config.ceiling):
-            return "slo"
+        slo, cap = self.state.slo, self.state.budget_use.cap
+        most = min(int(limit), self.config.ceiling)
+        if cap is not None and cap < most and (slo is None or cap < slo):
+            return BUDGET
+        if slo is not None and slo < most:
+            return SLO
         return "ceiling" if int(limit) > self.config.ceiling else ""
 
     def _parameters(self) -> Parameters:

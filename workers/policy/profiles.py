@@ -11,6 +11,7 @@ from typing import Any
 
 from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.classic import ClassicConfig
+from workers.policy.error_budget import ErrorBudget
 from workers.policy.parameters import FairMode
 from workers.policy.rules import RulesConfig
 
@@ -49,7 +50,8 @@ class PoolConfig:
     """What the operator wishes for one pool; written by him alone.
 
     `limit` is the first limit (None: the profile's), `ceiling` the most and `floor` the least it may become.
-    Budgets are per minute; None: unknown, and learned. A governor silent for `stale_after_s` leaves `stale_limit`.
+    Budgets are per minute; None: unknown, and learned. An `error_budget` caps the limit by itself.
+    A governor silent for `stale_after_s` leaves `stale_limit`.
     """
 
     ceiling: int
@@ -60,6 +62,7 @@ class PoolConfig:
     tokens_per_min: float | None = None
     fair: FairMode = FairMode.WORK_CONSERVING
     weights: dict[str, float] = field(default_factory=dict)
+    error_budget: ErrorBudget | None = None
     stale_after_s: float = 60.0
     stale_limit: int | None = None
     probe_s: float = 120.0
@@ -75,6 +78,8 @@ class PoolConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}")
+        if self.error_budget is not None and not 0 < self.error_budget.target < 1:
+            raise ValueError(f"the target of an error budget must be > 0 and < 1, got {self.error_budget.target}")
         for project, weight in self.weights.items():
             if not 0 < weight < float("inf"):
                 raise ValueError(f"weight of {project!r} must be > 0, got {weight}")

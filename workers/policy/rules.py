@@ -22,10 +22,14 @@ from workers.policy.calls import NEVER
 from workers.policy.engines import Directives
 from workers.policy.events import Done, Sent
 
+CPU_HIGH = "CPU"
+"""Begins the reason of a limit that was halved for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RulesConfig:
-    """Thresholds; shares are 0..1, CPU is percent of one core (a node of 4 cores tops at 400)."""
+    """Thresholds; shares are 0..1, CPU is percent of one core (a node of 4 cores tops at 400). `cpu_by` says which
+    reading they go by: the last `sample`, or the machine's `load` of five minutes."""
 
     every_s: float = 5.0
     window_s: float = 600.0
@@ -34,6 +38,7 @@ class RulesConfig:
     sustain_s: float = 120.0
     cpu_high_percent: float = 300.0
     cpu_grace_s: float = 120.0
+    cpu_by: Literal["sample", "load"] = "sample"
 
 
 @dataclass(slots=True)
@@ -78,6 +83,8 @@ class RulesStatus:
     cpu_percent: float
     reason: str
     window_size: int
+    load_percent: float = 0.0
+    """The machine's load of five minutes, percent of one core: 4.0 is 400. It counts what waits for a core, too."""
 
 
 def record(state: RulesState, error: bool, now: float) -> None:
@@ -106,7 +113,7 @@ def step(config: RulesConfig, state: RulesState, now: float) -> None:
     low_since, state.low_since = state.low_since, None
     if state.cpu_percent > config.cpu_high_percent and now > state.started_at + config.cpu_grace_s:
         state.before_cpu = max(state.before_cpu or 0, state.limit)
-        state.limit, reason = max(1, state.limit // 2), f"CPU {state.cpu_percent:.0f} %"
+        state.limit, reason = max(1, state.limit // 2), f"{CPU_HIGH} {state.cpu_percent:.0f} %"
     elif rate > config.error_high and state.limit > 1:
         state.limit, reason = state.limit - 1, f"error rate {rate:.0%}"
     elif rate < config.error_low and low_since is None:

@@ -146,11 +146,13 @@ class GovernorStore:
         )
         return found
 
-    async def cpu_percent(self) -> float | None:
-        """CPU of the living nodes' machines, percent of one core, averaged over the nodes; None if none tells."""
+    async def cpu_percent(self, *, by_load: bool = False) -> float | None:
+        """CPU of the living nodes' machines, or their load of five minutes, percent of one core, averaged over the
+        nodes; None if none tells."""
+        field = "load_percent" if by_load else "cpu_percent"
         nodes = await self._redis.hkeys(self._keys.nodes)
         beacons = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
-        told = [orjson.loads(beacon).get("cpu_percent") for beacon in beacons if beacon]
+        told = [orjson.loads(beacon).get(field) for beacon in beacons if beacon]
         known = [percent for percent in told if percent is not None]
         return sum(known) / len(known) if known else None
 
