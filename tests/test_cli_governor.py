@@ -47,9 +47,9 @@ def traffic(environ: dict[str, str], pool: str = "sim", *, decided: bool = False
             if decided:
                 await Governor(client, app.keys, app.first_wishes).tick(pool)
             lease = "l" if pool == "sim" else f"{pool}."
-            wants = [Want(f"{lease}{n}", "j", "news", "m") for n in range(3)]
+            wants = [Want(f"{lease}{n}~0.0.{n}", "j", "news", "m") for n in range(3)]
             await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[:1])
-            back = [Returned(f"{lease}0", Outcome(429))]
+            back = [Returned(f"{lease}0~0.0.0", Outcome(429))]
             await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=back, wanted=wants[1:])
             await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[2:])
 
@@ -188,10 +188,11 @@ def test_leases_are_listed_with_who_holds_them(at_once: Dicast, environ: dict[st
     traffic(environ)
     [pool] = json.loads(at_once("governor", "show", "--json").stdout)["pools"]
     [lease] = pool["leases"]
-    assert (lease["lease"], lease["project"], lease["job"], lease["node"]) == ("l1", "news", "j", "n")
+    assert (lease["lease"], lease["project"], lease["job"], lease["node"]) == ("l1~0.0.1", "news", "j", "n")
     assert not lease["probe"]
     assert 0 <= lease["age_s"] < 60 and 0 < lease["left_s"] < 61
-    assert "leases news on n, 0 s old, ends in " in " ".join(at_once("governor", "show").stdout.split())
+    shown = " ".join(at_once("governor", "show").stdout.split())
+    assert "leases news, unit 0.0.1 of job j on n, 0 s old, ends in " in shown
 
 
 def test_the_limit_that_binds_is_named(at_once: Dicast, environ: dict[str, str]) -> None:

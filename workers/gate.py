@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ ASKED_MIN = 4
 BROKEN = ("breaker", "probe")
 JOB_LIMIT = "job_limit"
 FALLBACK_S = 1.0
+_UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 OVER_SHARE_EVERY_S = 60.0
 
 
@@ -269,8 +271,9 @@ class Gate:
 
     def _want(self, unit: Admitted) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
+        lease = _named(self.host.new_lease_id(), unit)
         return Want(
-            self.host.new_lease_id(), unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter
+            lease, unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter
         )
 
     async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
@@ -366,6 +369,12 @@ class Gate:
         except Exception:
             # A fault of this program: the last decision stays in force until it is stale, and calls go on.
             logger.exception("no decision for pool %s", self.pool)
+
+
+def _named(lease: str, unit: Admitted) -> str:
+    """The lease's id, with the name of the unit that it is for behind it, as the message tells it."""
+    label = unit.labels.get("unit")
+    return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease
 
 
 def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:

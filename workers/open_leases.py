@@ -12,7 +12,8 @@ from workers.store.keys import Keys
 @dataclass(frozen=True, slots=True)
 class OpenLease:
     """One open call's lease. `age_s` is since the grant, `left_s` to the deadline at which it ends by itself, both by
-    the lease clock; a `probe` decides whether its pool's circuit breaker closes. `node` is the holder's id."""
+    the lease clock; a `probe` decides whether its pool's circuit breaker closes. `node` is the holder's id, `unit` the
+    place in the job (lane, page, position), '' if it is not known."""
 
     lease: str
     pool: str
@@ -22,6 +23,7 @@ class OpenLease:
     age_s: float
     left_s: float
     probe: bool
+    unit: str = ""
 
 
 async def open_leases(client: AsyncStoreClient, keys: Keys) -> list[OpenLease]:
@@ -38,5 +40,6 @@ async def open_leases(client: AsyncStoreClient, keys: Keys) -> list[OpenLease]:
         pool, job, project, node, sent, _, probe = holder.split("|", 7)[:7]
         left_s = max(0.0, ends.get(lease, now_ms) - now_ms) / 1000
         age_s = max(0.0, now_ms - float(sent)) / 1000
-        found.append(OpenLease(lease, pool, unquote(project), job, node, age_s, left_s, probe == "1"))
+        unit = lease.partition("~")[2]
+        found.append(OpenLease(lease, pool, unquote(project), job, node, age_s, left_s, probe == "1", unit))
     return sorted(found, key=lambda lease: (-lease.age_s, lease.lease))

@@ -146,7 +146,8 @@ def _limit(state: PoolState, configured: Mapping[str, Any]) -> Text:
 
 
 def _open(state: PoolState) -> Text:
-    text = Text(f"{state.open:,} of {state.effective_limit:,}, granted {state.granted:,} in all")
+    free = max(0, state.effective_limit - state.open)
+    text = Text(f"{state.open:,} of {state.effective_limit:,}, {free:,} free, granted {state.granted:,} in all")
     if state.waiting:
         some = "1 project waits" if len(state.waiting) == 1 else f"{len(state.waiting)} projects wait"
         text.append(f"; {some}: {_few(state.waiting)}", style="cyan")
@@ -156,12 +157,17 @@ def _open(state: PoolState) -> Text:
 def _leases(leases: Sequence[OpenLease]) -> Text:
     """The oldest."""
     lines = [
-        f"{printable(lease.project, 30)} on {printable(lease.node, 40)}, {span(lease.age_s)} old, ends in "
-        f"{span(lease.left_s)}{', the probe' if lease.probe else ''}"
+        f"{printable(lease.project, 30)}, {_unit(lease)} on {printable(lease.node, 40)}, {span(lease.age_s)} old, "
+        f"ends in {span(lease.left_s)}{', the probe' if lease.probe else ''}"
         for lease in leases[:LEASES_SHOWN]
     ]
     more = len(leases) - LEASES_SHOWN
     return Text("\n".join([*lines, *([f"and {more:,} younger ones; --json lists all"] if more > 0 else [])]))
+
+
+def _unit(lease: OpenLease) -> str:
+    job = f"job {printable(lease.job, 40)}"
+    return f"unit {printable(lease.unit, 30)} of {job}" if lease.unit else job
 
 
 def _breaker(state: PoolState, leases: Sequence[OpenLease]) -> Text:

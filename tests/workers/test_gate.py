@@ -9,6 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from workers import gate
+from workers.admitted import Admitted
 from workers.bench import Bench
 from workers.gate import Gate
 from workers.node_width import NodeWidth
@@ -302,3 +303,13 @@ def test_a_worker_on_the_bench_takes_nothing():
 def test_a_header_that_the_store_could_not_take_belongs_to_no_job(name, value):
     unit = gate.Admitted.from_header({"job": "j", "project": "p", name: value})
     assert (unit.job, unit.project, unit.pool, unit.model) == ("", "", "", "")
+
+
+@pytest.mark.parametrize(
+    "labels, wanted",
+    [({"unit": "0.3.b20"}, "lease~0.3.b20"), ({"unit": "a|b"}, "lease"), ({"unit": 7}, "lease"), ({}, "lease")],
+)
+async def test_a_lease_tells_which_unit_it_is_for(labels, wanted):
+    host = Host()
+    unit = Admitted("j", "proj", labels)
+    assert Gate(host, "p")._want(unit).lease == wanted
