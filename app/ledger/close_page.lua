@@ -28,6 +28,6 @@ if state == 'running' or state == 'cancelling' then
 elseif state == 'finishing' then
   finish = 1
 end
-if state == 'running' and finish == 0 and cursor ~= '' and tonumber(open or 0) <= tonumber(low or 0) and
+if state == 'running' and finish == 0 and cursor ~= '' and tonumber(open or 0) <= tonumber(low) and
    is_told_to_plan(KEYS[1], lane, told, ARGV[2] .. '.closed', ARGV[5], ARGV[6]) then plan = 1 end
 return {finish, plan}

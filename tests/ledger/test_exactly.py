@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.ledger.client import JobState
+from app.ledger.client import UNATTENDED_MS, JobState
 from app.ledger.ledger import PAGE_STILL_MS, UNCLAIMED_MS, Ledger
 from app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
 from tests.ledger.bench import KEYS
@@ -265,6 +265,38 @@ async def test_a_batch_that_is_due_is_not_lost_with_its_units(stage):
     await stage.one.find_lost(REF, 2, queue_empty=True)
     assert await stage.one.find_lost(REF, 2, queue_empty=True) == 1
     assert set(due(stage)) == {f"{REF}|b0", f"{REF}|b2"}
+    stage.redis.zrem(stage.one.keys.due, f"{REF}|b2")  # it was taken, and then lost
+    assert await stage.one.find_lost(REF, 2, queue_empty=True) == 2
+    assert set(due(stage)) == {f"{REF}|b0", f"{REF}|2", f"{REF}|3"}
+
+
+# ---------------------------------------------------------------------------------------------------------------- jobs
+async def test_who_submits_or_resumes_has_time_to_send_the_message(stage):
+    submit(stage)
+    assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + UNATTENDED_MS
+    await stage.one.start("j", 5)
+    await open_page(stage)
+    await whole(stage)
+    await finishing_and_completed(stage)
+    stage.clock.ms += 7
+    stage.client.resume("j")
+    assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + UNATTENDED_MS
+
+
+async def finishing_and_completed(stage):
+    await stage.one.close_page(REF, 1)
+    assert await stage.one.claim_finish("j")
+    assert await stage.one.complete("j", NOW, b"{}", 60)
+
+
+async def test_a_cancelling_job_of_which_nothing_is_open_is_finishing(stage):
+    await page_open(stage)
+    await claimed(stage.one)
+    stage.client.cancel("j")
+    assert not await stage.one.ripe("j")
+    stage.redis.delete(stage.one.keys.page(REF), stage.one.keys.pages("j"))
+    assert await stage.one.ripe("j")
+    assert stage.client.status("j").state is JobState.FINISHING
 
 
 # ------------------------------------------------------------------------------------------------------------- results
