@@ -41,6 +41,7 @@ async def test_a_claim_tells_how_long_its_unit_has_been_worked_on(stage):
     await page_open(stage)
     first = await claimed(stage.one)
     assert (first.fence, first.calls, first.elapsed_ms) == (EPOCH + 1, 1, 0)
+    assert (first.attempts, first.requeues) == (0, 0)
     await stage.one.defer(REF, {}, [Deferral(0, first.fence, 2, 3)], [])
     stage.clock.ms += 700
     again = await claimed(stage.two)
@@ -280,6 +281,7 @@ async def test_who_submits_or_resumes_has_time_to_send_the_message(stage):
     await finishing_and_completed(stage)
     stage.clock.ms += 7
     stage.client.resume("j")
+    assert not {"cursor:0", "open:0", "low:0", "planning:0"} & set(stage.redis.hkeys(stage.one.keys.job("j")))
     assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + UNATTENDED_MS
 
 
