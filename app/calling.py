@@ -6,7 +6,7 @@ a result under the name that a canvas has given) is kept with the job, and done 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -18,6 +18,27 @@ from kombu.utils import json
 CANVAS = ("link", "link_error", "chain", "chord", "group_id", "group_index", "root_id", "parent_id")
 """Options that concern a task's end."""
 DELIVER = "dicast.deliver"
+_CALL_TIME = "a call's time is LLM_CALL_TIMEOUT, or its pool's timeout_s; a job that is too late to start: expires"
+REFUSED = {
+    "priority": "a job has no priority: its project has a share (dicast governor set --weight PROJECT=N)",
+    "time_limit": _CALL_TIME,
+    "soft_time_limit": _CALL_TIME,
+    "exchange": "a job's units go to the queues of their pools",
+    "routing_key": "a job's units go to the queues of their pools",
+}
+"""Options that would do nothing for a job."""
+
+
+def check(options: Mapping[str, Any], queues: Collection[str]) -> None:
+    """Raises TypeError for an option that cannot be kept; `queues` are the names of the one that takes jobs."""
+    for name, why in REFUSED.items():
+        if options.get(name) is not None:
+            raise TypeError(f"evaluate takes no {name}: {why}")
+    queue = options.get("queue")
+    if queue is not None and str(getattr(queue, "name", queue)) not in queues:
+        raise TypeError(f"evaluate takes no queue but {min(queues)}: {REFUSED['routing_key']}")
+    if options.get("serializer") not in (None, "json"):
+        raise TypeError(f"evaluate takes no serializer but json, got {options['serializer']!r}")
 
 
 class Continuation(NamedTuple):

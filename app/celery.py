@@ -22,9 +22,10 @@ from kombu import Exchange, Queue
 
 import config
 from app import heartbeat, logs
+from app.calling import check
 from app.domain.job import EvaluationJob
 from app.ledger.client import LedgerClient
-from app.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
+from app.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE, GOVERNOR, HOUSEKEEPING
 from app.submission import Prepared, prepared, submit
 from config.pools import Pools
 from config.settings import Settings, environment
@@ -145,6 +146,16 @@ class Dicast(Celery):  # type: ignore[misc]
         keys = [self.environ.get(spec.api_key_env or "", "") for spec in self.pools.pools.values()]
         return [*self.settings.secrets(), *filter(None, keys)]
 
+    def bugreport(self) -> str:
+        """Celery's, as `celery report` and workers tell it; of passwords it masks only those that it knows of."""
+        return str(logs.JsonFormatter(self.secrets()).masked(super().bugreport()))
+
+    def send_task(self, name: str, *args: Any, **options: Any) -> Any:
+        """Celery's; raises TypeError for an option that a job cannot keep, also where it is sent by its task's name."""
+        if name == EVALUATE:
+            check(options, {CONTROL_QUEUE, self.names.of(CONTROL_QUEUE)})
+        return super().send_task(name, *args, **options)
+
     def prepared(self, job: EvaluationJob | Mapping[str, Any]) -> Prepared:
         """All checks of a job that need no store; see `app.submission.prepared`."""
         return prepared(job, pools=self.pools, settings=self.settings)
@@ -171,7 +182,8 @@ class Dicast(Celery):  # type: ignore[misc]
         from workers.gate import GateConfig
         from workers.governor import Governor
 
-        assert self.node is not None, "only workers have gates"
+        if self.node is None:  # a worker that is made and never started, as for `celery graph`
+            self.node = Node.here("nobody", limit=self.settings.max_concurrent_llm_calls, slots=self.settings.slots)
         return GateConfig(
             store_url=self.store_url,
             keys=self.keys,
@@ -338,8 +350,14 @@ app = create_app(environment())
 
 
 @signals.setup_logging.connect
-def _json_logs(loglevel: Any = None, **_: Any) -> None:
-    formatter = logs.configure(app.settings.log_level, app.secrets())
+def _json_logs(loglevel: Any = None, logfile: str | None = None, **_: Any) -> None:
+    """`-l` and `-f` mean what they do in Celery; without them the settings' level, and standard error."""
+    from app.worker_options import given
+
+    level = loglevel if "loglevel" in given() else app.settings.log_level
+    # Open as long as the process lives.
+    stream = Path(logfile).open("a", buffering=1, encoding="ascii") if logfile else None  # noqa: SIM115
+    formatter = logs.configure(level, app.secrets(), stream)
     if app.node is not None:
         formatter.bind(node=app.node.id)
 

@@ -107,17 +107,17 @@ class JsonFormatter(logging.Formatter):
         except TypeError:
             rendered = orjson.dumps(_plain(line))
         if any(needle in rendered for needle in self._needles):
-            rendered = orjson.dumps(self._masked(orjson.loads(rendered)))
+            rendered = orjson.dumps(self.masked(orjson.loads(rendered)))
         if rendered.isascii() and b"\x7f" not in rendered:
             return rendered.decode("ascii")
         return _NOT_ASCII.sub(_escaped, rendered.decode())
 
-    def _masked(self, value: Any) -> Any:
+    def masked(self, value: Any) -> Any:
         """Masks value by value: cutting a secret of digits out of the line would leave a hole where a number stood."""
         if isinstance(value, dict):
-            return {self._masked(k): self._masked(v) for k, v in value.items()}
+            return {self.masked(k): self.masked(v) for k, v in value.items()}
         if isinstance(value, list):
-            return [self._masked(v) for v in value]
+            return [self.masked(v) for v in value]
         text = value if isinstance(value, str) else str(value)
         for secret in self._secrets:
             text = text.replace(secret, MASK)

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 import celery.app.control
 from celery.utils.functional import maybe_list
+from celery.utils.serialization import strtobool
 from celery.worker import control as celerys
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, nok, ok
 
 from app import revoking
+from app.logs import JsonFormatter
 from app.revoking import Revoked
 from workers.admitted import QUEUE_PREFIX
 
@@ -33,6 +35,7 @@ REVOKES = ("revoke", "terminate")
 NO_RATE = "has no rate limit of its own; its pool's: dicast governor set --pool NAME --rpm N"
 NO_TIME = "has no time limit; a call's is LLM_CALL_TIMEOUT, or its pool's timeout_s"
 NO_STAMPS = "jobs and units are not known by stamps: revoke them by their ids"
+NO_ELECTION = "workers hold no elections: who leads is in the store"
 NO_RESTART = "the execution pool cannot be restarted: stop the worker (SIGTERM) and start it again"
 
 
@@ -47,7 +50,8 @@ def refusal(command: str, arguments: Mapping[str, Any]) -> str | None:
         return f"{task} {NO_RATE}"
     if command == "time_limit" and task.startswith(OURS):
         return f"{task} {NO_TIME}"
-    return {"revoke_by_stamped_headers": NO_STAMPS, "pool_restart": NO_RESTART}.get(command)
+    refused = {"revoke_by_stamped_headers": NO_STAMPS, "pool_restart": NO_RESTART, "election": NO_ELECTION}
+    return refused.get(command)
 
 
 class Control(celery.app.control.Control):  # type: ignore[misc]
@@ -190,3 +194,17 @@ def known_queues(app: Any) -> set[str]:
 def pool_restart(state: Any, **_: Any) -> Any:
     """Refused: a worker is stopped and started again."""
     return nok(NO_RESTART)
+
+
+@_command(
+    type="inspect", alias="dump_conf", signature="[include_defaults=False]", args=[("with_defaults", strtobool)]
+)
+def conf(state: Any, with_defaults: bool = False, **_: Any) -> Any:
+    """The worker's configuration, without secrets."""
+    return JsonFormatter(state.app.secrets()).masked(celerys.conf(state, with_defaults=with_defaults))
+
+
+@_command()
+def election(state: Any, **_: Any) -> Any:
+    """Refused: who leads is in the store."""
+    return nok(NO_ELECTION)

@@ -97,6 +97,7 @@ class Evaluate(Controlling):
         `UnknownPool`, `UnknownJob`, `JobConflict` or `DatasetError`.
         """
         job = _only_job(*(args or ()), **(kwargs or {}))
+        calling.check(options, {CONTROL_QUEUE, app.names.of(CONTROL_QUEUE)})  # before anything is stored
         wait_s = calling.delay_s(app, countdown, eta)
         worth_s = calling.expires_s(app, expires)
         # In a worker, as the next task of a chain, the store's client must not hold up the loop.
