@@ -163,7 +163,7 @@ def _escaped(match: re.Match[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------- events
 def queueing(*, agent: str, dimension: str, queue_depth: int, **context: object) -> None:
     """A unit was refused a lease when it first asked for one; those that get theirs at once, or have not come out of
-    the queue yet, are not told. `queue_depth` units wait: at this worker, and in the queue as counted a second ago. The
+    the queue yet, are not told. `queue_depth` units wait: at this worker, and in the queue as counted not long ago. The
     context's `reason` says what for (`limit`, `breaker`, a budget's name, ...), `wait_s` for how long at least."""
     if _log.isEnabledFor(logging.INFO):
         _emit(logging.INFO, event="queueing", agent=agent, dimension=dimension, queue_depth=queue_depth, **context)

@@ -104,6 +104,7 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """Of this connection, the closed ones too."""
         self._in_hand: InHand = []
         self._services: list[asyncio.Task[None]] = []
+        self._depths: Depths | None = None
         self._serving = False
         self._events_due = False
         self._watchdog = Watchdog(self._room, self._reconnect)
@@ -355,11 +356,11 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         services = self._services
         services += [supervise(f"gate {gate.pool}", gate.run) for gate in self.gates.values()]
         declared = None if self.config.broker_is_store else DeclaredDepths(self.app)
-        depths = declared or StoreDepths(client)
+        depths = self._depths = declared or StoreDepths(client)
         services += [
             supervise("see-off", partial(self._see_off, client)),
             supervise("ear", partial(self._listen, client)),
-            supervise("backlog", partial(self._watch_queues, depths)),
+            supervise("backlog", self._watch_queues),
             supervise("watchdog", partial(self._watchdog.run, depths)),
         ]
 
@@ -415,14 +416,19 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             if gate.held and pool in (gate.pool, "*"):
                 gate.kick()
 
-    async def _watch_queues(self, depths: Depths) -> None:
+    async def _watch_queues(self) -> None:
         """Keep `backlog`, the units that wait in the broker, about a second old."""
         while True:
             await asyncio.sleep(FALLBACK_S)
-            for name, gate in self.gates.items():
+            for gate in self.gates.values():
                 if gate.held:
-                    with contextlib.suppress(*BROKER_ERRORS):
-                        gate.backlog = await depths.waiting(name)
+                    await self.count_backlog(gate)
+
+    async def count_backlog(self, gate: Gate) -> None:
+        name = next((name for name, other in self.gates.items() if other is gate), None)
+        if name is not None and self._depths is not None:
+            with contextlib.suppress(*BROKER_ERRORS):
+                gate.backlog = await self._depths.waiting(name)
 
     @property
     def stuck(self) -> str:

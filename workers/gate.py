@@ -50,6 +50,7 @@ BROKEN = ("breaker", "probe")
 JOB_LIMIT = "job_limit"
 FALLBACK_S = 1.0
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
+COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0
 
 
@@ -90,6 +91,9 @@ class Host(Protocol):
 
     def free_slots(self) -> int: ...
     def new_lease_id(self) -> str: ...
+    async def count_backlog(self, gate: Gate) -> None:
+        """Bring a gate's `backlog` up to date, if the broker answers."""
+
     def on_loop(self, callback: Callable[[], None]) -> None: ...
     def start_request(self, request: AdmittedRequest) -> None:
         """Raises what the request is the cause of; then it has not been started."""
@@ -119,6 +123,7 @@ class Gate:
         self._open_calls = 0
         self._leased = 0
         self._told: dict[str, float] = {}
+        self._counted_at = float("-inf")
         self._at_limit: dict[str, float] = {}
         """Jobs that wait here and were refused since they are at their own limit, and until when they step aside."""
         self.closed_by = ""
@@ -212,6 +217,7 @@ class Gate:
 
     async def _step(self) -> float:
         """Give back and ask once; returns the longest sensible wait until the next time, s."""
+        await self._count()
         room = max(0, self.host.free_slots() - self.host.asking)
         held = list(self.held)
         asked = in_turns(list(filter(self._takes_turns, held)) or held, min(room, self._batch))
@@ -230,6 +236,15 @@ class Gate:
         granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._takes_turns(request)]
         more = any(map(self._takes_turns, list(self.held)))
         return 0.0 if granted and all(granted) and more and self.host.free_slots() > 0 else FALLBACK_S
+
+    async def _count(self) -> None:
+        """Know how many units wait before the first of them is told to, and not after the next look of the host's."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._counted_at + COUNTED_EVERY_S and not all(request.announced for request in list(self.held)):
+            self._counted_at = now
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(COUNTED_WITHIN_S):
+                    await self.host.count_backlog(self)
 
     def _takes_turns(self, request: AdmittedRequest) -> bool:
         return request.unit.job not in self._at_limit

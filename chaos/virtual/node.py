@@ -239,6 +239,8 @@ class Node:
         self._leases += 1
         return f"{self.name}/{self._leases}"
 
+    async def count_backlog(self, gate: Any) -> None: ...
+
     def on_loop(self, callback: Callable[[], None]) -> None:
         self.loop.call_soon(callback)
 

@@ -34,7 +34,7 @@ class Host:
         self.verdicts, self.reasons = [], []
         self.started, self.told, self.aside = [], [], []
         self.faults = {}
-        self.asking = self.leased = 0
+        self.asking = self.leased = self.backlog = 0
         self.slots, self.doors = slots, []
         self.store_error = None
         self.store = self
@@ -47,6 +47,9 @@ class Host:
 
     def new_lease_id(self):
         return "lease"
+
+    async def count_backlog(self, gate):
+        gate.backlog = self.backlog
 
     def on_loop(self, callback):
         callback()
@@ -128,6 +131,18 @@ async def test_calls_that_are_granted_together_are_counted_one_after_the_other(m
     await door._step()
     host.started[0].lease.release()
     assert told == [5, 6, 7, 6]
+
+
+async def test_the_first_unit_that_waits_is_told_with_all_that_wait_behind_it(monkeypatch):
+    """However long it is until the host looks again."""
+    host, told = Host(), []
+    host.backlog = 25
+    monkeypatch.setattr(host, "queueing", lambda unit, pool, depth: told.append(depth))
+    door = Gate(host, "p")
+    for _ in range(2):
+        door.hold(Request())
+    await door._step()
+    assert told == [27, 27]
 
 
 async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
