@@ -6,6 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import orjson
+
+from app.ledger.keys import LedgerKeys, PageRef
+from app.ledger.records import Token
 from chaos.virtual.provider import CALL_TIMEOUT_S
 from chaos.virtual.scene import Scene
 
@@ -117,6 +121,24 @@ class Faults:
         self._scene.note(f"cancel {job_id}")
         self._scene.allowed[job_id] = replace(self._scene.allowed[job_id], cancelled=True)
         self._scene.caller.cancel(job_id)
+
+    def revoke(self) -> None:
+        """A unit that is in work is revoked, or the batch that it begins."""
+        keys = LedgerKeys(self._world.keys)
+        pages = [PageRef.parse(member) for member in self._world.client.zrange(keys.watch, 0, -1)]
+        if not pages:
+            return
+        ref = self._chance.choice(pages)
+        first, units = self._world.client.hmget(keys.page(ref), "first", "units")
+        if first is None or ref.job not in self._scene.allowed:
+            return
+        lane = orjson.loads(self._world.client.hget(keys.job(ref.job), "lanes"))[ref.lane]
+        position = int(first) + self._chance.randrange(int(units))
+        token = Token(position, batch=lane["batched"] and position % lane["dimensions"] == 0)
+        self._scene.note(f"revoke {ref.name}.{token}")
+        allowed = self._scene.allowed[ref.job]
+        self._scene.allowed[ref.job] = replace(allowed, errors=allowed.errors | {"cancelled"})
+        self._scene.caller.revoke_unit(ref, token)
 
     def heal(self) -> None:
         """From now on nothing new goes wrong; somebody is there."""

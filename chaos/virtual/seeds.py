@@ -67,6 +67,10 @@ class Seed(Scene):
             world.at(when, chance.choice(faults.catalogue()))
         if chance.random() < 0.1:
             world.at(chance.uniform(0, 12), faults.cancel)
+        its_own = random.Random(f"revoke {self.seed}")
+        if its_own.random() < 0.3:
+            for _ in range(its_own.randint(1, 5)):
+                world.at(its_own.uniform(0, 8) * its_own.random(), Faults(self, its_own).revoke)
         world.at(FAULTS_UNTIL_S, faults.heal)
 
     def run(self) -> Verdict:  # type: ignore[override]
