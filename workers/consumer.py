@@ -30,9 +30,8 @@ from workers.admitted import QUEUE_PREFIX, AdmittedRequest
 from workers.depths import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
 from workers.execution_pool import TaskPool, on_loop_close
 from workers.gate import FALLBACK_S, Gate, GateConfig
-from workers.gated_queue import GatedQueue
-from workers.names import plain
 from workers.objections import objection, raw
+from workers.pool_queues import PoolQueues
 from workers.quarantine import Quarantine, look_before_reading
 from workers.reaper import restore_messages
 from workers.refusals import outlive_odd_broadcasts, reconnect_when_refused
@@ -40,7 +39,7 @@ from workers.store.connection import AsyncStoreClient, connect, connect_async
 from workers.store.errors import is_passing
 from workers.store.leases import LeaseStore
 from workers.supervision import end_worker, supervise, tell_of_threads, watch
-from workers.taking import InHand, read_pops
+from workers.taking import read_pops
 from workers.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class _GatedBucket:
             gate.drop_held()
 
 
-class AdmissionConsumer(Consumer):  # type: ignore[misc]
+class AdmissionConsumer(PoolQueues):
     """Celery's consumer with gates in place of its rate limits (`app.conf.worker_consumer`).
 
     Tasks with a true attribute `gated` pass a gate; all others run as Celery runs them.
@@ -94,15 +93,9 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         outlive_odd_broadcasts()
         tell_of_threads()
         fast_json.use_for_messages()
-        self.gates: dict[str, Gate] = {}
-        """By queue; replaced as a whole, since other threads read it."""
-        self._common: tuple[str, ...] = ()
-        """Queues that are read without a gate, for other threads."""
+        self.forget_queues()
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
-        self._queues: dict[str, GatedQueue] = {}
-        """Of this connection, the closed ones too."""
-        self._in_hand: InHand = []
         self._services: list[asyncio.Task[None]] = []
         self._depths: Depths | None = None
         self._serving = False
@@ -119,16 +112,6 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
-    def _prefetch_count(self) -> int:
-        """For the queues without a gate: their work runs in all slots, whatever `-c` says."""
-        return int(self.pool.slots * self.prefetch_multiplier)
-
-    def _update_prefetch_count(self, index: int = 0) -> Any:
-        if not self.initial_prefetch_count:
-            return None
-        self.initial_prefetch_count = self._prefetch_count()
-        return self._update_qos_eventually(index)
-
     def connection_for_write(self, url: str | None = None, heartbeat: float | None = None) -> Any:
         """For events: the hub does not wait until RabbitMQ has confirmed each of them."""
         options = None if self.config.broker_is_store else {"confirm_publish": False}
@@ -225,68 +208,6 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
             self._serving = True
             self.pool.give_up_on = self._give_up_on
             watch(self.pool.submit(self._serve()), "the worker's services", end_worker)
-
-    def _open(self, name: str) -> None:
-        """Read a pool's queue over a channel of its own, one for each connection."""
-        gate = self.gates.get(name)
-        if gate is None:
-            gate = Gate(self, plain(name).removeprefix(QUEUE_PREFIX))
-            self.gates = {**self.gates, name: gate}
-            if self._serving:
-                watch(self.pool.submit(self._serve_gate(gate)), f"gate {gate.pool}", end_worker)
-        if name in self._queues:
-            self._queues[name].open()
-            return
-        queue, on_message = self.app.amqp.queues[name], partial(self._handle, queue=name)
-        self._queues[name] = GatedQueue(
-            queue, gate, self.connection, self.hub,
-            consumer_of=lambda channel: self.app.amqp.TaskConsumer(
-                channel, queues=[queue], on_message=on_message, on_decode_error=self.on_decode_error
-            ),
-            refuse=self._quarantine.add, in_hand=self._in_hand, read_on=self._read_on,
-        )  # fmt: skip
-
-    @property
-    def queues(self) -> list[Any]:
-        """All that are read now."""
-        common = self.task_consumer.queues if self.task_consumer is not None else []
-        return [*common, *(q.queue for q in self._queues.values() if not q.gate.shut)]
-
-    def reads(self, queue: str) -> bool:
-        """Whether a queue, by its name at the broker or its plain one, is read now."""
-        return any(queue in (q.name, q.alias) for q in self.queues)
-
-    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
-        """Celery's, and for a pool's queue its gate. One that is read already stays as it is."""
-        if self.reads(queue):
-            return
-        queues = self.app.amqp.queues
-        name = queues.aliases[queue].name if queue in queues.aliases else queue
-        if not queue.startswith(QUEUE_PREFIX):
-            super().add_task_queue(name, *args, **options)
-            self._common = tuple(q.name for q in self.task_consumer.queues)
-            return
-        queues.select_add(queues[name])
-        self._open(name)
-        logger.info("queue %s is read", name, extra={"event": "add_consumer", "queue": name})
-
-    def cancel_task_queue(self, queue: str) -> None:
-        """Celery's, and of a pool's queue: what waits for a lease goes back, open calls end."""
-        found = self.app.amqp.queues[queue]
-        opened = self._queues.get(found.name)
-        if opened is None:
-            super().cancel_task_queue(found.name)
-            self._common = tuple(q.name for q in self.task_consumer.queues)
-            return
-        self.app.amqp.queues.deselect(found.name)
-        opened.close()
-        self._put_back(opened.gate.drop_held())
-        logger.info("queue %s is not read", found.name, extra={"event": "cancel_consumer", "queue": found.name})
-
-    def _put_back(self, requests: list[AdmittedRequest]) -> None:
-        for request in requests:
-            task_ready(request)
-            request.reject(requeue=True)
 
     def _read_on(self) -> None:
         """Handle all that has come over the connection."""
@@ -435,11 +356,6 @@ class AdmissionConsumer(Consumer):  # type: ignore[misc]
         """What this worker should take and does not, and why where it knows; '' if all is well. For any thread."""
         closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
         return "; ".join(filter(None, [self.config.bench.reason, *closed, self._watchdog.stuck]))
-
-    @property
-    def judges(self) -> bool:
-        """Whether it reads the queue of any pool, as far as is known. For any thread."""
-        return not self._serving or any(not gate.shut for gate in self.gates.values())
 
     def _bench(self) -> None:
         """Units that wait here are others' from now on."""
