@@ -76,8 +76,8 @@ class GateLog:
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
         logs.released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
 
-    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int) -> None:
-        logs.over_share(project=unit.project, pool=pool, limit=limit, projects=projects)
+    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None:
+        logs.over_share(project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share)
 
 
 def _named(unit: Admitted) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Dicast(Celery):  # type: ignore[misc]
         )  # fmt: skip
         if spec is None:
             return slo
-        own = {name: getattr(spec, name) for name in ("limit", "ceiling", "adaptive", "rpm", "tpm")}
+        own = {name: getattr(spec, name) for name in ("limit", "ceiling", "adaptive", "rpm", "tpm", "project_max")}
         return replace(slo, **own)
 
     def configuration(self) -> dict[str, Any]:

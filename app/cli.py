@@ -289,6 +289,10 @@ def governor_set(
     weight: Annotated[
         list[str] | None, typer.Option(metavar="PROJECT=W", help="A project's share; may be repeated.")
     ] = None,
+    project_max: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROJECT=N", help="Most calls of a project, or share below 1; '*': of each other one."),
+    ] = None,
 ) -> None:
     """Set wishes for a pool. They hold at once, for all workers, until they are unset.
 
@@ -308,7 +312,7 @@ def governor_set(
         "pacing_s": pacing, "profile": profile,
         "fair": fair,
     }  # fmt: skip
-    set_wishes(context.obj, pool, wishes, weight or [])
+    set_wishes(context.obj, pool, wishes, weights=weight or [], project_max=project_max or [])
 
 
 @governor.command("unset", no_args_is_help=True)

@@ -270,12 +270,16 @@ def job_completed(*, job: str, status: str, scored: int, failed: int, **context:
         _emit(logging.INFO, event="job_completed", job=job, status=status, scored=scored, failed=failed, **context)
 
 
-def over_share(*, project: str, pool: str, limit: int, projects: int, **context: object) -> None:
-    """A project asks for more calls than its share, while others that have less of the pool's `limit` wait."""
+def over_share(
+    *, project: str, pool: str, limit: int, projects: int, width: int, share: int, **context: object
+) -> None:
+    """A project asks for more calls than its `share` of the pool's `limit`, while others that have less of it wait, or
+    for more than its own maximum; `width` are open."""
     if _log.isEnabledFor(logging.WARNING):
         _emit(
-            logging.WARNING, event="over_share", project=project, pool=pool, limit=limit, projects=projects, **context
-        )
+            logging.WARNING, event="over_share", project=project, pool=pool, limit=limit, projects=projects,
+            width=width, share=share, **context,
+        )  # fmt: skip
 
 
 def store_away(error: BaseException, **context: object) -> None:

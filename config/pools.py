@@ -67,6 +67,7 @@ class PoolSpec:
     adaptive: bool = True
     rpm: int | None = None
     tpm: int | None = None
+    project_max: Mapping[str, float] = field(default_factory=dict)
     api_version: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
@@ -300,6 +301,16 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+def _project_max(value: Any) -> dict[str, float]:
+    wanted = "a share below 1 or a whole number of calls, or a table of these by project ('*' for the others)"
+    table = value if isinstance(value, dict) else {"*": value}
+    for name, most in table.items():
+        number = isinstance(most, int | float) and not isinstance(most, bool)
+        if not (number and (0 < most < 1 or (isinstance(most, int) and 1 <= most <= 100_000))) or not name:
+            raise ValueError(wanted)
+    return table
+
+
 def _url(value: Any) -> str:
     """An address without anything that could carry a secret into a log or change where a path leads."""
     wanted = "an address like https://host/v1, without user, query or fragment"
@@ -344,6 +355,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "adaptive": _flag,
     "rpm": _count(10**9),
     "tpm": _count(10**12),
+    "project_max": _project_max,
     "api_version": _text,
     "headers": _texts,
     "query": _texts,

@@ -72,6 +72,10 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
     assert wishes_of(environ) == {"sim": want}
     assert at_once("governor", "set", "--pool", "", "--weight", "b=0.5").returncode == 0
     assert wishes_of(environ)["sim"]["weights"] == {"a": 3.0, "b": 0.5}
+    at_once("governor", "set", "--pool", "sim", "--project-max", "*=0.5", "--project-max", "a=3")
+    at_once("governor", "set", "--pool", "sim", "--project-max", "a=4")
+    assert wishes_of(environ)["sim"].pop("project_max") == {"*": 0.5, "a": 4.0}
+    at_once("governor", "unset", "--pool", "sim", "project-max")
     idle = at_once("governor", "show").stdout
     assert " ".join(idle.split()) == "sim idle; limit 7 of at most 9, 0 granted; 9 wishes set live"
     shown = " ".join(at_once("governor", "show", "--pool", "").stdout.split())
@@ -93,6 +97,10 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
         ("set --pool sim --cpu-high 90", "cpu_high is for profile 'rules', not for 'default'"),
         ("set --pool sim --weight a", "weight must be PROJECT=NUMBER, got 'a'"),
         ("set --pool sim --weight a=-1", "weights must be numbers above 0 by project, got {'a': -1.0}"),
+        ("set --pool sim --project-max a", "project-max must be PROJECT=NUMBER, got 'a'"),
+        ("set --pool sim --project-max a=1.5", "project_max must be shares below 1, or whole numbers of slots"),
+        ("set --pool sim --window 5", "window_s is for profile 'rules', not for 'default'"),
+        ("set --pool sim --slo-target 1", "slo_target must be a number >= 0 and <= 0.99999, got 1.0"),
         ("set --pool sim", "nothing to set"),
         ("set --pool sin --limit 3", "there is no pool 'sin'; did you mean 'sim'?"),
         ("unset --pool sim limt", "there is no wish 'limt'; there are limit, "),

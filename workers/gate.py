@@ -26,6 +26,7 @@ from workers.admitted import Admitted, AdmittedRequest, Lease
 from workers.bench import Bench
 from workers.governor import Governor
 from workers.node_width import NodeWidth
+from workers.policy.admission import PROJECT_MAX
 from workers.store.epoch import Epoch
 from workers.store.errors import is_passing
 from workers.store.keys import Keys
@@ -48,6 +49,7 @@ ASKED_MIN = 4
 """Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
 JOB_LIMIT = "job_limit"
+OVER_SHARE = ("fair_share", PROJECT_MAX)
 FALLBACK_S = 1.0
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
@@ -60,7 +62,9 @@ class Observer(Protocol):
     def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
-    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int) -> None: ...
+    def over_share(
+        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +254,12 @@ class Gate:
         return request.unit.job not in self._at_limit
 
     def _note_limits(self, asked: Sequence[AdmittedRequest], reasons: Sequence[str], now: float) -> None:
-        """Jobs at their own limit step aside for a while: nothing here tells when a call of theirs ends elsewhere."""
+        """Jobs at their own limit, or of projects at theirs, step aside for a while: nothing here tells when a call of
+        theirs ends elsewhere."""
         waiting = {request.unit.job for request in list(self.held)}
         aside = {job: until for job, until in self._at_limit.items() if now < until and job in waiting}
         for request, reason in zip(asked, reasons, strict=True):
-            if reason == JOB_LIMIT:
+            if reason in (JOB_LIMIT, PROJECT_MAX):
                 aside[request.unit.job] = now + FALLBACK_S
         self._at_limit = aside
 
@@ -342,8 +347,11 @@ class Gate:
                 wait_s = wait_ms / 1000 if wait_ms >= 0 else None
                 depth = len(self.held) + self.backlog
                 config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
-            if reason == "fair_share" and self._is_news(request.unit.project, started):
-                config.observer.over_share(request.unit, self.pool, answer.limit, answer.projects)
+            if reason in OVER_SHARE and self._is_news(request.unit.project, started):
+                width, share = answer.widths[number], answer.shares[number]
+                config.observer.over_share(
+                    request.unit, self.pool, answer.limit, answer.projects, width=width, share=share
+                )
             return
         try:
             self.held.remove(request)

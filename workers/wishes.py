@@ -16,6 +16,9 @@ from workers.policy.rules import RulesConfig
 from workers.store.keys import encode
 
 PACING_JITTER = 0.5
+OTHERS = "*"
+"""Stands for the projects that are not named."""
+_SLOTS = range(1, 1_000_001)
 
 
 class WishError(ValueError):
@@ -40,6 +43,7 @@ class Wishes:
     slo_target, slo_window_s, slo_burn_rate
                share of calls to be served; while errors use the rest up too fast, the limit is capped by itself
     fair       how the pool is shared between projects; `weights` of projects, absent: 1
+    project_max  most open calls of a project: below 1 a share of the limit, else a number; '*' for those absent
     """
 
     limit: int | None = None
@@ -61,6 +65,7 @@ class Wishes:
     profile: str = "default"
     fair: str = FairMode.WORK_CONSERVING.value
     weights: Mapping[str, float] = field(default_factory=dict)
+    project_max: Mapping[str, float] = field(default_factory=dict)
 
     def with_live(self, wish: Mapping[str, Any]) -> Wishes:
         """With live wishes over these; raises `WishError`."""
@@ -98,6 +103,7 @@ class Wishes:
             tokens_per_min=self.tpm,
             fair=FairMode(self.fair),
             weights={encode(project): float(weight) for project, weight in self.weights.items()},
+            project_max={OTHERS if name == OTHERS else encode(name): most for name, most in self.project_max.items()},
             error_budget=self._error_budget(),
         )
 
@@ -141,6 +147,9 @@ def _check(name: str, value: Any) -> None:
     elif name in _CHOICES:
         valid = value in _CHOICES[name] or (value is None and name == "cpu_by")
         wanted = f"one of {', '.join(_CHOICES[name])}"
+    elif name == "project_max":
+        valid = isinstance(value, Mapping) and all(_is_number(m) and (0 < m < 1 or m in _SLOTS) for m in value.values())
+        wanted = "shares below 1, or whole numbers of slots, by project"
     elif name == "weights":
         valid = isinstance(value, Mapping) and all(_is_number(w) and w > 0 for w in value.values())
         wanted = "numbers above 0 by project"

@@ -30,7 +30,7 @@ WATCH_EVERY_S = 1.0
 SHORT_NAMES = {
     "settle": "settle_s", "break": "break_s", "pacing": "pacing_s", "window": "window_s", "sustain": "sustain_s",
     "slo-target": "slo_target", "slo-window": "slo_window_s", "slo-burn-rate": "slo_burn_rate",
-    "weight": "weights", "fixed": "adaptive",
+    "weight": "weights", "project-max": "project_max", "fixed": "adaptive",
 }  # fmt: skip
 """What the options of `set` are called where that is not the wish's own name."""
 
@@ -145,10 +145,10 @@ def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> N
 
 
 # ------------------------------------------------------------------ set
-def set_wishes(terminal: Terminal, pool: str | None, wishes: Mapping[str, Any], weights: Sequence[str]) -> None:
-    """Set the live wishes that are not None, and those of projects' weights beside the ones set before."""
+def set_wishes(terminal: Terminal, pool: str | None, wishes: Mapping[str, Any], **tables: Sequence[str]) -> None:
+    """Set the live wishes that are not None, and those of `tables` by project beside the ones set before."""
     wish = {name: value for name, value in wishes.items() if value is not None}
-    given = dict(map(_weight, weights))
+    given = {name: dict(_of_project(name, entry) for entry in entries) for name, entries in tables.items() if entries}
     if not wish and not given:
         raise Refused("nothing to set; `dicast governor set --help` lists the wishes")
     dicast = application(terminal)
@@ -156,8 +156,8 @@ def set_wishes(terminal: Terminal, pool: str | None, wishes: Mapping[str, Any], 
 
     async def change(governor: Governor) -> Wishes:
         def changed(live: dict[str, Any]) -> dict[str, Any]:
-            weights = {"weights": {**live.get("weights", {}), **given}} if given else {}
-            return {**live, **wish, **weights}
+            merged = {name: {**live.get(name, {}), **entries} for name, entries in given.items()}
+            return {**live, **wish, **merged}
 
         return await governor.revise(await _known(dicast, governor, pool), changed)
 
@@ -195,15 +195,16 @@ def set_slo(terminal: Terminal, most: str) -> None:
     terminal.say("The SLO cap is lifted." if cap is None else f"No pool's limit is above {cap} from now on.")
 
 
-def _weight(given: str) -> tuple[str, float]:
-    project, separator, number = given.rpartition("=")
+def _of_project(name: str, given: str) -> tuple[str, float]:
+    project, separator, text = given.rpartition("=")
     try:
-        weight = float(number)
+        number = float(text)
     except ValueError:
         separator = ""
     if not separator or not project:
-        raise Refused(f"weight must be PROJECT=NUMBER, got {given!r}")
-    return project, weight
+        option = next((short for short, long in SHORT_NAMES.items() if long == name), name)
+        raise Refused(f"{option} must be PROJECT=NUMBER, got {given!r}")
+    return project, number
 
 
 def _meant(dicast: Dicast, pool: str | None) -> str:

@@ -78,6 +78,8 @@ def test_the_file_shipped():
             {"limit": 3, "ceiling": 3, "adaptive": False, "rpm": 60, "tpm": 1000, "timeout_s": 5.0, "trust_env": True},
         ),
         ('provider = "local"\nheaders = { x-team = "blue" }', {"headers": {"x-team": "blue"}}),
+        ('provider = "local"\nproject_max = 0.5', {"project_max": {"*": 0.5}}),
+        ('provider = "local"\nproject_max = { news = 20, "*" = 0.25 }', {"project_max": {"news": 20, "*": 0.25}}),
     ],
 )
 def test_defaults_follow_from_who_answers(lines, expected):
@@ -111,6 +113,10 @@ def test_defaults_follow_from_who_answers(lines, expected):
             "dialect must be 'openai' with provider",
         ),
         ('[pools.p]\nprovider = "local"\nlimit = 0', "pool 'p': limit must be a whole number from 1 to 100000, got 0"),
+        *(
+            (f'[pools.p]\nprovider = "local"\nproject_max = {wrong}', "project_max must be a share below 1 or a whole")
+            for wrong in ("0", "1.5", "true", '"half"', "{ a = -1 }", "nan")
+        ),
         ('[pools.p]\nprovider = "local"\nlimit = true', "limit must be a whole number from 1 to 100000, got True"),
         ('[pools.p]\nprovider = "local"\nlimit = "5"', "limit must be a whole number from 1 to 100000, got '5'"),
         ('[pools.p]\nprovider = "local"\nlimit = 5.0', "limit must be a whole number"),
@@ -207,6 +213,7 @@ def test_a_flat_document_is_the_default_pool():
         'provider = "simulated"\ndialect = "anthropic"\nstructured_output = false\nstructured_channel = "json_schema"',
         'provider = "local"\nlimit = 3\nceiling = 3\nrpm = 60\ntpm = 1000\ntimeout_s = 0.05\ntrust_env = true',
         'provider = "local"\nmax_tokens_field = "max_completion_tokens"\nschema_lengths = false',
+        'provider = "local"\nproject_max = { "a b" = 20, "*" = 0.25 }',
     ],
 )
 def test_every_file_is_written_again_as_it_was_understood(text):

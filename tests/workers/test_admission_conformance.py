@@ -80,6 +80,7 @@ class Both:
             stale_after_s=chance.choice([3.0, 1e12]),
             fair=chance.choice(list(FairMode)),
             weights=chance.choice([{}, {"a": 2.0, "b": 1.0}]),
+            project_max=chance.choice([{}, {}, {"a": 1}, {"*": 0.5, "b": 3}, {"c%20d": 0.25, "c d": 0.25}]),
             demand_ttl_s=chance.choice([1.0, 5.0]),
         )
         await obey(self.client, self.keys, "p", self.params)

@@ -77,15 +77,15 @@ class Host:
             raise TypeError("str is not valid UTF-8: surrogates not allowed")
         n = len(wanted)
         verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
-        return Admission(verdicts, 0, 0, -1, "", False, 8, 3, reasons, [-1] * n)
+        return Admission(verdicts, 0, 0, -1, "", False, 8, 3, reasons, [-1] * n, None, [5] * n, [2] * n)
 
     def queueing(self, *_):
         pass
 
     acquired = released = queueing
 
-    def over_share(self, unit, pool, limit, projects):
-        self.told.append((unit.project, pool, limit, projects))
+    def over_share(self, unit, pool, limit, projects, *, width, share):
+        self.told.append((unit.project, pool, limit, projects, width, share))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_a_project_over_its_share_is_told_of_once_a_minute(monkeypatch):
     host.reasons = ["fair_share"] * 3
     for _ in range(5):
         await door._step()
-    assert sorted(host.told) == [("greedy", "p", 8, 3), ("other", "p", 8, 3)]
+    assert sorted(host.told) == [("greedy", "p", 8, 3, 5, 2), ("other", "p", 8, 3, 5, 2)]
     monkeypatch.setattr(gate, "OVER_SHARE_EVERY_S", 0.0)
     await door._step()
     assert len(host.told) > 2

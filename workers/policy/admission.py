@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from workers.policy.buckets import amount
 from workers.policy.events import NOTHING, Cost, Done, Sent
-from workers.policy.fairness import Standing, may_take
+from workers.policy.fairness import Standing, may_take, most_of
 from workers.policy.headers import NO_READINGS, Readings
 from workers.policy.parameters import BreakerPhase, Bucket, Parameters
 
@@ -22,6 +22,7 @@ CATCH_UP_S = 0.05
 """A paced bucket forgives so much lateness, or polling would cost throughput."""
 SWEEP_S = 10.0
 """Between two looks for models that nobody uses any more."""
+PROJECT_MAX = "project_max"
 PROBE_HEARD_S = 5.0
 """A probe that came back is decided upon by then, or its outcome was lost: another may go."""
 
@@ -123,16 +124,17 @@ def effective_limit(params: Parameters, state: EnforcementState, now: float) -> 
 def grant(params: Parameters, state: EnforcementState, request: Request, now: float) -> Granted | Denied:
     """Grant a lease, or say what is in the way and for how long.
 
-    Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; a verdict is waited
-    for; not this project's turn; else the longest wait among solo, pacing and the buckets.
+    Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; the project's own
+    maximum; a verdict is waited for; not this project's turn; else the longest wait among solo, pacing and the buckets.
     Holds: a grant implies open calls <= the effective limit (one, for a probe).
     """
     _begin(params, state, request, now)
     denied = _denial(params, state, request, now)
     standing = state.projects[request.project]
-    standing.waiting = denied is not None
+    own = denied is not None and denied.reason == PROJECT_MAX  # then nobody is made to wait for this project
+    standing.waiting = denied is not None and not own
     if denied is not None:
-        state.held_by = denied.reason
+        state.held_by = state.held_by if own else denied.reason
         return denied
     probe = params.breaker is not BreakerPhase.CLOSED
     sent = Sent(request.call, now, len(state.leases), effective_limit(params, state, now), state.held_by, probe)
@@ -162,6 +164,9 @@ def _denial(params: Parameters, state: EnforcementState, request: Request, now: 
     limit = effective_limit(params, state, now)
     if len(state.leases) >= limit:
         return Denied("limit")
+    most = most_of(request.project, limit, params.project_max)
+    if most is not None and state.projects[request.project].open >= most:
+        return Denied(PROJECT_MAX)
     hold_until = params.hold_until
     if state.refused >= params.stop_after:
         hold_until = max(hold_until, state.refused_at + params.feedback_s)

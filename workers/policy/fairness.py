@@ -4,6 +4,8 @@ Share of slots: `limit` divided by weight, whole slots; what the division leaves
 projects that were served least, so the remainder rotates by itself and nobody starves when projects outnumber slots.
 Work-conserving: a project passes its share only while no other waiting project is below its own. Strict: never.
 
+A project's maximum is no share: it holds though the others leave the pool empty, and nobody waits for who is at it.
+
 Slots say little where a rate is the bound (few calls are open, each grant is a turn): there the project served least
 goes first. Service is virtual time, tokens reserved over weight (start-time fair queueing, Goyal et al. 1996); who
 comes back from a pause starts at the least service of those present, so that absence earns no credit.
@@ -37,6 +39,15 @@ def shares(limit: int, standings: Mapping[str, Standing], weights: Mapping[str, 
     for project in sorted(standings, key=lambda p: (standings[p].service, p))[:left]:
         result[project] += 1
     return result
+
+
+def most_of(project: str, limit: int, project_max: Mapping[str, float]) -> int | None:
+    """Most open calls that a project may have of `limit`, at least 1; None if nothing is said of it. A number below 1
+    is a share of the limit, '*' stands for projects that are not named."""
+    most = project_max.get(project, project_max.get("*"))
+    if most is None:
+        return None
+    return max(1, int(limit * most if most < 1.0 else most))
 
 
 def may_take(

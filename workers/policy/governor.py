@@ -210,6 +210,7 @@ class Governor:
             stale_limit=config.stale_limit or config.floor,
             fair=config.fair,
             weights=dict(config.weights),
+            project_max=dict(config.project_max),
         )
 
 

@@ -103,6 +103,7 @@ class Parameters:
     token_scale        tokens really used over tokens estimated
     stale_after_s      without a decision for so long the limit falls to `stale_limit`
     weights            of projects; absent: 1
+    project_max        most open calls of a project: below 1 a share of the limit, else a number; '*' for those absent
     """
 
     version: int
@@ -127,4 +128,5 @@ class Parameters:
     stale_limit: int = 1
     fair: FairMode = FairMode.WORK_CONSERVING
     weights: dict[str, float] = field(default_factory=dict)
+    project_max: dict[str, float] = field(default_factory=dict)
     demand_ttl_s: float = 5.0

@@ -62,6 +62,7 @@ class PoolConfig:
     tokens_per_min: float | None = None
     fair: FairMode = FairMode.WORK_CONSERVING
     weights: dict[str, float] = field(default_factory=dict)
+    project_max: dict[str, float] = field(default_factory=dict)
     error_budget: ErrorBudget | None = None
     stale_after_s: float = 60.0
     stale_limit: int | None = None

@@ -8,7 +8,8 @@
 --       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
 --        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node,
---        {lease that is over, its holder, ...}, the number of the want that was granted as the breaker's probe (0: none)}
+--        {lease that is over, its holder, ...}, the number of the want that was granted as the breaker's probe (0: none),
+--        {open calls of the want's project, ...}, {its part of the slots, or -1, ...} where that is why it was refused}
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- While the slots of all pools together are short, a pool with its share of them or more leaves the next to one with
 -- less: whoever gives a lease back asks in the same step, and would otherwise keep what it has for ever.
@@ -62,6 +63,7 @@ end
 local totals = redis.call('HMGET', KEYS[4], 'all', 'p:' .. pool)
 local open_all, open_pool = tonumber(totals[1] or 0), tonumber(totals[2] or 0)
 local verdicts, reasons, waits, job_open, job_limit, change, probe_of = {}, {}, {}, {}, {}, {}, 0
+local widths, parts = {}, {}
 if params then obey(params, state) end
 
 redis.call('ZREM', KEYS[11], pool)
@@ -86,14 +88,14 @@ end
 local function decide(want)
   forget_models(params, state, now)
   local standing = standing_of(params, state, want.project, open_of, now)
-  local reason, wait
+  local reason, wait, part
   if open_all >= cap or (open_pool >= pool_share and open_all >= cap - behind) then
     reason = 'total_limit'
     redis.call('ZADD', KEYS[11], now_ms, pool)
-  else reason, wait = denial(params, state, want, open_pool, open_pool + cap - open_all, now) end
-  standing.waiting = reason ~= nil
-  if reason then state.held_by = reason == 'total_limit' and 'limit' or reason end
-  return reason, wait
+  else reason, wait, part = denial(params, state, want, open_pool, open_pool + cap - open_all, now) end
+  standing.waiting = reason ~= nil and reason ~= 'project_max'  -- or others would be made to wait for it
+  if standing.waiting then state.held_by = reason == 'total_limit' and 'limit' or reason end
+  return reason, wait, part, standing.open
 end
 
 local function lease(want)
@@ -118,19 +120,20 @@ for i, given in ipairs(wanted) do
     job_open[want.job] = tonumber(redis.call('HGET', KEYS[4], 'j:' .. want.job) or 0)
     job_limit[want.job] = tonumber(redis.call('HGET', KEYS[6], want.job) or -1)
   end
-  verdicts[i], reasons[i], waits[i] = 0, '', -1
+  verdicts[i], reasons[i], waits[i], widths[i], parts[i] = 0, '', -1, 0, -1
   local held = redis.call('HGET', KEYS[3], want.id)
   if held then  -- asked again, since the answer was lost
     verdicts[i] = 1
     if string.match(held, '^[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|(%d)|') == '1' then probe_of = i end
   elseif job_limit[want.job] < 0 then verdicts[i] = 2
   else
-    local reason, wait = barred(want)
+    local reason, wait, part, width = barred(want)
     if not reason then
       want.cost = {1, want.input * params.token_scale, want.output * params.token_scale}
-      reason, wait = decide(want)
+      reason, wait, part, width = decide(want)
     end
     if reason then
+      widths[i], parts[i] = width or 0, part or -1
       reasons[i], waits[i] = reason, wait and math.ceil(wait * 1000 - 1e-6) or -1
       count('refused:' .. reason)
     else
@@ -184,4 +187,4 @@ for _, standing in pairs(state.projects) do
   if standing.open > 0 or (params and now <= standing.asked_at + params.demand_ttl_s) then present = present + 1 end
 end
 return {open_pool, open_all, retry_after, first_reason, ask and 1 or 0, limit, present, verdicts, reasons, waits,
-        epoch, told, told_of(over), probe_of}
+        epoch, told, told_of(over), probe_of, widths, parts}

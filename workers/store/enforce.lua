@@ -38,7 +38,7 @@ local function standing_of(params, state, project, open_of, now)
   return standing
 end
 
-local function is_turn(params, state, project, limit, tokens, now)
+local function present_of(params, state, now)
   local present = {}
   for name, standing in pairs(state.projects) do
     local silent = now > standing.asked_at + params.demand_ttl_s
@@ -47,6 +47,11 @@ local function is_turn(params, state, project, limit, tokens, now)
       present[name] = standing
     end
   end
+  return present
+end
+
+local function is_turn(params, state, project, limit, tokens, now)
+  local present = present_of(params, state, now)
   local rate_bound = state.held_by ~= '' and state.held_by ~= 'limit'
   return may_take(params, project, present, limit, rate_bound, 1 + tokens * params.token_scale)
 end
@@ -57,7 +62,8 @@ local function paced_until(params, state)
   return math.min(state.paced_until, latest)
 end
 
--- nil, or the reason and after how many seconds to ask again (nil: nothing to wait for but a lease or a decision).
+-- nil, or the reason and after how many seconds to ask again (nil: nothing to wait for but a lease or a decision), and of
+-- a project that has its part how many that are.
 -- `room` are the slots that other rules leave to this pool.
 local function denial(params, state, want, open, room, now)
   if params.breaker ~= 'closed' then
@@ -67,12 +73,16 @@ local function denial(params, state, want, open, room, now)
   end
   local limit = math.min(effective_limit(params, state, now), room)
   if open >= limit then return 'limit' end
+  local most = most_of(params, want.project, limit)
+  if most and state.projects[want.project].open >= most then return 'project_max', nil, most end
   local hold_until = params.hold_until
   if state.refused >= params.stop_after then
     hold_until = math.max(hold_until, state.refused_at + params.feedback_s)
   end
   if now < hold_until then return 'judging', hold_until - now end
-  if not is_turn(params, state, want.project, limit, want.input + want.output, now) then return 'fair_share' end
+  if not is_turn(params, state, want.project, limit, want.input + want.output, now) then
+    return 'fair_share', nil, shares(params, limit, present_of(params, state, now))[want.project]
+  end
   local wait, reason = 0, nil
   local function consider(seconds, name)
     if seconds > wait then wait, reason = seconds, name end

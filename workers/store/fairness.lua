@@ -18,6 +18,14 @@ local function shares(params, limit, standings)
   return slots
 end
 
+-- Most open calls of a project; nil if nothing is said of it.
+local function most_of(params, project, limit)
+  local all = params.project_max or {}
+  local most = all[project] or all['*']
+  if not most then return nil end
+  return math.max(1, math.floor(most < 1 and limit * most or most))
+end
+
 local function may_take(params, project, standings, limit, rate_bound, quantum)
   local present, waiting = 0, {}
   for name, standing in pairs(standings) do

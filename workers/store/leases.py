@@ -73,7 +73,8 @@ class Admission:
 
     `reason` is the first refusal's. `decide`: the governor has something to decide, and this asker is to see to it.
     `limit` is the pool's in force, `projects` how many have calls open or want some; `probe` is the place of the want
-    that was granted to try a broken pool, None if none was.
+    that was granted to try a broken pool, None if none was. Of a want whose project has its part already, `widths` are
+    the project's open calls and `shares` that part.
     """
 
     verdicts: Sequence[Verdict]
@@ -87,6 +88,8 @@ class Admission:
     reasons: Sequence[str]
     waits_ms: Sequence[int]
     probe: int | None = None
+    widths: Sequence[int] = ()
+    shares: Sequence[int] = ()
 
 
 class LeaseStore:
@@ -129,7 +132,7 @@ class LeaseStore:
             ],
         )  # fmt: skip
         open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *rest = reply
-        verdicts, reasons, waits_ms, number, told, over, probe = rest
+        verdicts, reasons, waits_ms, number, told, over, probe, widths, shares = rest
         tell_ended(over, "expired")
         self._epoch.learn(node, number, told)
         return Admission(
@@ -144,6 +147,8 @@ class LeaseStore:
             reasons=reasons,
             waits_ms=waits_ms,
             probe=probe - 1 if probe else None,
+            widths=widths,
+            shares=shares,
         )
 
     async def open_counts(self) -> dict[str, int]:

@@ -213,3 +213,17 @@ def test_open_calls_never_exceed_the_limit_and_books_balance(
         assert len(state.leases) <= limit
         assert sum(standing.open for standing in state.projects.values()) == len(state.leases)
         assert all(fill.level <= 1000.0 for fill in state.fills.values())
+
+
+def test_a_project_at_its_own_maximum_waits_for_itself_and_nobody_for_it() -> None:
+    params = parameters(limit=4, project_max={"big": 2})
+    state = EnforcementState()
+    for n in range(2):
+        assert isinstance(ask(params, state, f"b{n}", project="big"), Granted)
+    assert ask(params, state, "b2", project="big") == Denied("project_max")
+    assert (state.held_by, state.projects["big"].waiting) == ("", False)
+    for n in range(2):  # its share would be two, too, and strictly all four are another's now
+        assert isinstance(ask(params, state, f"s{n}", project="small"), Granted)
+    assert ask(params, state, "s2", project="small") == Denied("limit")
+    release(params, state, "b0", Outcome(200), 1.0)
+    assert isinstance(ask(params, state, "s3", 1.0, project="small"), Granted), "though the big one has less than half"

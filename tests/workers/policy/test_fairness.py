@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.policy.fairness import Standing, in_turn, may_take, shares
+from workers.policy.fairness import Standing, in_turn, may_take, most_of, shares
 from workers.policy.parameters import FairMode
 
 OPEN, SHUT = FairMode.WORK_CONSERVING, FairMode.STRICT
@@ -79,3 +79,19 @@ def test_every_project_gets_a_slot_within_as_many_turns_as_there_are_projects() 
 
 def test_strict_shares_can_be_used_up() -> None:
     assert in_turn("ab", {"a": Standing(open=1), "b": Standing(open=1)}, {}, limit=2, mode=SHUT) is None
+
+
+@pytest.mark.parametrize(
+    "project, limit, project_max, most",
+    [
+        ("a", 10, {}, None),
+        ("a", 10, {"b": 3}, None),
+        ("a", 10, {"a": 3, "*": 0.5}, 3),
+        ("b", 10, {"a": 3, "*": 0.5}, 5),
+        ("b", 11, {"*": 0.25}, 2),
+        ("b", 2, {"*": 0.25}, 1),  # never none at all
+        ("b", 2, {"*": 40}, 40),  # the limit binds besides
+    ],
+)
+def test_the_maximum_of_a_project(project: str, limit: int, project_max: dict[str, float], most: int | None) -> None:
+    assert most_of(project, limit, project_max) == most
