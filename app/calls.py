@@ -117,6 +117,9 @@ class Call:
         return {name: metadata[name] for name in self.job.spec.keep if name in metadata}
 
 
+_TOLD_AS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, FailureKind.OVERLOADED: 529}
+
+
 def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
     """What the pool's governor learns from an answer; `wall_s` is Unix time."""
     used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
@@ -126,11 +129,11 @@ def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
 def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
     """What the pool's governor learns from a failure; nothing from one of this program's own.
 
-    No money left is told as 402, since waiting cannot help it.
+    No money left is told as 402, since waiting cannot help it; a refusal as 429 or 529, whatever status it came under.
     """
     if failure.kind is FailureKind.INTERNAL:
         return None
-    status = 402 if failure.kind is FailureKind.QUOTA_EXHAUSTED else failure.status_code or NO_ANSWER
+    status = _TOLD_AS.get(failure.kind, failure.status_code or NO_ANSWER)
     readings = read_limits(failure.headers, wall_s)
     return CallOutcome(status, readings=readings, reporter=reporter, error=failure.message)
 

@@ -1,7 +1,8 @@
 """One HTTP call through an SDK, and what its failure means.
 
-Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429 -> RATE_LIMITED;
-529 -> OVERLOADED; 408 and 5xx -> SERVER; everything else, redirects included -> REJECTED.
+Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429, or a body that names a
+rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
+redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even 200.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _EXHAUSTED = {
     "linked_organization_spend_limit_reached",
     "linked_organization_billing_unavailable",
 }
+_RATE_LIMITED = {"rate_limit_error", "rate_limit_exceeded"}
+_OVERLOADED = {"overloaded_error"}
 # Anthropic tells of a limit that the customer set, and of an empty account, only in words (a 400).
 _EXHAUSTED_WORDS = ("you have reached your specified", "credit balance is too low")
 
@@ -75,6 +78,17 @@ class Exchange:
         raise failure from None
 
     def malformed(self, reason: envelope.Malformed, response: httpx2.Response) -> ProviderFailure:
+        """Of a 200 that is no answer; it may still be a refusal."""
+        error = _error_of(response.content)
+        refusals = _RATE_LIMITED | _OVERLOADED
+        if named := [name for name in error.identifiers if name in refusals]:
+            return ProviderFailure(
+                _kind(response.status_code, _Error(named, "")),
+                f"status {response.status_code}: {' '.join(named)}",
+                status_code=response.status_code,
+                retry_after_s=retry_after_s(response.headers.multi_items(), self._now_s()),
+                headers=rate_limit_headers(response.headers),
+            )
         kind = self._redactor.clean(response.extensions.get("content_type", "").partition(";")[0][:60])
         return ProviderFailure(
             FailureKind.MALFORMED,
@@ -156,9 +170,9 @@ def _kind(status: int, error: _Error) -> FailureKind:
     in_words = status == 400 and any(phrase in said for phrase in _EXHAUSTED_WORDS)
     if status == 402 or in_words or not _EXHAUSTED.isdisjoint(error.identifiers):
         return FailureKind.QUOTA_EXHAUSTED
-    if status == 429:
+    if status == 429 or not _RATE_LIMITED.isdisjoint(error.identifiers):
         return FailureKind.RATE_LIMITED
-    if status == 529:
+    if status == 529 or not _OVERLOADED.isdisjoint(error.identifiers):
         return FailureKind.OVERLOADED
     return FailureKind.SERVER if status == 408 or status >= 500 else FailureKind.REJECTED
 

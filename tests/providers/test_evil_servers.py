@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.calls import refused
 from app.providers.base import FailureKind, ProviderFailure
 from app.providers.simulated.faults import bomb
 from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, failure_of, good_body, make, sends
@@ -31,6 +32,25 @@ def spoilt(dialect: str, content: Any) -> bytes:
     else:
         body["content"][0]["text"] = content
     return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "500 Oops", "503 Away"])
+@pytest.mark.parametrize(
+    "name, kind, told",
+    [
+        ("rate_limit_error", FailureKind.RATE_LIMITED, 429),
+        ("rate_limit_exceeded", FailureKind.RATE_LIMITED, 429),
+        ("overloaded_error", FailureKind.OVERLOADED, 529),
+    ],
+)
+async def test_a_body_that_names_a_refusal_is_one_under_any_status(dialect, provider_at, status, name, kind, told):
+    body = json.dumps({"type": "error", "error": {"type": name, "message": "later"}}).encode()
+    headers = ("content-type: application/json", "retry-after: 7")
+    async with RawServer(answer(body, status=status, headers=headers)) as server:
+        failure = await failure_of(provider_at(dialect, server.base_url))
+    assert (failure.kind, failure.status_code, failure.retry_after_s) == (kind, int(status[:3]), 7.0)
+    outcome = refused(failure, "r", 1e9)
+    assert (outcome.status, outcome.readings.retry_after_s) == (told, 7.0), "what the pool's governor learns"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ Rules when a call is refused, first match wins:
 5. else the limit is divided by `burst_factor` if `burst_reporters` distinct reporters were refused within
    `burst_window_s`, else by `factor`; and the `trip_decreases`th decrease within `trip_window_s` opens the breaker.
 
+A call that is served with a `Retry-After` says that the next would not be: nothing is granted until then
+(`retry_after_max_s` at most).
+
 The limit grows by one each `grow_every_s` without a decrease; a probe that is answered closes the breaker at limit 1.
 Calls are spaced by a jittered gap. Increase and decrease after Chiu and Jain (1989); the constants are an agent
 runner's, whose calls last minutes: with calls of seconds they leave nearly all capacity unused.
@@ -43,6 +46,7 @@ class ClassicConfig:
     limit_after_break: int = 1
     gap_s: float = 3.0
     gap_jitter: float = 0.5
+    retry_after_max_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class ClassicState:
     reports: tuple[tuple[float, str], ...] = ()
     decreases: tuple[float, ...] = ()
     breaker: Breaker = field(default_factory=Breaker)
+    hold_until: float = 0.0
     reason: str = "start"
     kind: Literal["classic"] = "classic"
 
@@ -142,6 +147,9 @@ class Classic:
     def done(self, event: Done) -> None:
         if event.probe and event.call == self.state.breaker.probe:
             self.state = on_probe(self.config, self.state, event.call, event.refused, event.at)
+        elif event.ok and event.readings.retry_after_s:
+            wait_s = min(event.readings.retry_after_s, self.config.retry_after_max_s)
+            self.state = replace(self.state, hold_until=max(self.state.hold_until, event.at + wait_s))
         elif event.refused:
             self.state = on_refused(self.config, self.state, event.reporter, event.at, self.floor)
 
@@ -157,4 +165,9 @@ class Classic:
         return max(self.state.settle_until, grown_at) + self.config.grow_every_s
 
     def directives(self) -> Directives:
-        return Directives(limit_if_refused=self.limit, pace_s=self.config.gap_s, pace_jitter=self.config.gap_jitter)
+        return Directives(
+            limit_if_refused=self.limit,
+            hold_until=self.state.hold_until,
+            pace_s=self.config.gap_s,
+            pace_jitter=self.config.gap_jitter,
+        )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.workers.policy.build import done, sent
 from workers.policy.breaker import Breaker
 from workers.policy.classic import Classic, ClassicConfig, ClassicState, on_refused, on_tick
+from workers.policy.headers import Readings
 from workers.policy.parameters import BreakerPhase
 
 CONFIG = ClassicConfig()
@@ -118,6 +119,21 @@ def test_while_half_open_other_refusals_only_count() -> None:
     before = engine.state
     engine.done(done("late", 302.0, 1.0, 429))
     assert replace(engine.state, reports=before.reports) == before
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after_s", "hold_until"),
+    [(200, 7.0, 17.0), (200, 1e6, 310.0), (200, None, 0.0), (200, 0.0, 0.0), (503, 7.0, 0.0), (400, 7.0, 0.0)],
+)
+def test_a_served_call_that_says_when_to_come_again_holds_grants(
+    status: int, retry_after_s: float | None, hold_until: float
+) -> None:
+    engine = Classic(CONFIG, ClassicState(8), 1, 16)
+    engine.done(done("c", 10.0, 9.0, status, readings=Readings((), retry_after_s, 1.0, ())))
+    assert engine.directives().hold_until == hold_until
+    assert engine.limit == 8
+    engine.done(done("d", 11.0, 9.5, 200, readings=Readings((), 1.0, 1.0, ())))
+    assert engine.directives().hold_until == max(hold_until, 12.0), "the longest counts"
 
 
 def test_calls_are_spaced_by_a_jittered_gap() -> None:
