@@ -137,7 +137,7 @@ async def test_the_first_unit_that_waits_is_told_with_all_that_wait_behind_it(mo
     """However long it is until the host looks again."""
     host, told = Host(), []
     host.backlog = 25
-    monkeypatch.setattr(host, "queueing", lambda unit, pool, depth: told.append(depth))
+    monkeypatch.setattr(host, "queueing", lambda unit, pool, depth, *_: told.append(depth))
     door = Gate(host, "p")
     for _ in range(2):
         door.hold(Request())
