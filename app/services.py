@@ -279,8 +279,9 @@ class Services:
             self._app.backend.mark_as_done(job_id, end.report)
             event, fields = "task-succeeded", {"result": f"<report of {job_id}>", "runtime": end.report["wall_s"]}
         # As this worker's: a monitor makes a worker of whatever name it hears.
+        place = {"exchange": self._app.names.of("dicast"), "routing_key": self._app.names.of(CONTROL_QUEUE)}
         with self._app.events.default_dispatcher(hostname=self._node_name) as events:
-            events.send(event, uuid=job_id, **fields)
+            events.send(event, uuid=job_id, **place, **fields)
         for task_id, text in continuations.items():
             Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
 

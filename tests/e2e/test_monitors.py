@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
+from collections import Counter
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 from celery.events.state import State
 
-from tests.e2e.cluster import a_job, until
+from tests.e2e.cluster import ROOT, a_job, until
+from tests.e2e.servers import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -78,3 +86,61 @@ def test_a_monitor_sees_the_work_and_the_workers_and_nothing_else(cluster):
     assert {task.routing_key for task in monitor.of("dicast.judge_dimension")} == {"provider.sim"}
     assert {task.routing_key for task in monitor.of("dicast.evaluate")} == {"dicast.control"}
     assert {task.worker.hostname for task in monitor.state.tasks.values()} == set(monitor.state.workers)
+
+
+class Flower:
+    """The real one, asked over its HTTP interface, whose answers are those of its buttons."""
+
+    def __init__(self, cluster):
+        (port,) = free_ports(1)
+        self._url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "celery", "-A", "app", "flower", "--address=127.0.0.1", f"--port={port}"]
+        environ = {**cluster.environ, "FLOWER_UNAUTHENTICATED_API": "true"}
+        with (cluster.folder / "flower.log").open("wb") as log:
+            self.process = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=log, stderr=log)
+        until(lambda: self.ask("/healthcheck", "GET") == "OK", "Flower answers")
+
+    def ask(self, path, method="POST", **fields):
+        data = urlencode(fields).encode() if method == "POST" else None
+        try:
+            with urlopen(Request(self._url + path, data=data, method=method), timeout=20) as reply:
+                return reply.read().decode()
+        except HTTPError as refused:
+            return refused.read().decode()
+        except URLError:
+            return ""
+
+    def tasks(self):
+        return json.loads(self.ask("/api/tasks", "GET")).values()
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def test_flower_shows_the_work_and_its_buttons_do_or_say_no(cluster):
+    c = cluster("--latency", "0.5")
+    flower = Flower(c)
+    try:
+        c.worker("-E")  # Flower asks for events only every few seconds
+        (name,) = until(lambda: json.loads(flower.ask("/api/workers?refresh=1", "GET") or "{}"), "it knows the worker")
+        assert c.report(c.submit(a_job(agents=1, dimensions=6)))["scored"] == 6
+
+        def shown():
+            return Counter((t["name"], t["state"], t["routing_key"]) for t in flower.tasks())
+
+        until(lambda: shown()["dicast.judge_dimension", "SUCCESS", "provider.sim"] == 6, "the units are shown")
+        until(lambda: shown()["dicast.evaluate", "SUCCESS", "dicast.control"] == 1, "the job is shown")
+        assert not [t for t in flower.tasks() if t["name"] in ("dicast.housekeeping", "dicast.governor")]
+        assert list(json.loads(flower.ask("/api/workers", "GET"))) == [name]
+        said = flower.ask("/api/task/rate-limit/dicast.judge_dimension", workername=name, ratelimit="5/s")
+        assert "dicast governor set" in said
+        assert "LLM_CALL_TIMEOUT" in flower.ask("/api/task/timeout/dicast.judge_dimension", workername=name, soft="5")
+        assert "start it again" in flower.ask(f"/api/worker/pool/restart/{name}")
+        assert "Growing" in flower.ask(f"/api/worker/pool/grow/{name}?n=2")
+        assert "no longer consuming" in flower.ask(f"/api/worker/queue/cancel-consumer/{name}?queue=provider.claude")
+        job_id = c.submit(a_job(agents=1, dimensions=20))
+        assert "Revoked" in flower.ask(f"/api/task/revoke/{job_id}?terminate=true")
+        assert c.report(job_id)["status"] == "cancelled"
+    finally:
+        flower.stop()
