@@ -271,8 +271,8 @@ MUTANTS = (
     Mutant(
         "messages are acknowledged before the work",
         "app/tasks.py",
-        '    Request = "workers.admitted:AdmittedRequest"\n    acks_late = True',
-        '    Request = "workers.admitted:AdmittedRequest"\n    acks_late = False',
+        '    Request = "app.requests:UnitRequest"\n    acks_late = True',
+        '    Request = "app.requests:UnitRequest"\n    acks_late = False',
     ),
     Mutant("a worker leaves before its pool", "workers/bootsteps.py", "insert(0, self)", "append(self)"),
     Mutant(
