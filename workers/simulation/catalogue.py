@@ -94,7 +94,39 @@ def _catalogue() -> list[Scenario]:
             error_share=0.01,
             marks=(0.0, 700.0, 1260.0),
         ).telling(Dialect.ANTHROPIC, Class.ADVERSE),
+        *_told(),
     ]
+
+
+def _told() -> list[Scenario]:
+    """What headers say of limits that bind, and of limits that do not."""
+    capped = Scenario(
+        "told", "", Class.TOLD, seconds=150.0, ceiling=60, cap=24, latency_median_s=0.5, latency_sigma=0.3,
+        latency_least_s=0.1, retry_after=True, dialect=Dialect.OPENAI,
+    )  # fmt: skip
+    window = Scenario(
+        "told", "", Class.TOLD, seconds=461.75, ceiling=80, requests_per_min=480, window_s=60.0, window_over_s=18.0,
+        latency_median_s=1.5, latency_sigma=0.4, latency_least_s=0.3, retry_after=True, dialect=Dialect.OPENAI,
+    )  # fmt: skip
+    return [
+        capped.but("told_window", "cap 24; a window of 3,600 a minute that does not bind",
+                   requests_per_min=3600, window_s=60.0, window_over_s=20.0),
+        capped.but("told_short", "cap 24; a window of 800 in 10 s that does not bind", requests_per_min=4800,
+                   window_s=10.0, dialect=Dialect.IETF),
+        capped.but("told_bucket", "cap 24; a bucket of 6,000 a minute that does not bind", requests_per_min=6000),
+        capped.but("told_too_low", "cap 24; a bucket of 200 a minute that nobody enforces", requests_per_min=200,
+                   enforced=False),
+        capped.but("told_never", "cap 24; 900 that only fall, and that nobody enforces", requests_per_min=900,
+                   window_s=3600.0 * 24, enforced=False, dialect=Dialect.NO_RESET),
+        window.but("window", "480 in windows of a minute, told with the time to their end"),
+        window.but("window_ietf", "the same, RateLimit and RateLimit-Policy", dialect=Dialect.IETF),
+        window.but("window_unix_ms", "the same, ends told in Unix milliseconds", dialect=Dialect.UNIX_MS),
+        window.but("window_no_reset", "the same, ends not told", dialect=Dialect.NO_RESET, retry_after=False),
+        window.but("window_hidden", "the same, only Retry-After tells", dialect=Dialect.SILENT),
+        window.but("window_log", "480 in any minute", log=True, seconds=480.0, dialect=Dialect.IETF),
+        window.but("day", "10,800 a day, of which 600 are left", seconds=240.0, window_s=0.0, start_part=600 / 10800,
+                   ceiling=30, requests_per_min=7.5, bucket_s=86400.0),
+    ]  # fmt: skip
 
 
 CATALOGUE = {scenario.name: scenario for scenario in _catalogue()}

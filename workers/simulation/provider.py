@@ -47,7 +47,17 @@ class Bucket:
 
     def __init__(self, scenario: Scenario, per_min: float) -> None:
         self.scenario, self.per_min = scenario, per_min
-        self.level, self._at = per_min / 60.0 * scenario.bucket_s, 0.0
+        self.level, self._at = per_min / 60.0 * scenario.bucket_s * scenario.start_part, 0.0
+
+    def told(self, now: float) -> tuple[float, float]:
+        """The limit as it is told, and seconds until it is full."""
+        scale = self.scenario.scale(now)
+        limit = self.per_min * scale * max(1.0, self.scenario.bucket_s / 60.0)
+        return limit, max(0.0, self.scenario.bucket_s - max(0.0, self.at(now)) * 60.0 / (self.per_min * scale))
+
+    def wait_s(self, now: float, need: float) -> float:
+        """Seconds until so much is there."""
+        return (need - self.at(now)) * 60.0 / self.per_min
 
     def at(self, now: float) -> float:
         if now > self._at:
@@ -56,6 +66,40 @@ class Bucket:
             refilled = self.level + per_s * scenario.ours(now) * (now - self._at)
             self.level, self._at = min(per_s * scenario.bucket_s, refilled), now
         return self.level
+
+
+class Window:
+    """A budget that is full again at the end of each window; as a log, each call comes back a window later."""
+
+    def __init__(self, scenario: Scenario, per_min: float) -> None:
+        self.scenario = scenario
+        self.limit = round(per_min * scenario.window_s / 60.0)
+        self.level, self._ends = float(self.limit), scenario.window_s - scenario.window_over_s
+        self._before = self.level
+        self._taken: deque[tuple[float, float]] = deque()
+
+    def at(self, now: float) -> float:
+        if self.scenario.log:
+            if self.level != self._before:
+                self._taken.append((now, self._before - self.level))
+            while self._taken and self._taken[0][0] <= now - self.scenario.window_s:
+                self.level += self._taken.popleft()[1]
+            self._before = self.level
+        elif now >= self._ends:
+            self.level = float(self.limit)
+            self._ends += self.scenario.window_s * (1.0 + (now - self._ends) // self.scenario.window_s)
+        return self.level
+
+    def told(self, now: float) -> tuple[float, float]:
+        """The limit, and seconds until the window ends, or the oldest call leaves the log."""
+        self.at(now)
+        if self.scenario.log:
+            return self.limit, self._taken[0][0] + self.scenario.window_s - now if self._taken else 0.0
+        return self.limit, self._ends - now
+
+    def wait_s(self, now: float, need: float) -> float:
+        """Seconds until so much is there."""
+        return self.told(now)[1]
 
 
 class Provider:
@@ -67,7 +111,8 @@ class Provider:
         self.open = 0
         self.en_route = 0
         self.en_route_tokens = 0.0
-        self._requests = Bucket(scenario, scenario.requests_per_min) if scenario.requests_per_min else None
+        counted = Window if scenario.window_s else Bucket
+        self._requests = counted(scenario, scenario.requests_per_min) if scenario.requests_per_min else None
         self._tokens = Bucket(scenario, scenario.tokens_per_min) if scenario.tokens_per_min else None
         self._second, self._in_second = -1, 0
         self._queue: deque[Unit] = deque()
@@ -136,10 +181,10 @@ class Provider:
             if scenario.per_second and self._second_is_full(now, 0):
                 return 1.0
             level = self._requests.at(now)
-            if level < 1.0:
+            if level < 1.0 and scenario.enforced:
                 lowest = -scenario.requests_per_min / 6.0
                 self._requests.level = max(lowest, level - scenario.refusal_cost)
-                return (1.0 - level) * 60.0 / scenario.requests_per_min
+                return self._requests.wait_s(now, 1.0)
         if self._tokens is not None:
             unit.charged = unit.input_tokens + MAX_OUTPUT_TOKENS
             level = self._tokens.at(now)
@@ -147,7 +192,7 @@ class Provider:
                 return (unit.charged - level) * 60.0 / scenario.tokens_per_min
             self._tokens.level -= unit.charged
         if self._requests is not None:
-            self._requests.level -= 1.0
+            self._requests.level = self._requests.level - 1.0 if scenario.enforced else max(0.0, level - 1.0)
             self._in_second += 1
         if scenario.accelerates:
             self._accepted.append(now)
@@ -184,7 +229,7 @@ class Provider:
             return False
         if self._requests is not None:
             full = self._second_is_full(now, self.en_route) if scenario.per_second else False
-            if full or self._requests.at(now) < self.en_route + 1:
+            if full or (scenario.enforced and self._requests.at(now) < self.en_route + 1):
                 return False
         needed = self.en_route_tokens + unit.input_tokens + MAX_OUTPUT_TOKENS
         return self._tokens is None or self._tokens.at(now) >= needed
@@ -213,17 +258,33 @@ class Provider:
         for unit, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is None and unit == "tokens":
                 continue
-            limit = (bucket.per_min if bucket is not None else 1e6) * scenario.scale(now)
-            left = max(0.0, bucket.at(now)) if bucket is not None else limit
-            full_in_s = max(0.0, scenario.bucket_s - left * 60.0 / limit)
-            if scenario.dialect is Dialect.OPENAI:
-                told = {"limit": f"{limit:.0f}", "remaining": f"{int(left)}", "reset": duration(full_in_s)}
-                headers |= {f"x-ratelimit-{key}-{unit}": value for key, value in told.items()}
-            else:
-                shown = round(left, -3) if unit == "tokens" else left
-                told = {"limit": f"{limit:.0f}", "remaining": f"{int(shown)}", "reset": instant(now + full_in_s)}
-                headers |= {f"anthropic-ratelimit-{unit}-{key}": value for key, value in told.items()}
+            limit, full_in_s = (1e6 * scenario.scale(now), 0.0) if bucket is None else bucket.told(now)
+            left = limit if bucket is None else max(0.0, bucket.at(now))
+            headers |= told(scenario.dialect, unit, limit, left, full_in_s, now, scenario.window_s or 60.0)
         return headers
+
+
+def told(
+    dialect: Dialect, unit: str, limit: float, left: float, reset_s: float, now: float, window_s: float
+) -> dict[str, str]:
+    """One budget as a dialect writes it."""
+    most, shown = f"{limit:.0f}", f"{int(left)}"
+    match dialect:
+        case Dialect.OPENAI:
+            values = {"limit": most, "remaining": shown, "reset": duration(reset_s)}
+            return {f"x-ratelimit-{role}-{unit}": value for role, value in values.items()}
+        case Dialect.ANTHROPIC:
+            shown = f"{round(left, -3):.0f}" if unit == "tokens" else shown
+            values = {"limit": most, "remaining": shown, "reset": instant(now + reset_s)}
+            return {f"anthropic-ratelimit-{unit}-{role}": value for role, value in values.items()}
+        case Dialect.IETF:
+            return {"ratelimit": f'"{unit}";r={shown};t={math.ceil(reset_s)}',
+                    "ratelimit-policy": f'"{unit}";q={most};w={window_s:.0f}'}  # fmt: skip
+        case Dialect.UNIX_MS:
+            at_ms = f"{1000.0 * (EPOCH + now + reset_s):.0f}"
+            return {"x-ratelimit-limit": most, "x-ratelimit-remaining": shown, "x-ratelimit-reset": at_ms}
+        case _:
+            return {f"x-ratelimit-limit-{unit}": most, f"x-ratelimit-remaining-{unit}": shown}
 
 
 def duration(seconds: float) -> str:

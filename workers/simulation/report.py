@@ -44,6 +44,7 @@ FLOOR = {
     Class.INFORMED: Goal(0.98, 0.001, 2.0, 2.0),
     Class.HIDDEN: Goal(0.95, 0.025, 3.0, 12.0),
     Class.ADVERSE: Goal(0.91, 0.025, 35.0, 15.0),
+    Class.TOLD: Goal(0.95, 0.025, math.inf, math.inf),
 }
 
 
@@ -74,7 +75,7 @@ def shortfalls(scenario: Scenario, result: Result, goals: dict[Class, Goal]) -> 
         found.append(f"refused {result.refused:.2%}")
     for index, rtts in enumerate(result.convergence):
         most = goal.later_rtts if index else goal.start_rtts
-        if rtts is None or rtts > most:
+        if most < math.inf and (rtts is None or rtts > most):
             found.append(f"convergence {'never' if rtts is None else f'{rtts:.1f}'} after mark {index}")
     if result.unresolved:
         found.append(f"{result.unresolved} unresolved")

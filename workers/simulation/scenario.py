@@ -17,14 +17,19 @@ class Dialect(StrEnum):
     SILENT = ""
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    IETF = "ietf"
+    UNIX_MS = "unix_ms"
+    NO_RESET = "no_reset"
 
 
 class Class(StrEnum):
-    """How much the clients can know: limits that headers tell, hidden ones, and trouble; LIVE: a short real run."""
+    """How much the clients can know: limits that headers tell, hidden ones, and trouble; TOLD: headers of which it has
+    to be found out what they mean, and whether they are true; LIVE: a short real run."""
 
     INFORMED = "informed"
     HIDDEN = "hidden"
     ADVERSE = "adverse"
+    TOLD = "told"
     LIVE = "live"
 
 
@@ -43,6 +48,11 @@ class Scenario:
 
     cap                 calls open at once, more are refused; `servers`: calls served at once, more are queued
     requests_per_min    as a bucket of `bucket_s` seconds, or, with `per_second`, counted in each second
+    window_s            the requests of so many seconds are counted in windows that begin anew at once; 0: a bucket. So
+                        many seconds of the first are over at the start (`window_over_s`)
+    log                 they are counted in any `window_s`, call by call
+    enforced            False: the requests are only told, and nothing is refused for them
+    start_part          part of a bucket that is left at the start
     accelerates         calls in 10 s at most so many times those of the 10 s before (plus 15)
     steps               (instant, factor) that scale all limits from then on; `drift`: (part, period) of a sine
     tenant              (span, part) of the account's budget that another client takes
@@ -66,6 +76,11 @@ class Scenario:
     tokens_per_min: float = 0.0
     per_second: bool = False
     bucket_s: float = 60.0
+    window_s: float = 0.0
+    window_over_s: float = 0.0
+    log: bool = False
+    enforced: bool = True
+    start_part: float = 1.0
     accelerates: float = 0.0
     dialect: Dialect = Dialect.SILENT
     retry_after: bool = False
