@@ -28,7 +28,9 @@ AT_ONCE = 1e6
 OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
 """Calls that try whether a window has really begun anew."""
 LOG_PART = 0.02
-"""When each call of a log comes back is known only roughly: so much is left alone."""
+"""When each call of a log comes back is known only roughly: so much is left alone ..."""
+LOG_GUARD_S = 0.3
+"""... and it is waited for so much longer."""
 SEARCHES = 8
 """An end that nobody tells is looked for so many times a period."""
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
@@ -256,7 +258,11 @@ class Budget:
     def _slid_back(self, now: float) -> float:
         """What a log has given back since the snapshot: what was spent one period ago."""
         lasts_s = self.nature.lasts_s
-        return self.meter.between(self.dated_at - lasts_s, now - lasts_s - GUARD_S)
+        return self.meter.between(self.dated_at - lasts_s, now - lasts_s - LOG_GUARD_S)
+
+    def is_low(self, now: float, log: CallLog) -> bool:
+        """Whether it may be what a call was refused for."""
+        return self.left(now, log) < max(FEW * self.cost, BLUR_PART * self.limit)
 
     def holds(self, left: float) -> bool:
         """Whether calls are held back."""
@@ -270,7 +276,8 @@ class Budget:
             return False
         left, test = self.left(now, log), self.trust.test
         if test is not None:
-            if left >= self.reserve + 2.0 * self.cost + self.cost * test.calls:
+            again = self.nature.kind is Kind.LOG and left >= self.cost
+            if again or left >= self.reserve + 2.0 * self.cost + self.cost * test.calls:
                 self.trust.test = None
                 self.edition += 1
                 return False
@@ -289,12 +296,15 @@ class Budget:
                 self._try(1, 0, 0, left, now, log)
             return False
         done_at = test.done_at(log, feedback_s)
-        if done_at is None or now < done_at - 1e-9:
+        opening = test.step >= OPENING_LEAST and not test.passed
+        if done_at is None or now < done_at - 1e-9 or (opening and self.number <= test.first):
             return False
         if self.trust.passed(test) and self._disproved(test, now):
             return True
         if self.trust.test is not None:
-            self._try(2 * test.step, test.passed + test.step, test.refused, left, now, log, test.began)
+            step = 1 if opening else 2 * test.step
+            passed = test.passed + test.step if self.level < self.cost else 0
+            self._try(step, passed, test.refused, left, now, log, test.began)
         return False
 
     def _approach(self, left: float, now: float, log: CallLog) -> None:
@@ -396,7 +406,7 @@ class Budget:
             name=self.name,
             unit=self.unit,
             model=self.model,
-            capacity=max(self.capacity, level),
+            capacity=self.capacity,
             refill_per_s=self.refill_per_s if refills else 0.0,
             drain_per_s=self.drain_per_s if refills else 0.0,
             paced=kind is Kind.BUCKET and test is None,

@@ -15,13 +15,13 @@ from workers.policy.budgets.budget import FEW, Budget
 from workers.policy.budgets.meter import Meter
 from workers.policy.budgets.nature import MOST, NICE_PERIODS_S, USUAL_PERIOD_S
 from workers.policy.calls import NEVER, CallLog, Trial
-from workers.policy.headers import Reading, Unit
+from workers.policy.headers import Unit
 
 NAME = "retry-after"
 LEAST_S = 2.0
 """A shorter wait is what a cap asks for."""
 AGREE_S = 0.4
-MOST_HINTS = 8
+MOST_HINTS = 40
 LEAST_HINTS = 2
 DOUBT_S = 60.0
 
@@ -37,24 +37,52 @@ class Hint:
 
 @dataclass(slots=True)
 class Hidden:
-    """`accepted` counts the calls accepted so far. `budget` is the window, if there is one; none is looked for until
-    `doubted_until`, for the last one was none. It is `sized` when a whole window has begun."""
+    """`accepted` counts the calls accepted so far; the newest that was answered is the `number`th, `sent_at` then, for
+    `model`, whose counter stood at `spent`.
+
+    `budget` is the window, if there is one: one began `opened_at`, after `opened` calls; one sent `refused_at` was
+    the last that found it used up. It is `sized` when a whole window has begun. None is looked for until
+    `doubted_until`, for the last one was none.
+    """
 
     hints: list[Hint] = field(default_factory=list)
     accepted: Meter = field(default_factory=Meter)
     total: float = 0.0
     refused: int = 0
+    number: int = 0
+    sent_at: float = NEVER
+    model: str = ""
+    spent: float = 0.0
     budget: Budget | None = None
     sized: bool = False
+    opened_at: float = NEVER
+    opened: float = 0.0
+    refused_at: float = NEVER
     doubted_until: float = NEVER
     doubts: int = 0
 
-    def note(self, trial: Trial, refused: bool) -> None:
-        """Count a call that was answered."""
+    def note(self, trial: Trial, refused: bool, model: str, spent: float) -> None:
+        """Count a call that was answered; our own counter for its model stood at `spent` when it was sent."""
         self.refused += refused
-        self.total = max(self.total, float(trial.number - self.refused))
+        before, newest = self.total, trial.number > self.number
+        if newest:
+            self.number, self.sent_at, self.model, self.spent = trial.number, trial.sent_at, model, spent
+        self.total = float(self.number - self.refused)
+        if self.budget is not None and newest:
+            self._follow(self.budget, before)
         self.accepted.thin()
         self.accepted.note(trial.sent_at, self.total, 0.0 if len(self.accepted.points) < 2 else 0.25)
+
+    def _follow(self, budget: Budget, before: float) -> None:
+        """Nobody tells what is left of a window: it is what was not accepted since it began, after `before` calls."""
+        opening = budget.last_opening(self.sent_at)
+        if not opening:
+            return
+        if opening > self.opened_at:
+            self.opened_at, self.opened = opening, before
+        budget.level = max(0.0, budget.limit - (self.total - self.opened))
+        budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
+        budget.edition += 1
 
     def hint(self, trial: Trial, now: float, retry_after_s: float | None, grain_s: float) -> Hint | None:
         """Take a refusal's `Retry-After`, if it may name the end of a window."""
@@ -78,7 +106,7 @@ class Hidden:
             return False
         first, last = min(t.sent_at for t in trials), max(t.sent_at for t in trials)
         hints = [hint for hint in self.hints if first <= hint.at <= last]
-        if len(hints) < max(LEAST_HINTS, 0.6 * len(trials)):
+        if len(hints) < max(LEAST_HINTS, 0.6 * min(len(trials), MOST_HINTS)):
             return False
         until = min(hint.until for hint in hints)
         if not all(self._same(hint, until) for hint in hints) or until <= now:
@@ -93,7 +121,7 @@ class Hidden:
         """A window ends `until` then; the first call that it refused was sent at `first`."""
         budget = self.budget
         if budget is None:
-            budget = self.budget = Budget(NAME, Unit.REQUESTS, "")
+            budget = self.budget = Budget(NAME, Unit.REQUESTS, self.model)
             budget.nature.leaning = -MOST
             lasts_s = USUAL_PERIOD_S
             if until - first > lasts_s:
@@ -102,27 +130,22 @@ class Hidden:
         elif until - budget.ends_at < 0.9 * budget.nature.lasts_s:
             budget.nature.period_is_less(until - budget.ends_at)
         size = max(1.0, self.accepted.between(until - budget.nature.lasts_s, first))
-        reading = Reading(NAME, Unit.REQUESTS, size, 0.0)
-        if budget.limit:
-            reading = reading._replace(limit=size if size < budget.limit - FEW else max(size, budget.limit))
-        budget.limit = reading.limit
-        budget.capacity = max(1.0, reading.limit)
-        budget.ends_at, budget.late_s, budget.level, budget.dated_at = until, 0.0, 0.0, first
-        budget.edition += 1
+        budget.limit = size if size < budget.limit - FEW else max(size, budget.limit)
+        budget.capacity = budget.limit
+        budget.ends_at, budget.late_s, budget.level = until, 0.0, 0.0
+        budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
+        budget.edition, self.refused_at = budget.edition + 1, self.sent_at
 
-    def empty(self, hint: Hint, spent: float, log: CallLog, now: float) -> None:
+    def empty(self, hint: Hint, trial: Trial, spent: float, log: CallLog, now: float) -> None:
         """The known window refused a call: it is used up, whatever was thought to be left."""
         budget = self.budget
         assert budget is not None
-        left = budget.left(now, log)
-        if left > FEW * budget.cost:
-            budget.limit = max(1.0, budget.limit - left)
-            budget.capacity = budget.limit
+        self._resize(budget, trial, budget.left(now, log))
         budget.ends_at = min(budget.ends_at, hint.until)
-        budget.level, budget.dated_at, budget.spent = 0.0, max(budget.dated_at, hint.at), spent
+        self._emptied(budget, trial, spent)
         budget.confirmed(now, None)
 
-    def begins_anew(self, hint: Hint, spent: float, log: CallLog, now: float) -> bool:
+    def begins_anew(self, hint: Hint, trial: Trial, spent: float, log: CallLog, now: float) -> bool:
         """Whether a refusal names the end of the window after the known one."""
         budget = self.budget
         if budget is None or hint.until <= budget.ends_at + hint.grain_s + AGREE_S or now < budget.opens_at:
@@ -131,14 +154,24 @@ class Hidden:
         over = (hint.until - budget.ends_at) % lasts_s
         if min(over, lasts_s - over) > hint.grain_s + AGREE_S:
             return False
-        left = budget.left(now, log)
+        self._resize(budget, trial, budget.left(now, log))
         budget.ends_at = hint.until
-        if left > FEW:
-            budget.limit = max(1.0, budget.limit - left)
-            budget.capacity = budget.limit
-        budget.level, budget.dated_at, budget.spent = 0.0, hint.at, spent
+        self._emptied(budget, trial, spent)
         budget.confirmed(now, None)
         return True
+
+    def _resize(self, budget: Budget, trial: Trial, left: float) -> None:
+        """A window holds as many calls as were accepted in it until it was used up."""
+        if self.opened_at > NEVER and budget.last_opening(trial.sent_at) == self.opened_at:
+            budget.limit = max(1.0, self.total - self.opened)
+        elif left > FEW * budget.cost:
+            budget.limit = max(1.0, budget.limit - left)
+        budget.capacity = budget.limit
+
+    def _emptied(self, budget: Budget, trial: Trial, spent: float) -> None:
+        self.refused_at = max(self.refused_at, trial.sent_at)
+        if trial.number >= budget.number:
+            budget.level, budget.dated_at, budget.number, budget.spent = 0.0, trial.sent_at, trial.number, spent
 
     def advance(self, now: float, log: CallLog, feedback_s: float) -> str:
         """Go on with what is tried; says what became of it, or nothing."""
@@ -148,7 +181,7 @@ class Hidden:
         if not self.sized and now >= budget.opens_at:
             self.sized, budget.trust.not_before = True, NEVER
         test = budget.trust.test
-        in_refused = budget.dated_at > budget.opens_at - budget.nature.lasts_s and now < budget.opens_at
+        in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
         budget.advance(now, log, feedback_s)
         after = budget.trust.test

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MOST_POINTS = 120
+AT_ONCE_S = 0.01
+"""After a pause it begins to grow at once."""
 
 
 @dataclass(slots=True)
@@ -23,7 +25,7 @@ class Meter:
         if self.points and (at < self.points[-1][0] + apart_s or total < self.points[-1][1]):
             return
         if self.points and at > self.points[-1][0] + 2.0 * apart_s:
-            self.points.append((at - apart_s, self.points[-1][1]))
+            self.points.append((at - AT_ONCE_S, self.points[-1][1]))
         self.points.append((at, total))
         if len(self.points) > MOST_POINTS:
             del self.points[: len(self.points) - MOST_POINTS]

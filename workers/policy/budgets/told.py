@@ -42,7 +42,7 @@ class Told:
 
     def observe(self, event: Done, trial: Trial) -> bool:
         """Take in an outcome's readings and tokens; True if there were readings and all showed room for the call."""
-        self.hidden.note(trial, event.refused)
+        self.hidden.note(trial, event.refused, event.model, event.spent.requests)
         used = event.used.input_tokens + event.used.output_tokens
         if event.ok and used > 0 and event.estimated_tokens > 0:
             scale = min(SCALE_MOST, used / event.estimated_tokens)
@@ -105,13 +105,13 @@ class Told:
         if hidden.budget is None or hint is None:
             return False
         if hidden.explains(hint, now):
-            hidden.empty(hint, event.spent.requests, log, now)
+            hidden.empty(hint, trial, event.spent.requests, log, now)
             return True
-        return hidden.begins_anew(hint, event.spent.requests, log, now)
+        return hidden.begins_anew(hint, trial, event.spent.requests, log, now)
 
     def names_one_end(self, refused: Iterable[Trial], log: CallLog, now: float) -> bool:
         """Whether an episode of refusals is a window that nobody tells of."""
-        if any(budget.trust.believed for budget in self.known.values()):
+        if any(budget.is_low(now, log) for budget in self._believed()):
             return False
         before = self.hidden.budget
         learned = self.hidden.learn(refused, log, now)

@@ -1,0 +1,43 @@
+"""A window of which only refusals tell, and a pool that sends whatever it is allowed to."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+
+import pytest
+
+from workers.simulation.adapter import Adapter
+from workers.simulation.client import Ceiling
+
+ANSWER_S, REFUSAL_S = 1.0, 0.1
+
+
+def accepted_and_refused(limit: int, period_s: float, over_s: float, until: float) -> tuple[Counter[int], int]:
+    """Calls accepted in each window, and the refused ones; so much of the first window is over at the start."""
+    adapter, accepted, refused = Adapter(Ceiling(20), 1), Counter[int](), 0
+    coming: list[tuple[float, float, int]] = []
+    for tick in range(int(until * 20)):
+        now = tick / 20.0
+        while coming and coming[0][0] <= now:
+            at, sent_at, status = heapq.heappop(coming)
+            window = math.floor((sent_at + over_s) / period_s)
+            end_s = (window + 1) * period_s - over_s - at
+            headers = {"retry-after-ms": f"{1000 * end_s:.0f}"} if status == 429 else {}
+            adapter.on_response(at, status, at - sent_at, headers, (10.0, 10.0), project="p", key=sent_at)
+        if adapter.on_admit_request(now, 10.0, project="p") is True:
+            window = math.floor((now + over_s) / period_s)
+            passes = accepted[window] < limit
+            accepted[window] += passes
+            refused += not passes
+            heapq.heappush(coming, (now + (ANSWER_S if passes else REFUSAL_S), now, 200 if passes else 429))
+    return accepted, refused
+
+
+@pytest.mark.parametrize(("limit", "period_s", "over_s"), [(200, 60.0, 19.0), (200, 60.0, 40.0), (90, 60.0, 5.0)])
+def test_its_size_and_its_end_are_learned(limit: int, period_s: float, over_s: float) -> None:
+    windows = 7
+    accepted, refused = accepted_and_refused(limit, period_s, over_s, windows * period_s - over_s)
+    assert [accepted[number] for number in range(3, windows)] == [limit] * (windows - 3)
+    assert refused <= 0.03 * sum(accepted.values())
