@@ -20,7 +20,7 @@ from workers.policy.failures import Failures
 from workers.policy.noise import SLOWED
 from workers.policy.rate import NAME as RATE_BUCKET
 from workers.policy.rate import LearnedRate
-from workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge
+from workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge, wander
 
 EPSILON_S = 1e-9
 START_S = 0.5
@@ -68,8 +68,10 @@ class Adaptive:
         state.latency.sent(event.at, state.growth.limit)
         if event.probe:
             state.breaker = breakers.probe_sent(state.breaker, event.call, event.at)
-        if state.rate is not None and event.held_by == RATE_BUCKET:
-            state.rate.bound_at = event.at
+        if state.rate is not None:
+            state.rate.went(event.at)
+            if event.held_by == RATE_BUCKET:
+                state.rate.bound_at = event.at
         cut_lately = event.at < state.growth.cut_at + state.pulse.feedback_s
         if cut_lately and event.limit > max(self.floor, int(state.growth.limit)):
             # The cut was not in force yet: this call still belongs to the old limit.
@@ -105,7 +107,7 @@ class Adaptive:
         accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
         busy = int(per_s) <= accepted <= 2.0 * per_s + 2.0
         if busy and state.rate is None and state.growth.slow_start:
-            state.rate = LearnedRate.counted(self.config.quantum_gain * per_s, now)
+            state.rate = LearnedRate.counted(per_s, self.config.quantum_gain, now)
             state.growth.cut(now, state.growth.limit)
             self._say("per-second quanta")
 
@@ -183,6 +185,7 @@ class Adaptive:
         """Refused although a rate is kept: the rate is measured anew, or it was not a rate."""
         state, pulse = self.state, self.state.pulse
         cap = ceiling_of(state.log, rate.started + pulse.rtt_s, now, pulse.feedback_s, pulse.rtt_s)
+        cap = cap or self._hidden_cap(rate, trial, now)
         if cap is not None:
             state.rate, state.not_a_rate_until = None, now + 3.0 * pulse.rtt_s
             self._cut(now, min(state.growth.limit, cap))
@@ -207,6 +210,18 @@ class Adaptive:
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * pulse.rtt_s
             self._say("slowing down does not help")
+
+    def _hidden_cap(self, rate: LearnedRate, trial: Trial, now: float) -> int | None:
+        """The cap that shows itself in the course of many tries of the rate."""
+        log, pulse = self.state.log, self.state.pulse
+        level = max(1, log.open_at_provider(trial))
+        numbers = [
+            log.open_at_provider(other)
+            for other in log.since(rate.started + pulse.rtt_s)
+            if not other.refused and other.sent_at < now - pulse.feedback_s
+        ]
+        alike = rate.is_alike(level, wander(level), numbers, pulse.rtt_s, now)
+        return level if alike or rate.is_early(trial, log) else None
 
     def _noise_proven(self, now: float) -> None:
         """The limit was none: back to where it was, or on with the slow start."""
@@ -259,7 +274,8 @@ class Adaptive:
             self._say("the limit binds, not the rate")
             return
         if rate.refuted:
-            state.rate = None
+            state.rate, held = None, max((trial.open_before + 1 for trial in state.log.trials), default=self.floor)
+            self._cut(now, min(state.growth.limit, held))
             self._say("more than a second's share is accepted")
             return
         test = state.noise.test

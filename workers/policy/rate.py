@@ -14,6 +14,7 @@ provider does not keep what is not spent, and from then on small raises of the r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workers.policy.calls import NEVER, CallLog, Trial
@@ -30,6 +31,13 @@ LOST_CREDITS = 2
 SAVED_FOR_TEST = 6.0
 MEASURE_CALLS = 12
 ALMOST, BEYOND = 0.995, 1.12
+ALIKE, TOP_PART = 5, 0.02
+"""So many refusals in a row at one number, the highest that was open of late, are a cap's."""
+EARLY_PART, EARLY_MOST = 0.9, 3
+"""So many refusals before a second was as full as told, and it is not what refuses."""
+EXCESS_PART, EXCESS_LEAST = 1.2, 3.0
+"""No second lets more through than it holds, and calls are spread over it. So much more than was told in the course of
+time, and it is not counted per second."""
 PAUSE_BACK_S = 20.0
 PAUSE_FIRST_S, PAUSE_FACTOR, PAUSE_MOST_S = 5.0, 4.0, 1280.0
 
@@ -52,6 +60,9 @@ class LearnedRate:
     setbacks       falls within two round trips of each other: slowing down does not help
     found_per_s    the rate when it was found
     told_per_s     the provider tells it (0: it does not): more is tried only after `pause_s`, which grows
+    excess         calls that went beyond `counted_per_s`, as told, by `went_at`
+    early          refusals that came before a second was as full
+    alike          refusals in a row at `alike_level` open calls, as many as were ever open of late
     """
 
     per_s: float
@@ -80,6 +91,12 @@ class LearnedRate:
     found_per_s: float = 0.0
     told_per_s: float = 0.0
     pause_s: float = PAUSE_FIRST_S
+    counted_per_s: float = 0.0
+    excess: float = 0.0
+    went_at: float = 0.0
+    early: int = 0
+    alike: int = 0
+    alike_level: int = 0
 
     @classmethod
     def starting(cls, per_s: float, anchor: float, now: float) -> LearnedRate:
@@ -87,18 +104,30 @@ class LearnedRate:
         return cls(per_s=per_s, since=now, anchor=anchor, bound_at=now, started=now, found_per_s=per_s)
 
     @classmethod
-    def counted(cls, per_s: float, now: float) -> LearnedRate:
-        """A rate that the provider tells, and counts per second: it keeps nothing, and the present second is full."""
+    def counted(cls, told_per_s: float, part: float, now: float) -> LearnedRate:
+        """A rate that the provider tells, and counts per second: it keeps nothing, and the present second is full. A
+        `part` of it is used."""
         over = now + 1.0
-        per_s = max(LEAST_PER_S, per_s)
-        return cls(
-            per_s, over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE, tried_at=now, told_per_s=per_s
-        )
+        per_s = max(LEAST_PER_S, part * told_per_s)
+        rate = cls(per_s, over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE, tried_at=now)
+        rate.told_per_s, rate.counted_per_s, rate.went_at = per_s, told_per_s, over
+        return rate
 
     @property
     def refuted(self) -> bool:
         """More is accepted than is told: it is not counted per second."""
-        return self.told_per_s > 0.0 and self.raised_before > BEYOND * self.told_per_s
+        if self.told_per_s <= 0.0:
+            return False
+        return (
+            self.raised_before > BEYOND * self.told_per_s
+            or self.excess > EXCESS_LEAST + EXCESS_PART * self.counted_per_s
+        )
+
+    def went(self, at: float) -> None:
+        """A call was sent."""
+        if self.told_per_s > 0.0 and at >= self.went_at:
+            self.excess = max(0.0, self.excess - self.counted_per_s * (at - self.went_at)) + 1.0
+            self.went_at = at
 
     def paused(self, seconds: float) -> None:
         """Nothing was sent for so long: that says nothing of whether the rate binds."""
@@ -119,6 +148,7 @@ class LearnedRate:
         there were enough calls since the anchor, measure.
         """
         last, self.refused_at = self.refused_at, now
+        self.excess = max(0.0, self.excess - 1.0)
         if trial.sent_at <= self.since:
             return
         if self.raised_from is not None:
@@ -135,6 +165,27 @@ class LearnedRate:
             self.reserve, self.lost_credits = min(RESERVE_MOST, self.reserve + 1.0), 0
         self.credit -= self.reserve
         self._measure(trial, log, now, rtt_s, interval_max_rtts, provoked)
+
+    def is_early(self, trial: Trial, log: CallLog) -> bool:
+        """Whether calls go on being refused before a second is as full as told."""
+        if self.told_per_s > 0.0 and trial.sent_at > self.started + 1.0:
+            accepted = log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
+            self.early += accepted < EARLY_PART * int(self.counted_per_s) - 1.0
+        return self.early >= EARLY_MOST
+
+    def is_alike(self, level: int, slack: int, numbers: Iterable[int], rtt_s: float, now: float) -> bool:
+        """Whether refusals in round trips of their own lie at one `level` of open calls, which
+        hardly any of the accepted `numbers` reached."""
+        if now < self.refused_at + rtt_s:
+            return False
+        accepted = list(numbers)
+        if sum(number >= level for number in accepted) > TOP_PART * len(accepted):
+            self.alike = 0
+        elif self.alike and abs(level - self.alike_level) <= slack:
+            self.alike += 1
+        else:
+            self.alike, self.alike_level = 1, level
+        return self.alike >= ALIKE
 
     def run_at(self, per_s: float, now: float) -> None:
         """Run at another rate than the measured one; that goes on being measured from the same anchor."""
@@ -234,6 +285,8 @@ class LearnedRate:
             self.tried_at = now - (self.interval_rtts - 0.2) * rtt_s
             return
         self.tried_at = now
+        if self.told_per_s and going < 0.9 * self.per_s:
+            return
         saved = 3.0 + 0.10 * self.per_s * max(0.0, now - self.anchor)
         if self.keeps and self.raised_from is None and self.trying <= saved:
             step = 1.0 if self.trying < 4.0 else self.trying / 2.0

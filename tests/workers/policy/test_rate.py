@@ -17,7 +17,7 @@ def refused(rate: LearnedRate, log: CallLog, at: float, count: int) -> None:
 
 
 def test_a_rate_counted_per_second_does_not_fall_by_what_is_refused_in_the_full_second() -> None:
-    rate, log = LearnedRate.counted(10.0, now=100.2), CallLog()
+    rate, log = LearnedRate.counted(10.0, 1.0, now=100.2), CallLog()
     refused(rate, log, 100.3, 8)
     assert rate.per_s == 10.0
     refused(rate, log, 101.4, 8)
@@ -25,7 +25,7 @@ def test_a_rate_counted_per_second_does_not_fall_by_what_is_refused_in_the_full_
 
 
 def test_a_rate_counted_per_second_is_raised_gently_and_given_no_credit() -> None:
-    rate, log = LearnedRate.counted(10.0, now=0.0), CallLog()
+    rate, log = LearnedRate.counted(10.0, 1.0, now=0.0), CallLog()
     now = 0.0
     while rate.raised_from is None:
         now += 0.1
@@ -46,7 +46,7 @@ def test_a_span_longer_than_the_log_is_not_taken_for_a_slow_one() -> None:
 
 
 def test_a_refusal_of_a_call_sent_before_the_last_of_several_raises_undoes_them_all() -> None:
-    rate, log, now = LearnedRate.counted(10.0, now=0.0), CallLog(), 0.0
+    rate, log, now = LearnedRate.counted(10.0, 1.0, now=0.0), CallLog(), 0.0
     raises = []
     while len(raises) < 3:
         now += 0.05
@@ -58,3 +58,49 @@ def test_a_refusal_of_a_call_sent_before_the_last_of_several_raises_undoes_them_
         assert now < 60.0
     refused(rate, log, (raises[1] + raises[2]) / 2.0, 1)
     assert rate.per_s == 10.0
+
+
+def test_more_than_a_second_holds_goes_through_so_it_is_not_counted_per_second() -> None:
+    rate, now = LearnedRate.counted(25.0, 1.0, now=0.0), 1.0
+    while not rate.refuted:
+        now += 1.0 / 27.0
+        rate.went(now)
+        assert now < 30.0
+
+
+def test_full_seconds_are_not_more_than_was_told() -> None:
+    rate = LearnedRate.counted(25.0, 1.0, now=0.0)
+    for second in range(1, 60):
+        start = 0.4 * (second % 2)
+        for number in range(25):
+            rate.went(second + start + 0.6 * number / 25.0)
+            assert not rate.refuted
+
+
+def test_refusals_in_seconds_that_are_not_full_show_that_it_is_not_counted_per_second() -> None:
+    rate, log = LearnedRate.counted(40.0, 1.0, now=0.0), CallLog()
+    early = []
+    for number in range(120):
+        at = 2.0 + number / 28.0
+        log.sent(sent(f"c{number}", at))
+        if number >= 40 and number % 28 == 0:
+            early.append(rate.is_early(log.answered(done(f"c{number}", at + 0.1, at, 429)), log))
+    assert early == [False, False, True]
+
+
+def test_refusals_at_the_most_that_is_ever_open_are_a_cap_in_the_long_run() -> None:
+    rate, below = LearnedRate.starting(25.0, anchor=0.0, now=0.0), [14, 15, 17, 19] * 25
+    alike = []
+    for number in range(5):
+        now = 10.0 * (number + 1)
+        alike.append(rate.is_alike(20 + number % 2, 2, below, 1.0, now))
+        rate.refused_at = now
+    assert alike == [False, False, False, False, True]
+
+
+def test_refusals_where_others_are_accepted_are_no_cap() -> None:
+    rate, around = LearnedRate.starting(25.0, anchor=0.0, now=0.0), [14, 18, 20, 23] * 25
+    for number in range(20):
+        now = 10.0 * (number + 1)
+        assert not rate.is_alike(20, 2, around, 1.0, now)
+        rate.refused_at = now
