@@ -25,6 +25,8 @@ from workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, j
 EPSILON_S = 1e-9
 START_S = 0.5
 """A rate is not measured over less."""
+SOON_PART = 0.75
+"""Refusals that are heard within such a part of a round trip are heard soon."""
 
 
 class Adaptive:
@@ -61,8 +63,11 @@ class Adaptive:
     def sent(self, event: Sent) -> None:
         state, config = self.state, self.config
         before = state.log.last()
-        if state.rate is not None and before is not None and event.at > before.sent_at + state.pulse.feedback_s:
-            state.rate.paused(event.at - before.sent_at)
+        pause_s = 0.0 if before is None else event.at - before.sent_at
+        if state.rate is not None and pause_s > state.pulse.feedback_s:
+            state.rate.paused(pause_s)
+        if pause_s > 2.0 * max(state.pulse.rtt_s, state.pulse.feedback_s):
+            state.growth.resumed = True
         state.log.sent(event)
         state.log.forget(event.at - max(config.log_least_s, config.log_rtts * state.pulse.rtt_s))
         state.latency.sent(event.at, state.growth.limit)
@@ -263,7 +268,8 @@ class Adaptive:
             return
         at = growth.next_step_at(pulse.feedback_s, pulse.rtt_s)
         if at is not None and now >= at - EPSILON_S:
-            growth.grow(now, self.ceiling, config.slow_start_factor, config.hold_min_rtts)
+            on_way = growth.limit / pulse.rtt_s * pulse.way_s
+            growth.grow(now, self.ceiling, config.slow_start_factor, config.hold_min_rtts, on_way)
             self._say("slow start" if growth.slow_start else "room")
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
@@ -433,11 +439,16 @@ class Adaptive:
             self._say("queueing")
 
     def _hold_max_rtts(self, now: float) -> float:
-        """A probe costs a refusal, which a small limit takes long to outweigh; but overload passes at once."""
+        """A probe costs a refusal, which a small limit takes long to outweigh; but overload passes at once, and where
+        refusals are heard late it takes long enough to follow."""
         pulse = self.state.pulse
         if now < self.state.overloaded_at + self.config.memory_rtts * pulse.rtt_s:
             return self.config.hold_max_rtts
-        return max(self.config.hold_max_rtts, self.config.calls_per_probe / self.state.growth.limit)
+        growth, config = self.state.growth, self.config
+        if pulse.feedback_s > SOON_PART * pulse.rtt_s:
+            return max(config.hold_max_late_rtts, config.calls_per_probe / growth.limit)
+        calls = config.calls_per_probe_settled if growth.settled else config.calls_per_probe
+        return max(config.hold_max_rtts, calls / growth.limit)
 
     def _cut(self, now: float, limit: float) -> None:
         self.state.growth.cut(now, max(float(self.floor), limit))

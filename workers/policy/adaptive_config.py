@@ -19,8 +19,9 @@ class AdaptiveConfig:
     slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
     starting_rtts          so long after slow start its bursts still blur the evidence
     hold_min_rtts          wait between probes beyond the known good level, after success ...
-    hold_max_rtts          ... and after many failures
-    calls_per_probe        a probe costs a refusal; small limits wait until so many calls outweigh it
+    hold_max_rtts          ... and after many failures (`_late`: where refusals are heard late, so that steps take long)
+    calls_per_probe        a probe costs a refusal; small limits wait until so many calls outweigh it (`_settled`: where
+                           nothing but one level was refused for long)
     overloaded_hold_rtts   longest wait after a 529: overload passes, and capacity comes back at once
     feedback_first_s       time in which a refusal comes back, before any has
     feedback_min_s, max_s  its bounds when measured: `feedback_factor` times the slowest of the last eight
@@ -29,6 +30,8 @@ class AdaptiveConfig:
     rtt_first_s            an answer's latency, before any has come
     rtt_weight             weight of one answer in the average
     pace_gain              grants a second relative to the limit's turnover: refills fast, without a burst
+    burst_part             part of the limit that may be filled at once after a pause (`_starting`: in slow start, and
+                           where a rate was found)
     gentle_factor          a step that may have been refused for haste is spread over so many feedback delays
     rate_room              limit relative to what a learned rate needs, so that latency may wander
     quantum_gain           part of an advertised rate to use when the provider counts it per second
@@ -49,7 +52,9 @@ class AdaptiveConfig:
     starting_rtts: float = 4.0
     hold_min_rtts: float = 1.0
     hold_max_rtts: float = 7.0
+    hold_max_late_rtts: float = 5.0
     calls_per_probe: float = 110.0
+    calls_per_probe_settled: float = 250.0
     overloaded_hold_rtts: float = 3.0
     feedback_first_s: float = 0.8
     feedback_min_s: float = 0.5
@@ -60,6 +65,8 @@ class AdaptiveConfig:
     rtt_first_s: float = 5.0
     rtt_weight: float = 0.05
     pace_gain: float = 2.0
+    burst_part: float = 0.5
+    burst_part_starting: float = 0.025
     gentle_factor: float = 4.0
     rate_room: float = 1.5
     quantum_gain: float = 0.985

@@ -28,17 +28,27 @@ def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Dire
         hold_until=0.0 if judging is None else verdict_at(judging, state.pulse) + config.grace_s,
         solo_s=0.0 if state.solo is None else feedback_s,
         pace_s=pace_s,
-        burst_s=0.0 if growth.cautious else (2.0 + growth.limit * (1 / 40.0 if growth.slow_start else 0.5)) * pace_s,
+        burst_s=_burst_calls(config, state) * pace_s,
         token_scale=state.told.token_scale,
         buckets=tuple(buckets),
     )
+
+
+def _burst_calls(config: AdaptiveConfig, state: AdaptiveState) -> float:
+    """Calls that may go at once after a pause: many of those that are known to be open together, unless calls a second
+    have ever turned out to be bounded."""
+    growth = state.growth
+    if growth.cautious:
+        return 0.0
+    tried = growth.slow_start or state.noise.rate_was_kept
+    return 2.0 + growth.limit * (config.burst_part_starting if tried else config.burst_part)
 
 
 def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
     growth, pulse = state.growth, state.pulse
     feedback_s = pulse.feedback_s if pulse.answered else config.start_s
-    step_s = feedback_s * (config.gentle_factor if growth.gentle else 0.5)
+    step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
     return 1.0 / (config.pace_gain * growth.limit / pulse.rtt_s + growth.step / step_s)
 
 

@@ -12,12 +12,17 @@ acknowledgement):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 from workers.policy.calls import NEVER
 
 FILLS = 3
+"""So often has a new limit to be filled."""
+MOST_ON_WAY = 4.0
 LARGE_STEP = 4.0
+SETTLED_ROW = 3
+"""A level refused so often in a row, and nothing else, is there to stay."""
 SLOW_START_PART = 0.9
 """Slow start ends when so much of the ceiling is confirmed: what is beyond the truth is all refused before it is heard
 of."""
@@ -25,7 +30,12 @@ of."""
 
 @dataclass(slots=True)
 class Growth:
-    """`limit` is the limit asked for; `before` the one before the last step; `good` a level known to be fine."""
+    """`limit` is the limit asked for; `before` the one before the last step; `good` a level known to be fine; `refused`
+    the least one that a step of one call was refused at, `row` times in a row (0: none).
+
+    The limit was filled `fills` times since it last moved, of `needed`, the last time that counts at `filled_at`. Work
+    has come back after a pause, and not yet filled the limit: `resumed`.
+    """
 
     limit: float
     slow_start: bool = True
@@ -33,13 +43,18 @@ class Growth:
     before: float = 0.0
     grew_at: float = NEVER
     full_since: float | None = None
-    filled_at: list[float] = field(default_factory=list)
+    fills: int = 0
+    needed: int = FILLS
+    filled_at: float = NEVER
     increment: float = 1.0
     hold_rtts: float = 1.0
     good: float = 0.0
     cut_at: float = NEVER
     gentle: bool = False
     slow_start_until: float = NEVER
+    resumed: bool = False
+    refused: float = 0.0
+    row: int = 0
 
     @property
     def step(self) -> float:
@@ -53,31 +68,44 @@ class Growth:
 
     @property
     def cautious(self) -> bool:
-        """No bursts while a step is tried, nor before the limit was filled again after a cut."""
-        return not self.slow_start and (self.step >= 2.0 or (self.full_since is None and not self.pending))
+        """No bursts while more than one call is tried, nor before the limit was filled again after a cut; unless work
+        comes back after a pause."""
+        return not (self.slow_start or self.resumed) and (self.step >= 2.0 or self.full_since is None)
+
+    @property
+    def settled(self) -> bool:
+        """The limit has long been all that there is."""
+        return self.row >= SETTLED_ROW
 
     def filled(self, at: float) -> None:
         """A call was sent that used the last slot."""
+        self.resumed = False
         if self.full_since is None:
             self.full_since = at
-        if len(self.filled_at) < FILLS:
-            self.filled_at.append(at)
+        if self.fills < min(self.needed, max(1, int(self.limit))):
+            self.fills, self.filled_at = self.fills + 1, at
 
     def confirmed_at(self, feedback_s: float) -> float | None:
         """When the pending step counts as accepted, if nothing is refused until then; None before it is filled."""
-        if len(self.filled_at) < min(FILLS, int(self.limit)):
+        if self.fills < min(self.needed, max(1, int(self.limit))):
             return None
         if self.slow_start:
-            return max(self.filled_at[-1], self.grew_at + feedback_s)
-        return self.filled_at[-1] + feedback_s
+            return max(self.filled_at, self.grew_at + feedback_s)
+        return self.filled_at + feedback_s
+
+    @property
+    def _was_refused(self) -> bool:
+        return 0.0 < self.refused <= self.limit < self.refused + 1.0
 
     def confirm(self, hold_min_rtts: float, ceiling: float) -> None:
         """The pending step was accepted; slow start ends near the ceiling."""
         self.pending = False
+        if self.limit >= self.refused:
+            self.refused, self.row = 0.0, 0
         if not self.slow_start and self.limit > self.good:
             self.hold_rtts, self.good = max(hold_min_rtts, self.hold_rtts / 2.0), self.limit
         if self.slow_start and self.limit >= SLOW_START_PART * ceiling:
-            self.slow_start, self.slow_start_until = False, self.filled_at[-1]
+            self.slow_start, self.slow_start_until = False, self.filled_at
 
     def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
         """When the next step is due; None while the limit was not filled since it last moved."""
@@ -89,8 +117,12 @@ class Growth:
             return self.full_since + feedback_s
         return self.full_since + max(feedback_s, self.hold_rtts * rtt_s)
 
-    def grow(self, now: float, ceiling: float, slow_start_factor: float, hold_min_rtts: float) -> None:
-        """Take the next step."""
+    def grow(self, now: float, ceiling: float, slow_start_factor: float, hold_min_rtts: float, on_way: float) -> None:
+        """Take the next step; about `on_way` calls are under way to the provider at any instant.
+
+        One call too many passes when another one ends while it is under way. So a level that was refused before has to
+        be filled more often to count as accepted.
+        """
         before = self.limit
         if self.slow_start:
             most = max(self.limit, SLOW_START_PART * ceiling)
@@ -104,6 +136,8 @@ class Growth:
             self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
+        if self._was_refused:
+            self.needed = math.ceil(FILLS * math.exp(min(on_way, MOST_ON_WAY)))
 
     def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
         """The pending step was too much: go back to where it came from, and wait longer before the next try."""
@@ -112,6 +146,8 @@ class Growth:
             self.retry_gently()
         else:
             if self.step < 2.0:
+                self.row = self.row + 1 if self._was_refused else 1
+                self.refused = self.limit
                 self.double_hold(hold_min_rtts, hold_max_rtts)
             self.gentle = False
         self.cut(now, self.before)
@@ -130,7 +166,7 @@ class Growth:
     def lower(self, limit: float, *, good: float) -> None:
         """One less, without starting a new settle window."""
         self._move(float(limit))
-        self.good, self.increment = float(good), 1.0
+        self.good, self.increment, self.refused = float(good), 1.0, limit + 1.0
 
     def uncut(self, now: float, limit: float) -> None:
         """A cut was wrong: back to where it came from, which is known to be good."""
@@ -158,7 +194,7 @@ class Growth:
     def go_on(self, until: float) -> None:
         """What is above was never tried: slow start from here, which is known to be good, `until` there."""
         self.slow_start, self.pending, self.good = True, False, until
-        self.filled_at = []
+        self.fills = 0
 
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
@@ -170,4 +206,5 @@ class Growth:
         self.slow_start, self.increment, self.cut_at, self.grew_at = True, 1.0, now, now
 
     def _move(self, limit: float) -> None:
-        self.limit, self.full_since, self.pending, self.filled_at = limit, None, False, []
+        self.limit, self.full_since, self.pending, self.resumed = limit, None, False, False
+        self.fills, self.needed = 0, FILLS

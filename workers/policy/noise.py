@@ -89,6 +89,11 @@ class Noise:
         self.allowance -= 1.0
         return True
 
+    @property
+    def rate_was_kept(self) -> bool:
+        """Whether a rate was ever found."""
+        return self.kept >= 0
+
     def rate_kept(self, number: int) -> None:
         """After the `number`th call a rate was found that is to be kept."""
         self.kept = number

@@ -9,6 +9,7 @@ from workers.policy.adaptive_config import AdaptiveConfig
 from workers.policy.events import Done
 
 LAST_REFUSALS = 8
+WAY_MOST_S = 0.1
 QUICKER_WEIGHT, SLOWER_WEIGHT = 0.2, 0.02
 """So that `quick_s` lies near the quickest tenth of the answers."""
 
@@ -23,6 +24,11 @@ class Pulse:
     quick_s: float
     answered: bool = False
     refusal_latencies: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_REFUSALS))
+
+    @property
+    def way_s(self) -> float:
+        """How long a call is under way to the provider: no more than half of the time in which a refusal comes back."""
+        return min(WAY_MOST_S, 0.5 * min(self.refusal_latencies, default=0.0))
 
     def refused(self, config: AdaptiveConfig, event: Done) -> None:
         self.refusal_latencies.append(event.latency_s)

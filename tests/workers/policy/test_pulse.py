@@ -43,3 +43,11 @@ def test_slow_answers_do_not_hide_the_quick_ones() -> None:
     pulse = pulse_after([0.3, 2.0, 0.3, 2.0, 0.3, 2.0] * 5, [])
     assert 0.3 <= pulse.quick_s < 0.6
     assert pulse.rtt_s > 0.6
+
+
+def test_a_call_is_under_way_for_no_longer_than_half_of_a_refusal_takes() -> None:
+    pulse, config = Pulse(0.8, 5.0, 0.8), AdaptiveConfig()
+    assert pulse.way_s == 0.0
+    for latency_s, way_s in [(0.16, 0.08), (0.1, 0.05), (0.4, 0.05)]:
+        pulse.refused(config, done("c", latency_s, 0.0, 429))
+        assert pulse.way_s == pytest.approx(way_s)

@@ -1,0 +1,81 @@
+"""Growth: a refused level costs one refusal each time that it is tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.policy.growth import FILLS, SETTLED_ROW, Growth
+
+HOLD_MIN, HOLD_MAX, FEEDBACK_S = 1.0, 7.0, 0.5
+
+
+def steady(limit: float) -> Growth:
+    """Known to be good, slow start long over, and full."""
+    growth = Growth(limit, slow_start=False, pending=False, good=limit)
+    growth.filled(0.0)
+    return growth
+
+
+def stepped(growth: Growth, now: float, on_way: float = 0.0) -> None:
+    growth.grow(now, 100.0, 1.5, HOLD_MIN, on_way)
+
+
+def refused(growth: Growth, now: float) -> None:
+    stepped(growth, now)
+    growth.undo(now + 0.1, HOLD_MIN, HOLD_MAX)
+    growth.filled(now + 0.2)
+
+
+def fills_needed(growth: Growth) -> int:
+    for number in range(200):
+        growth.filled(10.0)
+        if growth.confirmed_at(FEEDBACK_S) is not None:
+            return number + 1
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("on_way", "fills"), [(0.0, FILLS), (0.8, 7), (1.5, 14), (3.0, 21), (30.0, 21)])
+def test_the_more_calls_are_under_way_the_oftener_a_refused_level_has_to_be_filled(on_way: float, fills: int) -> None:
+    growth = steady(20.0)
+    refused(growth, 1.0)
+    stepped(growth, 2.0, on_way)
+    assert fills_needed(growth) == fills
+
+
+def test_a_level_refused_at_the_top_has_to_be_filled_as_often() -> None:
+    growth = steady(21.0)
+    growth.lower(20.0, good=20.0)
+    growth.filled(1.0)
+    stepped(growth, 2.0, 3.0)
+    assert fills_needed(growth) == 21
+
+
+def test_a_level_that_was_never_refused_is_confirmed_at_once() -> None:
+    growth = steady(20.0)
+    stepped(growth, 2.0, 3.0)
+    assert fills_needed(growth) == FILLS
+
+
+def test_a_level_is_settled_when_nothing_else_was_refused_for_long() -> None:
+    growth = steady(20.0)
+    for number in range(SETTLED_ROW):
+        assert not growth.settled
+        refused(growth, 50.0 * number)
+    assert growth.settled
+    growth.cut(500.0, 10.0)
+    growth.good = 10.0
+    growth.filled(500.1)
+    refused(growth, 510.0)
+    assert not growth.settled
+
+
+def test_a_level_that_is_accepted_after_all_is_forgotten() -> None:
+    growth = steady(20.0)
+    for number in range(SETTLED_ROW):
+        refused(growth, 50.0 * number)
+    stepped(growth, 300.0)
+    growth.confirm(HOLD_MIN, 100.0)
+    assert not growth.settled
+    growth.filled(301.0)
+    stepped(growth, 302.0, 3.0)
+    assert fills_needed(growth) == FILLS
