@@ -228,7 +228,7 @@ def _engine(config: PoolConfig, state: GovernorState | None) -> Engine:
         if isinstance(was, AdaptiveState) and not was.log.sent_total:
             was, limit = None, config.first_limit  # a pool's ceiling is known when its first job is there
         adaptive = was if isinstance(was, AdaptiveState) else AdaptiveState.starting_at(constants, limit)
-        adaptive.ceiling_is(config.ceiling)
+        adaptive.ceiling_is(config.ceiling, config.first_limit)
         return Adaptive(constants, adaptive, config.floor, config.ceiling)
     if isinstance(constants, ClassicConfig):
         classic = was if isinstance(was, ClassicState) else ClassicState(limit)

@@ -125,7 +125,7 @@ class Growth:
         """
         before = self.limit
         if self.slow_start:
-            most = max(self.limit, SLOW_START_PART * ceiling)
+            most = ceiling if self.good >= ceiling else max(self.limit, SLOW_START_PART * ceiling)
             new = min(most, self.limit * slow_start_factor)
             if self.good and new >= self.good:
                 new, self.slow_start, self.hold_rtts = self.good, False, hold_min_rtts
@@ -191,10 +191,10 @@ class Growth:
             self._move(self.limit)
             self.hold_rtts = hold_min_rtts
 
-    def go_on(self, until: float) -> None:
-        """What is above was never tried: slow start from here, which is known to be good, `until` there."""
-        self.slow_start, self.pending, self.good = True, False, until
-        self.fills = 0
+    def go_on(self, start: float, until: float) -> None:
+        """What is above was never tried: slow start from here, or from `start` if that is more, `until` there."""
+        self._move(max(self.limit, start))
+        self.slow_start, self.pending, self.good = True, True, until
 
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
