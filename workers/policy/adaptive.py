@@ -69,6 +69,8 @@ class Adaptive:
         if pause_s > 2.0 * max(state.pulse.rtt_s, state.pulse.feedback_s):
             state.growth.resumed = True
         state.log.sent(event)
+        if not state.growth.pending:
+            state.noise.sent(state.growth.limit)
         state.log.forget(event.at - max(config.log_least_s, config.log_rtts * state.pulse.rtt_s))
         state.latency.sent(event.at, state.growth.limit)
         if event.probe:
@@ -139,6 +141,9 @@ class Adaptive:
         if (state.rate is None or state.noise.test is None) and state.noise.forgives(trial, now):
             trial.explained = trial.forgiven = True
             return
+        if not overloaded and self._noise_persists(now):
+            trial.explained = trial.forgiven = True
+            return
         if state.solo is not None:
             state.solo.highest = trial.open_before
             self._cut(now, 0.7 * min(growth.limit, max(1, trial.open_before)))
@@ -157,6 +162,20 @@ class Adaptive:
         if is_enough(state.log, after, now, state.pulse.feedback_s, needed):
             state.judging_since = now
             state.episode = max(after, now - 2.0 * state.pulse.feedback_s - 1.0)
+
+    def _noise_persists(self, now: float) -> bool:
+        """Whether lowering the limit has not helped: then it is held again."""
+        state, growth = self.state, self.state.growth
+        before = growth.before if growth.pending else growth.limit
+        known = not growth.pending
+        top = state.noise.persists(before, state.log.sent_total, now, state.pulse.rtt_s, known=known)
+        if top is None or state.rate is not None:
+            return False
+        state.solo = None
+        growth.uncut(now, min(self.ceiling, top))
+        growth.hold_rtts = self.config.hold_min_rtts
+        self._say("noise: less was refused no less")
+        return True
 
     def _step_refused(self, trial: Trial, now: float) -> None:
         """Undo the pending step, exactly; unless haste was refused shortly before: then a rate is bounded."""
@@ -183,6 +202,7 @@ class Adaptive:
         if level < int(growth.limit) - 1 or level < self.floor:
             return
         level = min(level, int(growth.limit))
+        state.noise.lowered(growth.limit, state.log.sent_total)
         growth.lower(level, good=growth.good if suspicion.arises(level, now) else level)
         self._say("refused at the top")
 
@@ -348,6 +368,7 @@ class Adaptive:
                 growth.retry_gently()
             else:
                 growth.double_hold(config.hold_min_rtts, self._hold_max_rtts(now))
+            state.noise.lowered(growth.limit, state.log.sent_total)
             self._cut(now, min(growth.limit, verdict.level))
             growth.good = growth.limit
         self._say(f"verdict: {verdict.kind}")

@@ -63,8 +63,8 @@ class AdaptiveState:
         return cls(Growth(float(limit)), Pulse(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s))
 
     def ceiling_is(self, ceiling: int, first: float) -> None:
-        """Take note of the ceiling, under which a new pool begins with `first`. Where only the former one was in the way
-        of a higher limit, and none above it was ever refused, the limit goes on as at the start."""
+        """Take note of the ceiling, under which a new pool begins with `first`. Where only the former one was in the
+        way of a higher limit, and none above it was ever refused, the limit goes on as at the start."""
         if 0 < self.ceiling < ceiling and self.growth.limit >= self.ceiling and self.reversals.level is None:
             self.growth.go_on(first, float(ceiling))
         self.ceiling = ceiling

@@ -23,6 +23,9 @@ NEW_CALLS = 200
 WATCHED_CALLS = 100
 REAL_PART = 0.1
 """A real limit would refuse at most such a part of the former share when the traffic is slow."""
+HELPED_PART = 0.3
+LOW_PART = 0.75
+"""Far below a level that was held is such a part of it."""
 CAUTION = 0.7
 """Part of the observed share that is tested for: a few refusals seem more than they are."""
 NOISE_AT, REAL_AT = 4.6, -2.3
@@ -55,6 +58,33 @@ class SlowTest:
 
 
 @dataclass(slots=True)
+class Decline:
+    """The limit fell from `top`, refusal by refusal, after the `first` call. `refused` of the calls since then were,
+    and `low_refused` of the `low_calls` far below the top; a step beyond what is known asks for it, and does not count.
+    """
+
+    top: float
+    first: int
+    refused: int = 1
+    low_calls: int = 0
+    low_refused: int = 0
+
+    def share(self, number: int) -> float:
+        return self.refused / max(1, number - self.first)
+
+    def helped(self, number: int) -> bool:
+        """Whether much less is refused far below the top than nearer to it, as of a limit on calls a second."""
+        near = max(1, number - self.first - self.low_calls)
+        return self.low_refused * near < HELPED_PART * (self.refused - self.low_refused) * self.low_calls
+
+    def ratio(self, number: int) -> float:
+        """As `SlowTest.ratio`."""
+        share = min(MOST_SHARE, max(SUSPECT_SHARE, CAUTION * self.share(number)))
+        likely = math.log((1.0 - share) / (1.0 - REAL_PART * share))
+        return self.low_refused * -math.log(REAL_PART) + (self.low_calls - self.low_refused) * likely
+
+
+@dataclass(slots=True)
 class Noise:
     """`share` of the calls is refused whatever the load, as is known `until` then; 0: nothing is known.
 
@@ -73,6 +103,7 @@ class Noise:
     test: SlowTest | None = None
     not_before: int = 0
     patience: int = PATIENCE_CALLS
+    decline: Decline | None = None
 
     def forgives(self, trial: Trial, now: float) -> bool:
         """Whether known noise explains this refusal."""
@@ -130,14 +161,46 @@ class Noise:
         calls = number - test.first
         if test.ratio(number) < NOISE_AT or test.refused > MOST_SHARE * calls:
             return False
+        self._proven((test.refused_before + test.refused - 1.0) / (test.calls_before + calls), number, now, rtt_s)
+        return True
+
+    def _proven(self, share: float, number: int, now: float, rtt_s: float) -> None:
         if now > self.until + self.trust_rtts * rtt_s:
             self.trust_rtts = TRUST_RTTS
-        self.share = (test.refused_before + test.refused - 1.0) / (test.calls_before + calls)
-        self.until = now + self.trust_rtts * rtt_s
+        self.share, self.until = share, now + self.trust_rtts * rtt_s
         self.trust_rtts = min(TRUST_MOST_RTTS, 2.0 * self.trust_rtts)
         self.allowance, self.counted, self.patience = FORGIVEN_AT_ONCE, number, PATIENCE_CALLS
+        self.decline = None
         self.watch(number)
-        return True
+
+    def lowered(self, before: float, number: int) -> None:
+        """The limit is lowered for a refusal, after the `number`th call. Where calls a second are bounded, fewer open
+        ones are refused no less; so that must not have been found."""
+        if self.rate_was_kept:
+            self.decline = None
+        elif self.decline is None or before > self.decline.top:
+            self.decline = Decline(before, number - 1)
+
+    def sent(self, limit: float) -> None:
+        """A call leaves under that limit, which is known."""
+        if self.decline is not None and limit <= LOW_PART * self.decline.top:
+            self.decline.low_calls += 1
+
+    def persists(self, limit: float, number: int, now: float, rtt_s: float, *, known: bool) -> float | None:
+        """A call was refused under that limit, which is `known` unless it is a step. Where as many are refused far
+        below a level as were there, it is noise, and the level is to be held again: that one, else None."""
+        decline = self.decline
+        if decline is None:
+            return None
+        decline.refused += 1
+        decline.low_refused += known and limit <= LOW_PART * decline.top
+        ratio, share = decline.ratio(number), decline.share(number)
+        if ratio <= REAL_AT or limit >= decline.top:
+            self.decline = None
+        elif ratio >= NOISE_AT and share <= MOST_SHARE and not decline.helped(number):
+            self._proven(share, number, now, rtt_s)
+            return decline.top
+        return None
 
     def disproved(self, test: SlowTest, number: int, now: float, rtt_s: float) -> bool:
         """Whether the test has shown a real limit by now, or nothing in time; then the next one has to wait."""
@@ -145,7 +208,10 @@ class Noise:
         real = test.ratio(number) <= REAL_AT or (calls >= 10 and test.refused > MOST_SHARE * calls)
         if not real and now < test.since + TEST_RTTS * rtt_s:
             return False
-        self.not_before = number + self.patience
-        self.patience *= 3
+        if real:
+            self.not_before = number + self.patience
+            self.patience *= 3
+        else:
+            self.not_before = number + WATCHED_CALLS
         self.watch(number)
         return True

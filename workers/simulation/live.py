@@ -34,7 +34,8 @@ EFFECTS = Effects(
 
 @dataclass(frozen=True, slots=True)
 class LiveGoal:
-    """What a short run demands: the least part of what is `possible`, the most refused, the most seconds."""
+    """What a short run demands: the least part of what is `possible` (0: the provider's slots are not what is scarce),
+    the most refused, the most seconds."""
 
     of_possible: float
     refused: float
@@ -94,13 +95,39 @@ def _scenarios() -> list[Scenario]:
         refusal_latency_s=(0.001, 0.004),
         error_share=0.0,
     )
-    return [steady, steady.but("http_cut", "the same, the cap cut to 10 after 300 answers", cut_after=(300, 0.25))]
+    noisy = steady.but(
+        "noise_300",
+        "300 calls of 0.3 s, 20 at most, a tenth refused at random",
+        cap=20,
+        ceiling=20,
+        units=300,
+        noise_share=0.1,
+        latency_median_s=0.3,
+        latency_sigma=0.0,
+    )
+    return [
+        steady,
+        steady.but("http_cut", "the same, the cap cut to 10 after 300 answers", cut_after=(300, 0.25)),
+        noisy,
+        noisy.but("noise_100", "100 of them", units=100),
+        noisy.but(
+            "noise_rate",
+            "200 calls, 240 a minute, a tenth refused at random, 5 % fail",
+            units=200,
+            requests_per_min=240.0,
+            bucket_s=5.0,
+            error_share=0.05,
+        ),
+    ]
 
 
 SCENARIOS = {scenario.name: scenario for scenario in _scenarios()}
 GOALS = {
     "http_steady": LiveGoal(of_possible=0.87, refused=0.02, seconds=14.0),
     "http_cut": LiveGoal(of_possible=0.89, refused=0.05, seconds=38.0),
+    "noise_300": LiveGoal(of_possible=0.0, refused=0.16, seconds=20.0),
+    "noise_100": LiveGoal(of_possible=0.0, refused=0.20, seconds=15.0),
+    "noise_rate": LiveGoal(of_possible=0.0, refused=0.40, seconds=75.0),
 }
 
 
