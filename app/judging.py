@@ -235,9 +235,9 @@ class Judge:
             lease.outcome = answered(reply, reporter, time.time())
         except TimeoutError:
             cut = ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
-            if timeout_s < own_s:  # at its unit's deadline: the pool might have answered yet
+            if timeout_s < own_s:
                 cut = ProviderFailure(FailureKind.TIMEOUT, f"cut at its deadline, after {timeout_s:.3g} s")
-            else:
+            if timeout_s >= 0.5 * own_s:  # sooner the pool might have answered yet: that says nothing of it
                 lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
             lease.release()
             call.log(logs.timed_out, timeout_s=round(timeout_s, 3))

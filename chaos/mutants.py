@@ -253,8 +253,26 @@ MUTANTS = (
     Mutant(
         "a rate limit spends an attempt",
         "app/judging.py",
-        'spends_attempt = decision.spends == "attempt"',
-        "spends_attempt = True",
+        'spent=int(decision.spends == "attempt")',
+        "spent=1",
+    ),
+    Mutant(
+        "a probe of a pool that is down spends an attempt",
+        "app/judging.py",
+        "pool_down=blame.pool_down,",
+        "pool_down=False,",
+    ),
+    Mutant(
+        "a unit's deadline is not looked at",
+        "app/ledger/claim.lua",
+        "elseif left_ms == 0 then",
+        "elseif false then",
+    ),
+    Mutant(
+        "a job gives up on a pool that nobody has tried since",
+        "app/patience.py",
+        "or outage.at < began_s",
+        "or False",
     ),
     Mutant(
         "two copies of a message call at once",

@@ -182,7 +182,10 @@ class Ledger:
         k = self.keys
         return bool(
             await self._scripts["complete"](
-                keys=[k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.jobs],
+                keys=[
+                    k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.jobs,
+                    k.bounded,
+                ],
                 args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation],
             )
         )

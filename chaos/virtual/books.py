@@ -199,8 +199,8 @@ def check_pools(world: World, pools: tuple[str, ...]) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------------------------- what is left
-WHEN_AND_WHO = frozenset({"created_ms", "started_ms", "finished_ms", "report", "finisher", "submitter", "starter",
-                          "completer", "incarnation"})  # fmt: skip
+WHEN_AND_WHO = frozenset({"created_ms", "began_ms", "started_ms", "finished_ms", "report", "finisher", "submitter",
+                          "starter", "completer", "incarnation"})  # fmt: skip
 PASSING = frozenset({"governor", "events", "clock", "epoch", "rates", "waiting", "short", "beat", "node", "nodes",
                      "counters", "due", "taken", "known_pools", "trouble"})  # fmt: skip
 """Keys whose contents tell of time and of who did what: two runs of one world may differ there."""

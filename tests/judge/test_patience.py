@@ -261,3 +261,18 @@ async def test_it_is_looked_at_as_often_as_its_bounds_are_short(world, bench, ms
     await world.look()
     at = bench.redis.zscore(bench.one.keys.bounded, "j")
     assert at == pytest.approx((NOW_S + 7) * 1000 + again_ms, abs=300)
+
+
+async def test_a_call_that_had_half_of_its_time_is_evidence_though_it_was_cut(world, monkeypatch):
+    (ref,) = await world.start(unit_ms=30_000)
+    await world.at(29.5)
+    monkeypatch.setattr(world.desk.judge, "_call_timeout_s", lambda _: 0.9)
+
+    async def hang(_):
+        await asyncio.get_running_loop().create_future()
+
+    world.desk.provider.complete = hang
+    await world.desk.do(ref, 0)
+    (lease,) = world.desk.leases
+    assert lease.outcome is not None and lease.outcome.status == 0
+    assert lease.outcome.error.startswith("cut at its deadline")
