@@ -30,11 +30,7 @@ JITTER_MAX_S = 0.5
 _NOT_RETRIED = {
     ErrorKind.QUOTA_EXHAUSTED: "Evaluation failed: the account's quota is exhausted",
     ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
-    ErrorKind.NOT_ASKED: "Evaluation not asked for: the first calls all ended in one error",
-    ErrorKind.POOL_DOWN: "Evaluation not asked for: the pool is down",
     ErrorKind.DEADLINE: "Evaluation ended at its deadline",
-    ErrorKind.CANCELLED: "Evaluation cancelled",
-    ErrorKind.LOST: "Evaluation failed: its worker died too often",
     ErrorKind.OUTCOME_UNKNOWN: "Evaluation ended, outcome unknown: a call may have been paid for",
 }
 
@@ -89,10 +85,10 @@ def decide(
         raise ValueError(f"jitter must be within 0..{JITTER_MAX_S}, got {jitter}")
     kind = error_kind(failure)
     if failure in TERMINAL:
-        return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)
+        return GiveUp(kind, _NOT_RETRIED[kind], attempts + 1)
     if at_most_once and failure in UNCERTAIN:
         unknown = ErrorKind.OUTCOME_UNKNOWN
-        return GiveUp(unknown, failure_argument(unknown, policy.max_attempts), attempts + 1)
+        return GiveUp(unknown, _NOT_RETRIED[unknown], attempts + 1)
     if at_most_once and failure is FailureKind.MALFORMED:
         return GiveUp(kind, "Evaluation failed: the answer is no opinion", attempts + 1)
     if pool_down:
@@ -102,7 +98,7 @@ def decide(
             return GiveUp(kind, f"Evaluation failed: rate-limited, after {attempts + requeues + 1} calls", attempts)
         return Retry(_delay_s(policy, requeues + 1, retry_after_s, jitter), "requeue")
     if attempts + 1 >= policy.max_attempts:
-        return GiveUp(kind, failure_argument(kind, policy.max_attempts), attempts + 1)
+        return GiveUp(kind, f"Evaluation failed after {policy.max_attempts} retries", attempts + 1)
     return Retry(_delay_s(policy, attempts + 1, retry_after_s, jitter), "attempt")
 
 
@@ -110,11 +106,6 @@ def given_up_late(retry: Retry, attempts: int) -> GiveUp:
     """The end of a unit whose next call would come after its deadline; `attempts` are those spent before this call."""
     argument = _NOT_RETRIED[ErrorKind.DEADLINE]
     return GiveUp(ErrorKind.DEADLINE, argument, attempts + int(retry.spends == "attempt"))
-
-
-def failure_argument(kind: ErrorKind, max_attempts: int) -> str:
-    """The `argument` of an opinion without a score. It names the configured attempts where calls were repeated."""
-    return _NOT_RETRIED.get(kind) or f"Evaluation failed after {max_attempts} retries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +116,7 @@ class _Failed:
 
 
 def _delay_s(policy: RetryPolicy, n: int, retry_after_s: float | None, jitter: float) -> float:
-    strategy = wait_exponential(multiplier=policy.initial_s, max=policy.max_s) + wait_fixed(jitter)
+    strategy = wait_exponential(multiplier=policy.initial_s) + wait_fixed(jitter)
     backoff_s = min(strategy(cast(RetryCallState, _Failed(n))), policy.max_s)
     if retry_after_s is None or math.isnan(retry_after_s):
         return backoff_s

@@ -38,7 +38,7 @@ def main() -> int:
 
 def _python(wish: argparse.Namespace, only: list[str]) -> Iterator[tuple[Change, bool]]:
     if not wish.results:
-        python.run(only, wish.parallel)
+        only = python.run(only, wish.parallel, wish.sample, wish.seed)
     for name, path, noticed in python.results(only):
         yield (Change(str(path), "", "") if noticed else python.change(name, path)), noticed
 

@@ -8,36 +8,61 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from chaos.mutation.accepted import Change
 
 ROOT = Path(__file__).parents[2]
 MUTANTS = ROOT / "mutants"
-SURVIVED, UNTESTED = 0, 33
-"""mutmut's exit codes of mutations that no test notices: all passed, or none runs the changed lines."""
+TESTS = {
+    "tests/domain/test_retry.py": ["app/domain/retry.py"],
+    "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
+    "tests/judge": ["app/judging.py", "app/calls.py", "app/claiming.py", "app/endings.py", "app/ledger/asking.py"],
+    "tests/ledger": ["app/ledger/ledger.py", "app/ledger/keys.py", "app/ledger/records.py"],
+    "tests/ledger,tests/test_submission.py": ["app/ledger/client.py"],
+    "tests/test_housekeeping.py": ["app/ledger/troubles.py"],
+    "tests/workers/test_gate.py,tests/workers/test_crowded_pools.py": ["workers/gate.py"],
+    "tests/workers/policy": [str(path.relative_to(ROOT)) for path in sorted((ROOT / "workers/policy").rglob("*.py"))],
+}
+"""Which tests are to notice the mutations of which files: those beside them, so that a run ends within hours."""
+UNNOTICED = (None, 0, 2, 5, 33)
+"""mutmut's exit codes of mutations that no test has noticed: not tested, all passed, interrupted, no test runs them."""
 
 
-def run(names: Sequence[str], parallel: int) -> None:
-    """Have mutmut test all mutations whose names match; what it has tested already, and what has not changed since, is
-    not tested again."""
-    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(parallel), *names]
-    subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+def run(names: Sequence[str], parallel: int, size: int = 0, seed: int = 0) -> list[str]:
+    """Have mutmut test the mutations whose names match, or so many of them, drawn at random, and return their names.
+    What a test has noticed before is not tested again, unless its function has changed since."""
+    _mutmut("generate")
+    known = {name: (path, code) for path, found in _files() for name, code in found.items() if _matches(name, names)}
+    chosen = random.Random(seed).sample(sorted(known), size) if 0 < size < len(known) else sorted(known)
+    for tests, modules in TESTS.items():
+        unseen = [name for name in chosen if known[name][1] in UNNOTICED and str(known[name][0]) in modules]
+        if unseen:
+            _mutmut("test", tests, str(parallel), names=unseen)
+    return chosen
+
+
+def _mutmut(*arguments: str, names: Sequence[str] = ()) -> None:
+    command = [sys.executable, "-m", "chaos.mutation.mutator", *arguments]
+    subprocess.run(command, cwd=ROOT, check=True, text=True, input="\n".join(names))
 
 
 def results(names: Sequence[str] = ()) -> Iterator[tuple[str, Path, bool]]:
     """Every tested mutation: its name, its file, whether a test noticed it."""
+    for path, found in _files():
+        for name, code in found.items():
+            if code is not None and _matches(name, names):
+                yield name, path, code not in UNNOTICED
+
+
+def _files() -> Iterator[tuple[Path, dict[str, int | None]]]:
     for meta in sorted(MUTANTS.rglob("*.py.meta")):
-        path = meta.relative_to(MUTANTS).with_suffix("")
-        for name, code in json.loads(meta.read_text())["exit_code_by_key"].items():
-            if code is not None and (not names or any(Path(name).match(wish) for wish in names)):
-                yield name, path, code not in (SURVIVED, UNTESTED)
+        yield meta.relative_to(MUTANTS).with_suffix(""), json.loads(meta.read_text())["exit_code_by_key"]
 
 
-def sample(names: Sequence[str], size: int, seed: int) -> list[str]:
-    """Some of the known mutations, drawn at random."""
-    known = [name for name, _, _ in results(names)]
-    return random.Random(seed).sample(known, min(size, len(known)))
+def _matches(name: str, wishes: Sequence[str]) -> bool:
+    return not wishes or any(fnmatchcase(name, wish) for wish in wishes)
 
 
 def change(name: str, path: Path) -> Change:

@@ -1,9 +1,12 @@
 """The mutation tool's own parts; what it finds is shown by running it."""
 
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from chaos.mutation import python
 from chaos.mutation.accepted import Change, accepted
 from chaos.mutation.lua import mutations
 
@@ -64,3 +67,13 @@ def test_every_accepted_change_is_one_of_a_file_that_exists():
     for change in accepted():
         text = (root / change.file).read_text()
         assert all(line.strip() in text for line in change.before.splitlines()), f"no longer there: {change}"
+
+
+def test_every_module_that_is_mutated_has_tests_that_are_to_notice():
+    wished = tomllib.loads((python.ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]["only_mutate"]
+    found = [path for room in ("app", "workers") for path in (python.ROOT / room).rglob("*.py")]
+    files = [str(path.relative_to(python.ROOT)) for path in found]
+    mutated = {file for file in files if any(fnmatch(file, wish) for wish in wished)}
+    assert mutated == {module for modules in python.TESTS.values() for module in modules} | {"app/ledger/__init__.py"}
+    for tests in python.TESTS:
+        assert all((python.ROOT / path).exists() for path in tests.split(","))

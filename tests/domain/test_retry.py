@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
 from app.domain.opinion import ErrorKind
-from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, failure_argument
+from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 
 POLICY = RetryPolicy()
 
@@ -99,9 +99,13 @@ def test_the_argument_names_the_configured_number() -> None:
     assert isinstance(ended, GiveUp) and ended.argument == "Evaluation failed after 7 retries"
 
 
-def test_every_error_has_an_argument() -> None:
-    for kind in ErrorKind:
-        assert failure_argument(kind, 3).startswith("Evaluation ")
+@pytest.mark.parametrize("at_most_once", [False, True])
+@pytest.mark.parametrize("failure", sorted(FailureKind))
+def test_every_error_has_an_argument(failure: FailureKind, at_most_once: bool) -> None:
+    ended = decide(
+        POLICY, failure, attempts=99, requeues=99, retry_after_s=None, jitter=0.0, at_most_once=at_most_once
+    )  # fmt: skip
+    assert isinstance(ended, GiveUp) and ended.argument.startswith("Evaluation ")
 
 
 @pytest.mark.parametrize("jitter", [-0.01, 0.51, math.nan])
@@ -178,7 +182,11 @@ def test_what_the_provider_asks_for_is_jittered_even_where_no_wait_is_set(
 @pytest.mark.parametrize("failure", sorted(TERMINAL))
 def test_a_terminal_failure_counts_the_attempts_before_it(failure: FailureKind) -> None:
     kind = error_kind(failure)
-    assert after(failure, attempts=1) == GiveUp(kind, failure_argument(kind, 3), 2)
+    want = {
+        ErrorKind.QUOTA_EXHAUSTED: "Evaluation failed: the account's quota is exhausted",
+        ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
+    }
+    assert after(failure, attempts=1) == GiveUp(kind, want[kind], 2)
 
 
 @pytest.mark.parametrize(
