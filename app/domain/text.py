@@ -19,7 +19,7 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", _LINE_END.sub("\n", _SURROGATE.sub(_REPLACEMENT, text)))
 
 
-def shown(text: str, limit: int = 500) -> str:
+def shown(text: str, limit: int) -> str:
     """`text` as one line for a log: unprintable characters escaped, cut to about `limit` characters with a note."""
     head = "".join(char if char.isprintable() else _escaped(char) for char in text[:limit])
     if len(head) <= limit and len(text) <= limit:

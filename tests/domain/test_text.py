@@ -37,5 +37,5 @@ def test_shown_text_is_one_short_printable_line(text: str, limit: int) -> None:
 
 
 def test_shown_text_names_what_it_hides() -> None:
-    assert shown('a\n\x1b[31m\u202e\U000e0001"') == 'a\\u000a\\u001b[31m\\u202e\\U000e0001"'
+    assert shown('a\n\x1b[31m\u202e\U000e0001"', 500) == 'a\\u000a\\u001b[31m\\u202e\\U000e0001"'
     assert shown("a" * 600, 10) == "aaaaaaaaaa... (600 characters)"
