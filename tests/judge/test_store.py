@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
+from app import claiming
 from app.domain.failure import FailureKind
 from app.ledger.records import Verdict
 from app.providers.base import ProviderFailure
@@ -92,31 +93,60 @@ async def test_a_message_ends_though_nothing_can_be_written(bench: Any, desk: An
     assert judge.leases[0].expires_at > 0
 
 
-async def test_a_worker_that_stops_during_a_claim_has_claimed_nothing(bench: Any, desk: Any) -> None:
-    """Others took it for a call that may have been paid."""
-    ref = await bench.started(a_job(spend="at_most_once"))
-    judge, claimed, answer = desk(Scripted()), asyncio.Event(), asyncio.Event()
+class Slow:
+    """A script that is run, and answers, or fails, when it may."""
 
-    def slow(script: Script) -> Script:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.run, self.answer, self.error = asyncio.Event(), asyncio.Event(), error
+
+    def __call__(self, script: Script) -> Script:
         async def run(**command: Any) -> Any:
             found = await script(**command)
-            claimed.set()
-            await answer.wait()
+            self.run.set()
+            await self.answer.wait()
+            if self.error is not None:
+                raise self.error
             return found
 
         return run
 
+
+async def test_a_worker_that_stops_during_a_claim_has_claimed_nothing(bench: Any, desk: Any) -> None:
+    """Others took it for a call that may have been paid."""
+    ref = await bench.started(a_job(spend="at_most_once"))
+    judge, slow = desk(Scripted(failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429)))), Slow()
+    await judge.again(ref, 0, 2)
+    await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     replaced(judge, "claim", slow)
     working = asyncio.ensure_future(judge.do(ref, 0))
-    await claimed.wait()
+    await slow.run.wait()
     working.cancel()
     await asyncio.sleep(0)
-    answer.set()
+    slow.answer.set()
     with pytest.raises(asyncio.CancelledError):
         await working
-    assert judge.provider.asked == []
+    assert len(judge.provider.asked) == 2
     bench.kill(0)
     assert [token.position for _, token in await bench.two.take_due()] == [0]
+    await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls) == (Verdict.RUN, 1)
+    assert (heir.verdict, heir.calls, heir.requeues) == (Verdict.RUN, 3, 2)
     assert bench.client.status("j").counters["possible_double_charges"] == 0
+
+
+@pytest.mark.parametrize("error", [None, ResponseError("ERR user_script:8: attempt to compare nil with number")])
+async def test_a_worker_that_stops_waits_for_no_claim_for_long(
+    bench: Any, desk: Any, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    ref = await bench.started()
+    judge, slow = desk(Scripted()), Slow(error)
+    replaced(judge, "claim", slow)
+    monkeypatch.setattr(claiming, "STOPPING_MAX_S", 0.01)
+    working = asyncio.ensure_future(judge.do(ref, 0))
+    await slow.run.wait()
+    working.cancel()
+    await asyncio.sleep(0)
+    if error is not None:
+        slow.answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(working, 5)
