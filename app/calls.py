@@ -82,7 +82,7 @@ class Call:
             usage=usage,
             latency_s=round(self.latency_s, 4),
             attempts=claim.attempts + 1,
-            metadata=self._kept(),
+            metadata=_kept(self.job, self.item),
         )
         return Result(claim.position, claim.fence, _payload(opinion, None), scored=True)
 
@@ -90,31 +90,45 @@ class Call:
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
         attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
     ) -> Result:  # fmt: skip
-        """A unit's error, with the opinion without a score that stands for it."""
-        unit: dict[str, Any] = {
-            "judge": self.agent.name,
-            "criterion_id": dimension.id,
-            "item_id": self.item.id,
-            "replicate": self.replicate,
-            "attempts": attempts,
-        }
-        error = EvaluationError(
-            **unit, kind=kind, message=message, status_code=status_code, calls=calls, elapsed_s=round(elapsed_s, 3)
-        )
-        opinion = JudicialOpinion(
-            **unit,
-            score=None,
-            argument=argument,
-            model=model,
-            latency_s=round(self.latency_s, 4),
-            metadata=self._kept(),
-        )
-        return Result(claim.position, claim.fence, _payload(opinion, error), scored=False)
+        """A unit's error, as the ledger keeps it."""
+        payload = unscored(
+            self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
+            attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
+            latency_s=self.latency_s,
+        )  # fmt: skip
+        return Result(claim.position, claim.fence, payload, scored=False)
 
-    def _kept(self) -> dict[str, Any]:
-        """The item's metadata that goes with its opinions."""
-        metadata = self.item.metadata
-        return {name: metadata[name] for name in self.job.spec.keep if name in metadata}
+
+def unscored(
+    job: JobRecord, agent: Agent, dimension: Dimension, item: Item, replicate: int, *,
+    kind: ErrorKind, message: str, argument: str, attempts: int, calls: int, elapsed_s: float, status_code: int | None,
+    model: str, latency_s: float = 0.0,
+) -> bytes:  # fmt: skip
+    """A unit's error, with the opinion without a score that stands for it."""
+    unit: dict[str, Any] = {
+        "judge": agent.name,
+        "criterion_id": dimension.id,
+        "item_id": item.id,
+        "replicate": replicate,
+        "attempts": attempts,
+    }
+    error = EvaluationError(
+        **unit, kind=kind, message=message, status_code=status_code, calls=calls, elapsed_s=round(elapsed_s, 3)
+    )
+    opinion = JudicialOpinion(
+        **unit,
+        score=None,
+        argument=argument,
+        model=model,
+        latency_s=round(latency_s, 4),
+        metadata=_kept(job, item),
+    )
+    return _payload(opinion, error)
+
+
+def _kept(job: JobRecord, item: Item) -> dict[str, Any]:
+    """The item's metadata that goes with its opinions."""
+    return {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
 
 
 _TOLD_AS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, FailureKind.OVERLOADED: 529}

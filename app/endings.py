@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from app import logs
-from app.calls import Call
-from app.domain.job import Dimension, Item
+from app.calls import Call, unscored
+from app.domain.job import Item
 from app.domain.opinion import ErrorKind
 from app.domain.plan import Lane
 from app.domain.retry import GiveUp
 from app.domain.stop import Stop
-from app.ledger.keys import PageRef
-from app.ledger.records import Claim, JobRecord, Result, Token
+from app.ledger.records import Claim, JobRecord, Result
 from app.ledger.records import Verdict as Claimed
 from app.providers.base import ProviderFailure
 
@@ -60,28 +60,29 @@ def not_asked(call: Call, stop: Stop) -> list[Result]:
             logs.failed, dimension=dimension.id, status_code=stop.status_code,
             elapsed_s=round(elapsed_s, 3), kind=stop.kind, reason=stop.reason,
         )  # fmt: skip
-        results.append(_unasked(call, stop, claim, dimension, calls=claim.calls - 1, elapsed_s=elapsed_s))
+        results.append(call.failed(
+            claim, dimension, attempts=claim.attempts, calls=claim.calls - 1, elapsed_s=elapsed_s, **_because(stop)
+        ))  # fmt: skip
     return results
 
 
-def unasked(job: JobRecord, ref: PageRef, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
+def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
     """The result of a unit that is not even published, since its job asks no more at its place."""
     unit = lane.unit(position)
-    agent = job.spec.agents[unit.agent]
-    claim = Claim(position, Claimed.RUN, fence=0, attempts=0, requeues=0, calls=0, elapsed_ms=0)
-    dimension = job.spec.dimensions[unit.dimension]
-    call = Call(
-        ref=ref, token=Token(position), job=job, agent=agent, deployment=agent.choices[0], pool=stop.pool, item=item,
-        dimensions=[dimension], claims=[claim], replicate=unit.replicate,
+    return unscored(
+        job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
+        attempts=0, calls=0, elapsed_s=0.0, **_because(stop),
     )  # fmt: skip
-    return _unasked(call, stop, claim, dimension, calls=0, elapsed_s=0.0).payload
 
 
-def _unasked(call: Call, stop: Stop, claim: Claim, dimension: Dimension, *, calls: int, elapsed_s: float) -> Result:
-    return call.failed(
-        claim, dimension, stop.kind, f"not asked: {stop.reason}", f"Not evaluated: {stop.reason}",
-        attempts=claim.attempts, calls=calls, elapsed_s=elapsed_s, status_code=stop.status_code, model=stop.model,
-    )  # fmt: skip
+def _because(stop: Stop) -> dict[str, Any]:
+    return {
+        "kind": stop.kind,
+        "message": f"not asked: {stop.reason}",
+        "argument": f"Not evaluated: {stop.reason}",
+        "status_code": stop.status_code,
+        "model": stop.model,
+    }
 
 
 def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[Result]:

@@ -126,7 +126,7 @@ class Planner:
         rest = "" if first + units >= total else _cursor(first + units, source, read_to)
         ref = PageRef(job.id, job.incarnation, number, state.page)
         refused = {
-            position: unasked(job, ref, lane, position, items[unit.item], stops[unit.agent])
+            position: unasked(job, lane, position, items[unit.item], stops[unit.agent])
             for position in (range(first, first + units) if stops else ())
             if (unit := lane.unit(position)).agent in stops and position not in results
         }

@@ -128,7 +128,7 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
     call = a_call()
     lane = call.job.lanes[0]
     for position in range(4):
-        found = orjson.loads(unasked(call.job, REF, lane, position, call.item, STOP))
+        found = orjson.loads(unasked(call.job, lane, position, call.item, STOP))
         place = lane.unit(position)
         who = {
             "judge": f"a{place.agent}", "criterion_id": f"d{place.dimension}", "item_id": "i0",
