@@ -58,7 +58,7 @@ def not_asked(call: Call, stop: Stop) -> list[Result]:
         elapsed_s = claim.elapsed_ms / 1000
         call.log(
             logs.failed, dimension=dimension.id, status_code=stop.status_code,
-            elapsed_s=round(elapsed_s, 3), kind=stop.kind, reason=stop.reason,
+            elapsed_s=elapsed_s, kind=stop.kind, reason=stop.reason,
         )  # fmt: skip
         results.append(call.failed(
             claim, dimension, attempts=claim.attempts, calls=claim.calls - 1, elapsed_s=elapsed_s, **_because(stop)
@@ -96,7 +96,7 @@ def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble:
             message = f"{message}; {trouble}"
         call.tell(f"error: {kind}: {message}")
         elapsed_s = claim.elapsed_ms / 1000
-        call.log(logs.failed, dimension=dimension.id, status_code=None, elapsed_s=round(elapsed_s, 3), reason=message)
+        call.log(logs.failed, dimension=dimension.id, status_code=None, elapsed_s=elapsed_s, reason=message)
         results.append(call.failed(
             claim, dimension, kind, message, f"Not evaluated: {message}", attempts=claim.attempts, calls=claim.calls,
             elapsed_s=elapsed_s, status_code=None, model=model,
