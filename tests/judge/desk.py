@@ -68,7 +68,15 @@ class Desk:
     """One worker's judge. `policy` waits for nothing."""
 
     def __init__(
-        self, bench: Bench, folder: Path, provider: Any, *, fail_fast: int = 20, recheck_s: float = 60.0, **policy: Any
+        self,
+        bench: Bench,
+        folder: Path,
+        provider: Any,
+        *,
+        fail_fast: int = 20,
+        recheck_s: float = 60.0,
+        timeout_s: float = 60.0,
+        **policy: Any,
     ) -> None:
         self.bench, self.provider = bench, provider
         store = AskingStore(bench.asyncs, KEYS)
@@ -78,13 +86,14 @@ class Desk:
             provider=self._made,
             model=self._model,
             policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
-            call_timeout_s=lambda _: 60.0,
+            call_timeout_s=lambda _: timeout_s,
             nonce_key=self._nonce_key,
             asking=self.asking,
             blames=Blames(Outages(bench.asyncs, KEYS).read, self.asking),
             spool=Spool(folder, "test", "here"),
         )
         self.leases: list[Lease] = []
+        self.released: list[Lease] = []
 
     def _model(self, deployment: Deployment) -> str:
         return deployment.model or "asked-model"
@@ -97,12 +106,15 @@ class Desk:
     async def _nonce_key(self) -> bytes:
         return b"secret"
 
-    async def do(self, ref: PageRef, token: str | int, *, probe: bool = False) -> Outcome:
+    async def do(self, ref: PageRef, token: str | int, *, lease_s: float = 600.0, probe: bool = False, **more: Any) -> Outcome:
         """One message's work. What it defers is not waited for: the next `do` comes at once."""
-        unit, ends_at = Admitted(ref.job, "p", {}), asyncio.get_running_loop().time() + 600.0
-        lease = Lease(lambda _: None, lambda call: call(), "l", unit, ends_at, probe=probe)
-        self.leases.append(lease)
-        return await self.judge.judge(ref, Token.parse(str(token)), lease)
+        ends_at = asyncio.get_running_loop().time() + lease_s
+        unit = Admitted(ref.job, "p", {})
+        lease = None
+        if lease_s:
+            lease = Lease(self.released.append, lambda call: call(), "l", unit, ends_at, probe=probe)
+            self.leases.append(lease)
+        return await self.judge.judge(ref, Token.parse(str(token)), lease, **more)
 
     async def again(self, ref: PageRef, token: str | int, times: int, *, probe: bool = False) -> Outcome:
         """The same message so often, as if each wait were over."""

@@ -1,0 +1,311 @@
+"""One message's work, from its claim to what follows: what is called, when, and what the books and the pool learn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from app.domain.failure import FailureKind
+from app.domain.opinion import Usage
+from app.judging import SILENT_MS, Outcome
+from app.ledger.records import Token
+from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from tests.judge.desk import Scripted, failing, good, said
+from tests.ledger.bench import a_job, claim
+from workers.policy.admission import Outcome as CallOutcome
+from workers.policy.events import Cost
+
+LIMITED = failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429))
+AWAY = failing(ProviderFailure(FailureKind.SERVER, "503", status_code=503))
+
+
+class Endless(Scripted):
+    """Never answers."""
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        self.asked.append(request)
+        return await asyncio.get_running_loop().create_future()
+
+
+async def unit_of(bench: Any, **more: Any) -> Any:
+    return await bench.started(a_job(items=1, dimensions=1, **more), units=1)
+
+
+async def due_in_ms(bench: Any) -> dict[str, int]:
+    """Token -> after how many ms its message is due, by the store's clock."""
+    now = int(await bench.asyncs.hget(bench.one.keys.base.clock, "now"))
+    due = await bench.asyncs.zrange(bench.one.keys.due, 0, -1, withscores=True)
+    return {member.rsplit("|", 1)[1]: int(at) - now for member, at in due}
+
+
+# ---------------------------------------------------------------------- the lease
+@pytest.mark.parametrize(
+    "lease_s, called, due_s",
+    [
+        (45.0, True, None),  # half of a call's 60 s, the margin of 5 s, and more than this test takes
+        (34.9, False, 0.0),
+        (0.0, False, 1.0),  # no lease: not again at once, or it would come round and round
+    ],
+)
+async def test_without_the_right_to_half_a_call_none_is_made(bench, desk, lease_s, called, due_s):
+    ref, judge = await unit_of(bench), desk(Scripted())
+    outcome = await judge.do(ref, 0, lease_s=lease_s)
+    assert (len(judge.provider.asked), outcome.counts) == (called, called)
+    assert len(judge.released) == len(judge.leases)
+    if not called:
+        assert outcome.told == "waits for a lease"
+        assert (await due_in_ms(bench))["0"] == pytest.approx(1000 * due_s, abs=100)
+        await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
+        again = await claim(bench.two, ref, 0)
+        assert (again.calls, again.attempts, again.requeues) == (1, 0, 0)
+        assert bench.client.status("j").counters["calls"] == 0
+
+
+@pytest.mark.parametrize("lease_s, allowed_s", [(600.0, 60.0), (40.0, 35.0)])
+async def test_a_call_is_cut_before_its_lease_ends_and_the_pool_learns_of_it(
+    bench, desk, monkeypatch, lease_s, allowed_s
+):
+    limits, limited = [], asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda s: limits.append(s) or limited(0.0))
+    ref, judge = await unit_of(bench), desk(Endless())
+    outcome = await judge.do(ref, 0, lease_s=lease_s)
+    assert allowed_s - 5.0 < limits[0] <= allowed_s
+    assert judge.leases[0].outcome == CallOutcome(0, reporter=f"{ref}.0")
+    assert outcome.told.startswith("waits 0.0 s after timeout: no answer within ")
+    counters = bench.client.status("j").counters
+    assert (counters["calls"], counters["timeouts"], counters["calls_without_answer"]) == (1, 1, 1)
+
+
+async def test_the_lease_is_given_back_before_the_answer_is_written(bench, desk):
+    """The pool's room is not taken by a slow store."""
+    ref, judge = await unit_of(bench), desk(Scripted())
+    open_leases = []
+    store = judge.judge.recorder.store
+
+    async def slow(*results: Any) -> Any:
+        open_leases.append(len(judge.leases) - len(judge.released))
+        return await store(*results)
+
+    judge.judge.recorder.store = slow
+    await judge.do(ref, 0)
+    assert open_leases == [0]
+
+
+async def test_the_pool_learns_what_an_answer_used(bench, desk):
+    ref, judge = await unit_of(bench), desk(Scripted(good))
+    await judge.do(ref, 0)
+    assert judge.leases[0].outcome == CallOutcome(200, Cost(1.0, 70, 30), reporter=f"{ref}.0")
+
+
+async def test_the_pool_learns_of_a_refusal(bench, desk):
+    ref, judge = await unit_of(bench), desk(Scripted(LIMITED))
+    await judge.do(ref, 0)
+    assert (judge.leases[0].outcome.status, judge.leases[0].outcome.reporter) == (429, f"{ref}.0")
+
+
+# ---------------------------------------------------------------------- the books
+def refused_answer(request: ChatRequest) -> ChatReply:
+    return ChatReply(said(99, "x"), "answering-model", Usage(input_tokens=70, output_tokens=30), structured=True)
+
+
+@pytest.mark.parametrize("answers, tokens", [([good], (70, 30)), ([refused_answer, good], (140, 60))])
+async def test_tokens_of_good_and_of_refused_answers_are_counted(bench, desk, answers, tokens):
+    ref, judge = await unit_of(bench), desk(Scripted(*answers))
+    await judge.again(ref, 0, len(answers))
+    counters = bench.client.status("j").counters
+    assert (counters["tokens_in"], counters["tokens_out"]) == tokens
+    assert (counters["calls"], counters["scored"]) == (len(answers), 1)
+    opinion = (await judge.results(ref))[0]["opinion"]
+    assert (opinion["model"], opinion["usage"]["input_tokens"]) == ("answering-model", 70)
+    assert 0.0 <= opinion["latency_s"] < 60.0
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+async def test_an_answer_that_was_refused_says_whether_it_was_cut(bench, desk, truncated):
+    def cut(_: ChatRequest) -> ChatReply:
+        return ChatReply('{"argument": "Be', "m", Usage(), structured=True, truncated=truncated)
+
+    ref, judge = await unit_of(bench), desk(Scripted(cut), max_attempts=1)
+    await judge.do(ref, 0)
+    error = (await judge.results(ref))[0]["error"]
+    assert error["message"].startswith("answer refused: the answer is no JSON object")
+    assert error["message"].endswith(" (cut at max_tokens)") is truncated
+    assert (error["kind"], error["status_code"]) == ("malformed", 200)
+
+
+@pytest.mark.parametrize("answer, attempts, requeues, counted", [(AWAY, 1, 0, "retries"), (LIMITED, 0, 1, "requeues")])
+async def test_a_failed_call_spends_one_attempt_or_one_requeue(bench, desk, answer, attempts, requeues, counted):
+    ref, judge = await unit_of(bench), desk(Scripted(answer))
+    assert await judge.do(ref, 0) == Outcome(counts=False, told=judge_told(answer))
+    await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
+    again = await claim(bench.two, ref, 0)
+    assert (again.attempts, again.requeues, again.calls) == (attempts, requeues, 2)
+    counters = bench.client.status("j").counters
+    assert (counters["calls"], counters["retries"], counters["requeues"]) == (1, attempts, requeues)
+
+
+def judge_told(answer: Any) -> str:
+    return "waits 0.0 s after server: 503" if answer is AWAY else "waits 0.0 s after rate_limited: 429"
+
+
+async def test_a_wait_is_as_long_as_the_provider_asks_for(bench, desk):
+    slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=7.0))
+    ref, judge = await unit_of(bench), desk(Scripted(slow_down), max_s=60.0)
+    await judge.do(ref, 0)
+    assert 6900 <= (await due_in_ms(bench))["0"] <= 7500
+
+
+async def test_a_provider_that_cannot_be_made_was_not_called(bench, desk):
+    broken = ProviderFailure(FailureKind.REJECTED, "no such provider", status_code=None)
+    ref, judge = await unit_of(bench), desk(broken)
+    assert (await judge.do(ref, 0)).counts
+    assert bench.client.status("j").counters["calls"] == 0
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["calls"], error["message"]) == (0, "no such provider")
+
+
+async def test_a_refusal_is_recorded_without_a_call(bench, desk):
+    ref, judge = await unit_of(bench), desk(Scripted())
+    gone = ProviderFailure(FailureKind.REJECTED, "the pool has left the configuration")
+    assert (await judge.do(ref, 0, refusal=gone)).counts
+    assert (judge.provider.asked, len(judge.released)) == ([], 1)
+    assert bench.client.status("j").counters["calls"] == 0
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["kind"], error["message"], error["elapsed_s"]) == ("rejected", gone.message, pytest.approx(0, abs=2))
+
+
+@pytest.mark.parametrize("call_ended, calls", [(False, 0), (True, 1)])
+async def test_a_fault_of_this_program_ends_the_unit_and_counts_the_call_if_it_was_made(
+    bench, desk, monkeypatch, call_ended, calls
+):
+    ref, judge = await unit_of(bench), desk(Scripted(), max_attempts=1)
+    monkeypatch.setattr("app.judging.read_single" if call_ended else "app.judging.nonce_for", None)
+    outcome = await judge.do(ref, 0)
+    assert outcome.counts and outcome.told.startswith("error: internal: TypeError")
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["kind"], error["calls"]) == ("internal", calls)
+    assert bench.client.status("j").counters["calls"] == calls
+
+
+# ---------------------------------------------------------------------- batches
+def batch_of(judge: Any, *names: str) -> Any:
+    def answer(_: ChatRequest) -> ChatReply:
+        entries = [{"criterion_id": n, "argument": "So.", "cited_evidence": [], "score": 7} for n in names]
+        text = orjson.dumps({"nonce": judge.provider.nonces[-1], "opinions": entries}).decode()
+        return ChatReply(text, "m", Usage(input_tokens=60, output_tokens=20), structured=True)
+
+    return answer
+
+
+async def batch(bench: Any, desk: Any, *names: str, spend: str = "at_least_once", **policy: Any) -> Any:
+    """A batch of three dimensions whose answer has these."""
+    ref = await bench.started(a_job(items=1, dimensions=3, spend=spend), batched=True, units=3)
+    judge = desk(None, **policy)
+    judge.provider = Scripted(batch_of(judge, *names))
+    return ref, judge, await judge.do(ref, "b0")
+
+
+async def test_what_a_batch_left_out_is_asked_for_by_messages_of_its_own_and_spends_an_attempt(bench, desk):
+    ref, judge, outcome = await batch(bench, desk, "d1")
+    assert (outcome.counts, outcome.follow_ups) == (True, [Token(0), Token(2)])
+    assert set(await judge.results(ref)) == {1}
+    counters = bench.client.status("j").counters
+    assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in", "tokens_out")} == {
+        "calls": 1, "retries": 1, "scored": 1, "tokens_in": 60, "tokens_out": 20,
+    }  # fmt: skip
+    assert sorted(await due_in_ms(bench)) == ["0", "2"]
+    assert min((await due_in_ms(bench)).values()) > 50_000, "they are on their way; this is their safeguard"
+    again = await claim(bench.two, ref, 2)
+    assert (again.attempts, again.calls) == (1, 2)
+
+
+async def test_a_batch_without_one_opinion_counts_its_call_once(bench, desk):
+    _, _, outcome = await batch(bench, desk)
+    assert outcome.follow_ups == [Token(0), Token(1), Token(2)]
+    counters = bench.client.status("j").counters
+    assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in")} == {
+        "calls": 1, "retries": 1, "scored": 0, "tokens_in": 60,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("names, calls, scored", [(["d1"], 1, 1), ([], 1, 0)])
+async def test_a_batch_that_may_be_paid_once_ends_with_what_it_brought(bench, desk, names, calls, scored):
+    ref, judge, outcome = await batch(bench, desk, *names, spend="at_most_once")
+    assert (outcome.counts, outcome.follow_ups) == (True, ())
+    results = await judge.results(ref)
+    assert sorted(r.get("error", {}).get("criterion_id", "") for r in results.values()) == sorted(
+        [""] * scored + [d for d in ("d0", "d1", "d2") if d not in names]
+    )
+    counters = bench.client.status("j").counters
+    assert (counters["calls"], counters["scored"], counters["failed"]) == (calls, scored, 3 - scored)
+    assert counters["tokens_in"] == 60
+    if scored:
+        assert outcome.told == "scored d1 7; error: malformed: answer refused"
+
+
+async def test_a_batch_for_a_provider_without_schemas_is_asked_one_by_one_and_spends_nothing(bench, desk):
+    ref = await bench.started(a_job(items=1, dimensions=2), batched=True, units=2)
+    judge = desk(Scripted())
+    judge.provider.structured_output = False
+    outcome = await judge.do(ref, "b0")
+    assert (outcome.follow_ups, judge.provider.asked) == ([Token(0), Token(1)], [])
+    again = await claim(bench.two, ref, 1)
+    assert (again.attempts, again.calls) == (0, 1)
+    assert bench.client.status("j").counters["retries"] == 0
+
+
+# ---------------------------------------------------------------------- messages that come again
+@pytest.mark.parametrize("owned, looked", [(True, 1), (False, 0)])
+async def test_a_message_that_came_back_has_the_dead_looked_for(bench, desk, owned, looked):
+    ref, judge, burials = await unit_of(bench), desk(Scripted()), []
+    if owned:
+        await claim(bench.two, ref, 0)
+
+    async def bury() -> None:
+        burials.append(1)
+        bench.kill(1)
+
+    outcome = await judge.do(ref, 0, bury=bury)
+    assert (len(burials), outcome.counts, len(judge.provider.asked)) == (looked, True, 1)
+
+
+async def test_a_unit_whose_owner_lives_comes_again_when_that_one_would_be_silent(bench, desk):
+    ref, judge = await unit_of(bench), desk(Scripted())
+    await claim(bench.two, ref, 0)
+
+    async def bury() -> None:
+        pass
+
+    assert await judge.do(ref, 0, bury=bury) == Outcome(counts=False)
+    assert judge.provider.asked == []
+    assert (await due_in_ms(bench))["0"] == pytest.approx(SILENT_MS, abs=500)
+
+
+async def test_copies_of_a_message_in_one_process_make_one_call(bench, desk):
+    ref, judge = await unit_of(bench), desk(Endless())
+    first = asyncio.ensure_future(judge.do(ref, 0))
+    async with asyncio.timeout(5):
+        while not judge.provider.asked:  # noqa: ASYNC110  (a call that nobody announces)
+            await asyncio.sleep(0.001)
+    assert judge.judge.works_on(ref, 0)
+    assert await judge.do(ref, 0) == Outcome(counts=False)
+    assert len(judge.released) == 1
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert not judge.judge.works_on(ref, 0)
+
+
+@pytest.mark.parametrize("deployment", [-1, 1])
+async def test_a_deployment_that_the_agent_does_not_have_is_refused(bench, desk, deployment):
+    ref, judge = await unit_of(bench), desk(Scripted())
+    with pytest.raises(LookupError, match=f"names deployment {deployment} of 1"):
+        await judge.do(ref, 0, deployment=deployment)
+
+
+async def test_a_unit_that_has_its_result_counts_for_the_chord_again(bench, desk):
+    ref, judge = await unit_of(bench), desk(Scripted())
+    await judge.do(ref, 0)
+    assert await judge.do(ref, 0) == Outcome(counts=True)
