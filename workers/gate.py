@@ -411,6 +411,6 @@ def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest
         turns[unit.project, unit.job] += 1
     ranked = []
     for requests in waiting.values():
-        requests.sort(key=lambda r: r[:2])
+        requests.sort()  # no two have one number, so that requests are never compared
         ranked += [(turn, number, request) for turn, (_, number, request) in enumerate(requests)]
-    return [request for *_, request in sorted(ranked, key=lambda r: r[:2])[:most]]
+    return [request for *_, request in sorted(ranked)[:most]]

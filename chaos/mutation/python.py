@@ -22,7 +22,7 @@ TESTS = {
     "tests/ledger": ["app/ledger/ledger.py", "app/ledger/keys.py", "app/ledger/records.py"],
     "tests/ledger,tests/test_submission.py": ["app/ledger/client.py"],
     "tests/test_housekeeping.py": ["app/ledger/troubles.py"],
-    "tests/workers/test_gate.py,tests/workers/test_crowded_pools.py": ["workers/gate.py"],
+    "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": ["workers/gate.py"],
     "tests/workers/policy": [str(path.relative_to(ROOT)) for path in sorted((ROOT / "workers/policy").rglob("*.py"))],
 }
 """Which tests are to notice the mutations of which files: those beside them, so that a run ends within hours."""

@@ -3,89 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ResponseError
 
+from tests.workers.gates import Host, Request, until_turned
 from workers import gate
 from workers.admitted import Admitted
-from workers.bench import Bench
 from workers.gate import Gate
-from workers.node_width import NodeWidth
 from workers.policy.admission import Outcome
-from workers.store.keys import Keys
 from workers.store.leases import Admission, Verdict
-
-
-class Request:
-    """As Celery made it of a message with this header."""
-
-    def __init__(self, **header):
-        self.unit = gate.Admitted.from_header({"job": "j", **header})
-        self.announced, self.lease, self._request_dict = False, None, {}
-        self.id = header.get("id", "")
-
-
-class Host:
-    """The consumer's part: answers as told, and what the gate did."""
-
-    def __init__(self, slots=10):
-        self.verdicts, self.reasons = [], []
-        self.started, self.told, self.aside = [], [], []
-        self.faults = {}
-        self.asking = self.leased = self.backlog = 0
-        self.slots, self.doors = slots, []
-        self.store_error = None
-        self.store = self
-        self.config = SimpleNamespace(
-            lease_s=lambda pool: 60.0, node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots), bench=Bench()
-        )
-
-    def free_slots(self):
-        return min(self.slots - len(self.started), self.config.width.width - self.leased)
-
-    def new_lease_id(self):
-        return "lease"
-
-    async def count_backlog(self, gate):
-        gate.backlog = self.backlog
-
-    def on_loop(self, callback):
-        callback()
-
-    def start_request(self, request):
-        if request.id in self.faults:
-            raise self.faults[request.id]
-        self.started.append(request)
-
-    def set_aside(self, request, reason):
-        self.aside.append((request.id, reason))
-        if request.lease is not None:
-            request.lease.release()
-
-    def room_freed(self):
-        for door in self.doors:
-            if door.starved:
-                door.kick()
-
-    async def admit(self, *, wanted, give_back, **_):
-        self.given_back = give_back
-        if self.store_error is not None:
-            raise self.store_error
-        if any(want.project == "odd" for want in wanted):
-            raise TypeError("str is not valid UTF-8: surrogates not allowed")
-        n = len(wanted)
-        verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
-        return Admission(verdicts, 0, 0, -1, "", False, 8, 3, reasons, [-1] * n, None, [5] * n, [2] * n)
-
-    def queueing(self, *_):
-        pass
-
-    acquired = released = queueing
-
-    def over_share(self, unit, pool, limit, projects, *, width, share):
-        self.told.append((unit.project, pool, limit, projects, width, share))
 
 
 @pytest.mark.parametrize(
@@ -279,6 +206,7 @@ async def test_one_request_that_cannot_be_asked_for_is_set_aside_alone():
     assert await door._step() == 0.0
     assert [request.id for request in host.started] == ["a", "b"]
     assert [name for name, _ in host.aside] == ["odd"]
+    assert not door.held
 
 
 async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplog):
@@ -296,12 +224,6 @@ async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplo
     assert (door.closed_by, [record.event for record in caplog.records]) == ("", ["gate_closed"])
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-
-
-async def until_turned(condition):
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  (states that nobody announces)
-            await asyncio.sleep(0)
 
 
 def test_a_worker_on_the_bench_takes_nothing():

@@ -1,0 +1,96 @@
+"""A gate's host, and requests, without a worker around them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from workers import gate
+from workers.bench import Bench
+from workers.node_width import NodeWidth
+from workers.store.keys import Keys
+from workers.store.leases import Admission, Verdict
+
+
+class Request:
+    """As Celery made it of a message with this header."""
+
+    def __init__(self, **header):
+        self.unit = gate.Admitted.from_header({"job": "j", **header})
+        self.announced, self.lease, self._request_dict = False, None, {}
+        self.id = header.get("id", "")
+
+
+class Host:
+    """The consumer's part: answers as told, and what the gate did."""
+
+    def __init__(self, slots=10):
+        self.verdicts, self.reasons = [], []
+        self.started, self.told, self.aside = [], [], []
+        self.faults = {}
+        self.asking = self.leased = self.backlog = 0
+        self.slots, self.doors = slots, []
+        self.store_error = None
+        self.asked, self.events = [], []
+        self.decides = False
+        self.retry_after_ms = -1
+        self.store = self
+        self.config = SimpleNamespace(
+            lease_s=lambda pool: 60.0, node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots), bench=Bench()
+        )
+
+    def free_slots(self):
+        return min(self.slots - len(self.started), self.config.width.width - self.leased)
+
+    def new_lease_id(self):
+        return "lease"
+
+    async def count_backlog(self, gate):
+        gate.backlog = self.backlog
+
+    def on_loop(self, callback):
+        callback()
+
+    def start_request(self, request):
+        if request.id in self.faults:
+            raise self.faults[request.id]
+        self.started.append(request)
+
+    def set_aside(self, request, reason):
+        self.aside.append((request.id, reason))
+        if request.lease is not None:
+            request.lease.release()
+
+    def room_freed(self):
+        for door in self.doors:
+            if door.starved:
+                door.kick()
+
+    async def admit(self, *, wanted, give_back, **more):
+        self.given_back = give_back
+        self.asked.append({"wanted": wanted, "give_back": give_back, **more})
+        if self.store_error is not None:
+            raise self.store_error
+        if any(want.project == "odd" for want in wanted):
+            raise TypeError("str is not valid UTF-8: surrogates not allowed")
+        n = len(wanted)
+        verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
+        return Admission(verdicts, 0, 0, self.retry_after_ms, "", self.decides, 8, 3, reasons, [-1] * n, None, [5] * n, [2] * n)
+
+    def queueing(self, unit, pool, depth, *_):
+        self.events.append(("queueing", unit.job, pool, depth))
+
+    def acquired(self, unit, pool, lease, open_calls):
+        self.events.append(("acquired", unit.job, pool, lease))
+
+    def released(self, unit, pool, lease, open_calls):
+        self.events.append(("released", unit.job, pool, lease))
+
+    def over_share(self, unit, pool, limit, projects, *, width, share):
+        self.told.append((unit.project, pool, limit, projects, width, share))
+
+
+async def until_turned(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  (states that nobody announces)
+            await asyncio.sleep(0)
