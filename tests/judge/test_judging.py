@@ -11,7 +11,8 @@ import pytest
 from app.domain.failure import FailureKind
 from app.domain.opinion import Usage
 from app.judging import SILENT_MS, Outcome
-from app.ledger.records import Token
+from app.ledger.ledger import UNCLAIMED_MS
+from app.ledger.records import Due, Token
 from app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from tests.judge.desk import Scripted, failing, good, said
 from tests.ledger.bench import a_job, claim
@@ -34,11 +35,17 @@ async def unit_of(bench: Any, **more: Any) -> Any:
     return await bench.started(a_job(items=1, dimensions=1, **more), units=1)
 
 
-async def due_in_ms(bench: Any) -> dict[str, int]:
-    """Token -> after how many ms its message is due, by the store's clock."""
-    now = int(await bench.asyncs.hget(bench.one.keys.base.clock, "now"))
-    due = await bench.asyncs.zrange(bench.one.keys.due, 0, -1, withscores=True)
-    return {member.rsplit("|", 1)[1]: int(at) - now for member, at in due}
+def deferred(judge: Any) -> dict[str, Due]:
+    """What is put off from now on: each message, and when it is due."""
+    found: dict[str, Due] = {}
+    defer = judge.judge.recorder.defer
+
+    async def noted(ref: Any, counters: Any, deferrals: Any, due: Any) -> Any:
+        found.update({str(message.token): message for message in due})
+        return await defer(ref, counters, deferrals, due)
+
+    judge.judge.recorder.defer = noted
+    return found
 
 
 # ---------------------------------------------------------------------- the lease
@@ -52,12 +59,13 @@ async def due_in_ms(bench: Any) -> dict[str, int]:
 )
 async def test_without_the_right_to_half_a_call_none_is_made(bench, desk, lease_s, called, due_s):
     ref, judge = await unit_of(bench), desk(Scripted())
+    later = deferred(judge)
     outcome = await judge.do(ref, 0, lease_s=lease_s)
     assert (len(judge.provider.asked), outcome.counts) == (called, called)
     assert len(judge.released) == len(judge.leases)
     if not called:
         assert outcome.told == "waits for a lease"
-        assert (await due_in_ms(bench))["0"] == pytest.approx(1000 * due_s, abs=100)
+        assert later == {"0": Due(Token(0), int(1000 * due_s))}
         await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
         again = await claim(bench.two, ref, 0)
         assert (again.calls, again.attempts, again.requeues) == (1, 0, 0)
@@ -154,8 +162,9 @@ def judge_told(answer: Any) -> str:
 async def test_a_wait_is_as_long_as_the_provider_asks_for(bench, desk):
     slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=7.0))
     ref, judge = await unit_of(bench), desk(Scripted(slow_down), max_s=60.0)
+    later = deferred(judge)
     await judge.do(ref, 0)
-    assert 6900 <= (await due_in_ms(bench))["0"] <= 7500
+    assert 7000 <= later["0"].delay_ms <= 7500
 
 
 async def test_a_provider_that_cannot_be_made_was_not_called(bench, desk):
@@ -205,6 +214,7 @@ async def batch(bench: Any, desk: Any, *names: str, spend: str = "at_least_once"
     ref = await bench.started(a_job(items=1, dimensions=3, spend=spend), batched=True, units=3)
     judge = desk(None, **policy)
     judge.provider = Scripted(batch_of(judge, *names))
+    judge.later = deferred(judge)
     return ref, judge, await judge.do(ref, "b0")
 
 
@@ -216,8 +226,7 @@ async def test_what_a_batch_left_out_is_asked_for_by_messages_of_its_own_and_spe
     assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in", "tokens_out")} == {
         "calls": 1, "retries": 1, "scored": 1, "tokens_in": 60, "tokens_out": 20,
     }  # fmt: skip
-    assert sorted(await due_in_ms(bench)) == ["0", "2"]
-    assert min((await due_in_ms(bench)).values()) > 50_000, "they are on their way; this is their safeguard"
+    assert judge.later == {str(n): Due(Token(n), UNCLAIMED_MS, wait=False) for n in (0, 2)}, "a safeguard"
     again = await claim(bench.two, ref, 2)
     assert (again.attempts, again.calls) == (1, 2)
 
@@ -279,9 +288,11 @@ async def test_a_unit_whose_owner_lives_comes_again_when_that_one_would_be_silen
     async def bury() -> None:
         pass
 
+    before = await bench.one.now_ms()
     assert await judge.do(ref, 0, bury=bury) == Outcome(counts=False)
     assert judge.provider.asked == []
-    assert (await due_in_ms(bench))["0"] == pytest.approx(SILENT_MS, abs=500)
+    ((_, due),) = await bench.asyncs.zrange(bench.one.keys.due, 0, -1, withscores=True)
+    assert due - before == pytest.approx(SILENT_MS, abs=5000)
 
 
 async def test_copies_of_a_message_in_one_process_make_one_call(bench, desk):
