@@ -1,6 +1,5 @@
 """A job that can only fail ends soon, with one clear error and hardly a call."""
 
-
 import pytest
 
 from tests.e2e.cluster import a_job, until

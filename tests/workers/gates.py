@@ -36,7 +36,12 @@ class Host:
         self.retry_after_ms = -1
         self.store = self
         self.config = SimpleNamespace(
-            lease_s=lambda pool: {"p": 60.0}.get(pool, 10.0), node="n", keys=Keys("t"), observer=self, width=NodeWidth(slots), bench=Bench()
+            lease_s=lambda pool: {"p": 60.0}.get(pool, 10.0),
+            node="n",
+            keys=Keys("t"),
+            observer=self,
+            width=NodeWidth(slots),
+            bench=Bench(),
         )
 
     def free_slots(self):
