@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from app.domain.retry import RetryPolicy
 from app.judging import Judge, Outcome
 from app.ledger.asking import AskingStore
 from app.ledger.keys import PageRef
-from app.ledger.records import Token
+from app.ledger.records import Due, Token
 from app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from app.providers.simulated.answers import Judge as Answers
 from app.providers.simulated.answers import nonce_of
@@ -143,3 +144,45 @@ def said(score: int, nonce: str | None) -> str:
 def dump(requests: Sequence[ChatRequest]) -> list[bytes]:
     """Requests as bytes, to be compared."""
     return [orjson.dumps({name: getattr(r, name) for name in ChatRequest.__dataclass_fields__}) for r in requests]
+
+
+class Endless(Scripted):
+    """Never answers."""
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        self.asked.append(request)
+        return await asyncio.get_running_loop().create_future()
+
+
+def deferred(judge: Any) -> dict[str, Due]:
+    """What is put off from now on: each message, and when it is due."""
+    found: dict[str, Due] = {}
+    defer = judge.judge.recorder.defer
+
+    async def noted(ref: Any, counters: Any, deferrals: Any, due: Any) -> Any:
+        found.update({str(message.token): message for message in due})
+        return await defer(ref, counters, deferrals, due)
+
+    judge.judge.recorder.defer = noted
+    return found
+
+
+# ---------------------------------------------------------------------- batches
+def batch_of(judge: Any, *names: str) -> Any:
+    def answer(_: ChatRequest) -> ChatReply:
+        entries = [{"criterion_id": n, "argument": "So.", "cited_evidence": [], "score": 7} for n in names]
+        text = orjson.dumps({"nonce": judge.provider.nonces[-1], "opinions": entries}).decode()
+        return ChatReply(text, "m", Usage(input_tokens=60, output_tokens=20), structured=True)
+
+    return answer
+
+
+def recording(judge: Any, *found: tuple[bool, bool]) -> None:
+    """What the ledger says of one write after the other: plan the lane, gather the page."""
+    store, left = judge.judge.recorder.store, list(found)
+
+    async def told(*results: Any) -> Any:
+        plan, gather = left.pop(0)
+        return replace(await store(*results), plan=plan, gather=gather)
+
+    judge.judge.recorder.store = told

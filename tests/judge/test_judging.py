@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 import pytest
 
+from app import logs
 from app.domain.failure import FailureKind
 from app.domain.opinion import Usage
 from app.judging import SILENT_MS, Outcome
-from app.ledger.ledger import UNCLAIMED_MS
-from app.ledger.records import Due, Token
+from app.ledger.records import Due, Recorded, Token, Written
 from app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from tests.judge.desk import Scripted, failing, good, said
+from tests.judge.desk import Endless, Scripted, deferred, failing, good, recording, said
 from tests.ledger.bench import a_job, claim
 from workers.policy.admission import Outcome as CallOutcome
 from workers.policy.events import Cost
@@ -23,29 +22,8 @@ LIMITED = failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=4
 AWAY = failing(ProviderFailure(FailureKind.SERVER, "503", status_code=503))
 
 
-class Endless(Scripted):
-    """Never answers."""
-
-    async def complete(self, request: ChatRequest) -> ChatReply:
-        self.asked.append(request)
-        return await asyncio.get_running_loop().create_future()
-
-
 async def unit_of(bench: Any, **more: Any) -> Any:
     return await bench.started(a_job(items=1, dimensions=1, **more), units=1)
-
-
-def deferred(judge: Any) -> dict[str, Due]:
-    """What is put off from now on: each message, and when it is due."""
-    found: dict[str, Due] = {}
-    defer = judge.judge.recorder.defer
-
-    async def noted(ref: Any, counters: Any, deferrals: Any, due: Any) -> Any:
-        found.update({str(message.token): message for message in due})
-        return await defer(ref, counters, deferrals, due)
-
-    judge.judge.recorder.defer = noted
-    return found
 
 
 # ---------------------------------------------------------------------- the lease
@@ -183,7 +161,11 @@ async def test_a_refusal_is_recorded_without_a_call(bench, desk):
     assert (judge.provider.asked, len(judge.released)) == ([], 1)
     assert bench.client.status("j").counters["calls"] == 0
     error = (await judge.results(ref))[0]["error"]
-    assert (error["kind"], error["message"], error["elapsed_s"]) == ("rejected", gone.message, pytest.approx(0, abs=2))
+    assert (error["kind"], error["message"], error["elapsed_s"]) == (
+        "rejected",
+        gone.message,
+        pytest.approx(0, abs=0.5),
+    )
 
 
 @pytest.mark.parametrize("call_ended, calls", [(False, 0), (True, 1)])
@@ -195,75 +177,8 @@ async def test_a_fault_of_this_program_ends_the_unit_and_counts_the_call_if_it_w
     outcome = await judge.do(ref, 0)
     assert outcome.counts and outcome.told.startswith("error: internal: TypeError")
     error = (await judge.results(ref))[0]["error"]
-    assert (error["kind"], error["calls"]) == ("internal", calls)
+    assert (error["kind"], error["calls"], error["elapsed_s"]) == ("internal", calls, pytest.approx(0, abs=0.5))
     assert bench.client.status("j").counters["calls"] == calls
-
-
-# ---------------------------------------------------------------------- batches
-def batch_of(judge: Any, *names: str) -> Any:
-    def answer(_: ChatRequest) -> ChatReply:
-        entries = [{"criterion_id": n, "argument": "So.", "cited_evidence": [], "score": 7} for n in names]
-        text = orjson.dumps({"nonce": judge.provider.nonces[-1], "opinions": entries}).decode()
-        return ChatReply(text, "m", Usage(input_tokens=60, output_tokens=20), structured=True)
-
-    return answer
-
-
-async def batch(bench: Any, desk: Any, *names: str, spend: str = "at_least_once", **policy: Any) -> Any:
-    """A batch of three dimensions whose answer has these."""
-    ref = await bench.started(a_job(items=1, dimensions=3, spend=spend), batched=True, units=3)
-    judge = desk(None, **policy)
-    judge.provider = Scripted(batch_of(judge, *names))
-    judge.later = deferred(judge)
-    return ref, judge, await judge.do(ref, "b0")
-
-
-async def test_what_a_batch_left_out_is_asked_for_by_messages_of_its_own_and_spends_an_attempt(bench, desk):
-    ref, judge, outcome = await batch(bench, desk, "d1")
-    assert (outcome.counts, outcome.follow_ups) == (True, [Token(0), Token(2)])
-    assert set(await judge.results(ref)) == {1}
-    counters = bench.client.status("j").counters
-    assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in", "tokens_out")} == {
-        "calls": 1, "retries": 1, "scored": 1, "tokens_in": 60, "tokens_out": 20,
-    }  # fmt: skip
-    assert judge.later == {str(n): Due(Token(n), UNCLAIMED_MS, wait=False) for n in (0, 2)}, "a safeguard"
-    again = await claim(bench.two, ref, 2)
-    assert (again.attempts, again.calls) == (1, 2)
-
-
-async def test_a_batch_without_one_opinion_counts_its_call_once(bench, desk):
-    _, _, outcome = await batch(bench, desk)
-    assert outcome.follow_ups == [Token(0), Token(1), Token(2)]
-    counters = bench.client.status("j").counters
-    assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in")} == {
-        "calls": 1, "retries": 1, "scored": 0, "tokens_in": 60,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("names, calls, scored", [(["d1"], 1, 1), ([], 1, 0)])
-async def test_a_batch_that_may_be_paid_once_ends_with_what_it_brought(bench, desk, names, calls, scored):
-    ref, judge, outcome = await batch(bench, desk, *names, spend="at_most_once")
-    assert (outcome.counts, outcome.follow_ups) == (True, ())
-    results = await judge.results(ref)
-    assert sorted(r.get("error", {}).get("criterion_id", "") for r in results.values()) == sorted(
-        [""] * scored + [d for d in ("d0", "d1", "d2") if d not in names]
-    )
-    counters = bench.client.status("j").counters
-    assert (counters["calls"], counters["scored"], counters["failed"]) == (calls, scored, 3 - scored)
-    assert counters["tokens_in"] == 60
-    if scored:
-        assert outcome.told == "scored d1 7; error: malformed: answer refused"
-
-
-async def test_a_batch_for_a_provider_without_schemas_is_asked_one_by_one_and_spends_nothing(bench, desk):
-    ref = await bench.started(a_job(items=1, dimensions=2), batched=True, units=2)
-    judge = desk(Scripted())
-    judge.provider.structured_output = False
-    outcome = await judge.do(ref, "b0")
-    assert (outcome.follow_ups, judge.provider.asked) == ([Token(0), Token(1)], [])
-    again = await claim(bench.two, ref, 1)
-    assert (again.attempts, again.calls) == (0, 1)
-    assert bench.client.status("j").counters["retries"] == 0
 
 
 # ---------------------------------------------------------------------- messages that come again
@@ -320,3 +235,80 @@ async def test_a_unit_that_has_its_result_counts_for_the_chord_again(bench, desk
     ref, judge = await unit_of(bench), desk(Scripted())
     await judge.do(ref, 0)
     assert await judge.do(ref, 0) == Outcome(counts=True)
+
+
+# ---------------------------------------------------------------------- what is asked, told and asked to follow
+async def test_the_provider_is_asked_as_the_agent_says(bench, desk):
+    job = a_job(items=1, dimensions=1).model_dump(exclude_unset=True)
+    agent = {"name": "a0", "temperature": 0.25, "max_tokens": 77, "persona": "You teach physics.", "model": "m"}
+    job["agents"] = [agent]
+    ref = await bench.started(type(a_job()).model_validate(job), units=1)
+    judge = desk(Scripted())
+    await judge.do(ref, 0)
+    (asked,) = judge.provider.asked
+    assert (asked.model, asked.temperature, asked.max_tokens) == ("m", 0.25, 77)
+    assert "You teach physics." in asked.system and "text 0" in asked.user
+    assert asked.schema is not None
+
+
+async def test_a_call_without_an_answer_ends_its_unit_as_that(bench, desk, monkeypatch):
+    limited = asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda _: limited(0.0))
+    ref, judge = await unit_of(bench), desk(Endless(), max_attempts=1)
+    assert (await judge.do(ref, 0)).counts
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["kind"], error["status_code"], error["calls"]) == ("timeout", None, 1)
+    assert error["message"].startswith("no answer within ")
+
+
+async def test_a_call_that_may_be_paid_once_and_was_given_up_ends_its_unit(bench, desk):
+    ref, judge = await unit_of(bench, spend="at_most_once"), desk(Endless())
+    working = asyncio.ensure_future(judge.do(ref, 0))
+    async with asyncio.timeout(5):
+        while not judge.provider.asked:  # noqa: ASYNC110  (a call that nobody announces)
+            await asyncio.sleep(0.001)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["kind"], error["calls"]) == ("outcome_unknown", 1)
+    assert error["message"] == "the worker was stopped during the call"
+    counters = bench.client.status("j").counters
+    assert (counters["calls"], counters["calls_without_answer"], counters["possible_double_charges"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("failures, attempt", [([], 1), ([AWAY], 2), ([LIMITED, AWAY], 3)])
+async def test_a_retry_is_told_with_its_number_and_wait(bench, desk, monkeypatch, failures, attempt):
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(logs, "retrying", lambda **fields: lines.append(fields))
+    slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "slow down", status_code=429, retry_after_s=1.23456))
+    ref, judge = await unit_of(bench), desk(Scripted(*failures, slow_down), max_attempts=9)
+    monkeypatch.setattr("app.judging.JITTER_MAX_S", 0.0)
+    await judge.again(ref, 0, len(failures) + 1)
+    line = lines[-1]
+    assert (line["attempt"], line["status_code"], line["delay_s"], line["kind"], line["reason"]) == (
+        attempt, 429, 1.235, FailureKind.RATE_LIMITED, "slow down"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("plan, gather", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("answer", [good, failing(ProviderFailure(FailureKind.REJECTED, "no", status_code=400))])
+async def test_what_the_ledger_asks_for_after_a_result_follows(bench, desk, answer, plan, gather):
+    ref, judge = await unit_of(bench), desk(Scripted(answer))
+    recording(judge, (plan, gather))
+    outcome = await judge.do(ref, 0)
+    assert (outcome.counts, outcome.plan, outcome.gather) == (True, plan, gather)
+
+
+@pytest.mark.parametrize("written, counts", [
+    ([Written.NEW], True), ([Written.AGAIN], True), ([Written.STALE], False), ([Written.GONE], False),
+    ([Written.STALE, Written.NEW], True), ([Written.STALE, Written.GONE], False),
+])  # fmt: skip
+async def test_a_unit_whose_claim_others_have_is_counted_by_them(bench, desk, written, counts):
+    ref, judge = await unit_of(bench), desk(Scripted())
+
+    async def told(*_: Any) -> Recorded:
+        return Recorded(0, plan=False, gather=False, written=written)
+
+    judge.judge.recorder.store = told
+    assert (await judge.do(ref, 0)).counts is counts

@@ -133,7 +133,9 @@ async def test_the_weak_model_writes_the_nonce_because_its_schema_allows_no_othe
     judge = provider(model, dialect)
     asked = single_prompt(agent, dimension, item, nonce, structured=True, fixed_nonce=judge.nonce_in_schema)
     try:
-        reply = await judge.complete(request(system=asked.system, user=asked.user, schema=asked.schema, max_tokens=800))
+        reply = await judge.complete(
+            request(system=asked.system, user=asked.user, schema=asked.schema, max_tokens=800)
+        )
     finally:
         await judge.close()
     read = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=dimension.scale)
