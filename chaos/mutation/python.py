@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 MUTANTS = ROOT / "mutants"
 LEDGER = ("callers", "claims", "exactly", "forgetful_store", "incarnations", "ledger", "looks", "notes", "repeats")
 """Not its long histories, nor each verb twice."""
+ENFORCER = ("admission", "buckets", "fairness", "parameters")
+"""The model of the store's scripts."""
+POLICY = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "workers/policy").rglob("*.py"))]
 TESTS = {
     "tests/domain/test_retry.py": ["app/domain/retry.py"],
     "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
@@ -25,7 +28,12 @@ TESTS = {
         f"app/ledger/{name}.py" for name in ("asking", "client", "keys", "ledger", "records", "troubles")
     ],
     "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": ["workers/gate.py"],
-    "tests/workers/policy": [str(path.relative_to(ROOT)) for path in sorted((ROOT / "workers/policy").rglob("*.py"))],
+    "tests/workers/policy,tests/workers/test_admission_conformance.py": [
+        f"workers/policy/{name}.py" for name in ENFORCER
+    ],
+    "tests/workers/policy,tests/workers/simulation": [
+        path for path in POLICY if path not in {f"workers/policy/{name}.py" for name in ENFORCER}
+    ],
 }
 """Which tests are to notice the mutations of which files: those beside them, so that a run ends within hours."""
 UNNOTICED = (None, 0, 2, 5, 33)
