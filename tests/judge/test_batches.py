@@ -124,10 +124,11 @@ async def test_what_the_ledger_asks_for_after_each_part_of_a_batch_follows(bench
     assert (outcome.plan, outcome.gather) == (first[0] or second[0], first[1] or second[1])
 
 
-async def test_what_the_ledger_asks_for_after_a_batch_follows_beside_its_rest(bench, desk):
+@pytest.mark.parametrize("names, rest", [(["d1"], [Token(0)]), (["d0", "d1"], ())])
+async def test_what_the_ledger_asks_for_after_a_batch_follows_beside_its_rest(bench, desk, names, rest):
     ref = await bench.started(a_job(items=1, dimensions=2), batched=True, units=2)
     judge = desk(None)
-    judge.provider = Scripted(batch_of(judge, "d1"))
+    judge.provider = Scripted(batch_of(judge, *names))
     recording(judge, (True, True))
     outcome = await judge.do(ref, "b0")
-    assert (outcome.plan, outcome.gather, outcome.follow_ups) == (True, True, [Token(0)])
+    assert (outcome.counts, outcome.plan, outcome.gather, outcome.follow_ups) == (True, True, True, rest)

@@ -277,6 +277,31 @@ async def test_a_call_that_may_be_paid_once_and_was_given_up_ends_its_unit(bench
     assert (counters["calls"], counters["calls_without_answer"], counters["possible_double_charges"]) == (1, 1, 0)
 
 
+async def test_a_call_that_a_stopping_worker_gave_up_spends_nothing_of_its_units(bench, desk):
+    ref, judge = await unit_of(bench), desk(Endless())
+    later = deferred(judge)
+    working = asyncio.ensure_future(judge.do(ref, 0))
+    async with asyncio.timeout(5):
+        while not judge.provider.asked:  # noqa: ASYNC110  (a call that nobody announces)
+            await asyncio.sleep(0.001)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert later == {"0": Due(Token(0), 0)}
+    await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
+    again = await claim(bench.two, ref, 0)
+    assert (again.attempts, again.requeues, again.calls) == (0, 0, 2)
+
+
+async def test_a_unit_that_is_not_asked_any_more_has_ended(bench, desk):
+    wrong_key = failing(ProviderFailure(FailureKind.REJECTED, "401", status_code=401))
+    ref = await bench.started(a_job(items=4, dimensions=1), units=4)
+    judge = desk(Scripted(wrong_key), fail_fast=3)
+    assert [(await judge.do(ref, position)).counts for position in range(4)] == [True] * 4
+    assert len(judge.provider.asked) == 3
+    assert len(judge.released) == 4
+
+
 @pytest.mark.parametrize("failures, attempt", [([], 1), ([AWAY], 2), ([LIMITED, AWAY], 3)])
 async def test_a_retry_is_told_with_its_number_and_wait(bench, desk, monkeypatch, failures, attempt):
     lines: list[dict[str, Any]] = []
