@@ -6,7 +6,7 @@ import pytest
 
 from tests.workers.policy.build import done, sent
 from workers.policy.calls import CallLog
-from workers.policy.verdict import Kind, VerdictConfig, ceiling_of, judge
+from workers.policy.verdict import Kind, VerdictConfig, ceiling_of, episode_start, is_enough, judge, wander
 
 CONFIG = VerdictConfig()
 
@@ -82,3 +82,115 @@ def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, k
 def test_a_cap_explains_the_refusals_of_a_rate(calls: list[tuple[int, bool]], want: int | None) -> None:
     log = log_of(calls, every_s=3.0)
     assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=1.0) == want
+
+
+@pytest.mark.parametrize(("level", "by"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (500, 2)])
+def test_numbers_wander_with_their_size(level: int, by: int) -> None:
+    assert wander(level) == by
+
+
+def test_an_episode_begins_with_the_first_refused_call() -> None:
+    log = log_of([(1, False), (1, True), (1, False), (1, True)])
+    assert episode_start(log, 100.0) == pytest.approx(100.1)
+    assert episode_start(log, 100.2) == pytest.approx(100.3)
+    assert episode_start(log, 100.35) == 100.35
+    for trial in log.trials:
+        trial.forgiven = trial.sent_at < 100.2
+    assert episode_start(log, 99.0) == pytest.approx(100.3)
+
+
+@pytest.mark.parametrize(("accepted", "refused", "needed", "enough"), [
+    (0, 2, 2, True), (0, 1, 2, False),
+    (38, 2, 2, True), (39, 2, 2, False),  # 5 % of them
+    (0, 3, 9, True), (13, 3, 9, True), (14, 3, 9, False),  # or three of the last sixteen
+    (0, 2, 9, False),
+])  # fmt: skip
+def test_refusals_deserve_a_verdict_by_their_number_and_share(
+    accepted: int, refused: int, needed: int, enough: bool
+) -> None:
+    """The refused ones were sent first, so that the others are the last ones."""
+    log = log_of([(5, True)] * refused + [(5, False)] * accepted, before=0)
+    assert is_enough(log, 99.0, 200.0, feedback_s=0.5, needed=needed) is enough
+
+
+def test_calls_that_may_be_refused_yet_and_forgiven_ones_do_not_count() -> None:
+    log = log_of([(5, True)] * 2 + [(5, False)] * 60, before=0)
+    assert not is_enough(log, 99.0, 200.0, feedback_s=0.5, needed=2)
+    assert is_enough(log, 99.0, 100.7, feedback_s=0.5, needed=2), "only those sent before 100.2 are known"
+    log.trials[0].forgiven = True
+    assert not is_enough(log, 99.0, 100.7, feedback_s=0.5, needed=2)
+    assert not is_enough(log, 100.0, 100.7, feedback_s=0.5, needed=2), "only later ones are looked at"
+
+
+def verdict_of(calls: list[tuple[int, bool]], before: int = 0, **changes: object) -> tuple[Kind, int]:
+    how: dict[str, object] = {"starting": True, "may_be_rate": True, "below": None, **changes}
+    verdict = judge(CONFIG, log_of(calls, before), 100.0, **how)  # type: ignore[arg-type]
+    return verdict.kind, verdict.level
+
+
+@pytest.mark.parametrize(("accepted", "kind"), [(6, Kind.CAP), (7, Kind.RATE)])
+def test_a_cap_refuses_most_of_what_comes_at_its_number(accepted: int, kind: Kind) -> None:
+    """Six of eleven are less than 55 %, seven of twelve more."""
+    assert verdict_of([(4, True)] * 5 + [(4, False)] * accepted, starting=False)[0] is kind
+
+
+@pytest.mark.parametrize(("accepted", "kind"), [(2, Kind.CAP), (3, Kind.RATE)])
+def test_three_accepted_clearly_above_are_a_rate(accepted: int, kind: Kind) -> None:
+    assert verdict_of([(50, True)] * 4 + [(60, False)] * accepted, starting=False)[0] is kind
+
+
+@pytest.mark.parametrize(("number", "kind"), [(58, Kind.CAP), (59, Kind.RATE)])
+def test_in_slow_start_a_tenth_more_is_not_clearly_above(number: int, kind: Kind) -> None:
+    """Above 1.12 of the lower quartile, and two."""
+    assert verdict_of([(50, True)] * 4 + [(number, False)] * 3, starting=True)[0] is kind
+
+
+@pytest.mark.parametrize(("refused", "kind"), [(11, Kind.CAP), (12, Kind.COLLAPSE)])
+def test_a_collapse_refuses_three_fifths(refused: int, kind: Kind) -> None:
+    calls = [(5, True)] * refused + [(4, False)] * (20 - refused)
+    assert verdict_of(calls, before=40, starting=False)[0] is kind
+
+
+@pytest.mark.parametrize(("level", "starting", "kind"), [
+    (35, False, Kind.COLLAPSE), (36, False, Kind.CAP),  # with two that it may wander below 95 % of 39
+    (29, True, Kind.COLLAPSE), (30, True, Kind.CAP),  # below 80 %
+])  # fmt: skip
+def test_a_collapse_lies_clearly_below_what_was_held(level: int, starting: bool, kind: Kind) -> None:
+    found = verdict_of([(level, True)] * 5, before=40, starting=starting)
+    assert found == (kind, level)
+    assert verdict_of([(level, True)] * 4, before=40, starting=starting)[0] is Kind.CAP, "too few to prove it"
+
+
+@pytest.mark.parametrize(("starting", "noise", "level"), [(False, 0.0, 40), (True, 0.0, 42), (False, 0.1, 44)])
+def test_one_low_number_may_be_noise_where_some_is_known_or_all_is_blurred(
+    starting: bool, noise: float, level: int
+) -> None:
+    calls = [(number, True) for number in (40, 42, 44, 46)]
+    assert verdict_of(calls, starting=starting, noise=noise, may_be_rate=False) == (Kind.CAP, level)
+
+
+@pytest.mark.parametrize(("refused", "kind"), [(4, Kind.NOISE), (5, Kind.CAP)])
+def test_up_to_two_and_a_half_times_the_known_noise_is_noise(refused: int, kind: Kind) -> None:
+    calls = [(4, True)] * refused + [(4, False)] * (20 - refused)
+    assert verdict_of(calls, noise=0.1, may_be_rate=False)[0] is kind
+
+
+@pytest.mark.parametrize(("refused", "kind"), [(5, Kind.NOISE), (6, Kind.RATE)])
+def test_refusals_that_are_rare_are_noise(refused: int, kind: Kind) -> None:
+    """Fewer than six in the last sixty calls, and than 4 % of all."""
+    calls = [(4, True)] * refused + [(4, False)] * 40
+    assert verdict_of(calls, before=150, starting=False)[0] is kind
+
+
+@pytest.mark.parametrize(("before", "kind"), [(57, Kind.RATE), (58, Kind.NOISE)])
+def test_refusals_that_are_rare_are_so_in_the_whole_log(before: int, kind: Kind) -> None:
+    """Four in less than a hundred are not."""
+    calls = [(4, True)] * 4 + [(4, False)] * 39
+    assert verdict_of(calls, before=before, starting=False)[0] is kind
+
+
+@pytest.mark.parametrize(("refused_at", "kind"), [(57, Kind.CAP), (56, Kind.RATE)])
+def test_a_level_that_fell_by_a_twentieth_is_a_rate(refused_at: int, kind: Kind) -> None:
+    calls = [(refused_at, True)] * 3 + [(20, False)] * 3
+    assert verdict_of(calls, below=62)[0] is kind
+    assert verdict_of([*calls[:3], *calls[4:]], below=62)[0] is Kind.CAP, "nothing was accepted, or next to nothing"
