@@ -19,8 +19,8 @@ from workers.policy.admission import (
     grant,
     release,
 )
-from workers.policy.events import Cost
-from workers.policy.headers import Unit
+from workers.policy.events import Cost, Done, Sent
+from workers.policy.headers import Reading, Readings, Unit
 from workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
 
 REQUESTS = Bucket("requests", Unit.REQUESTS, "", capacity=2.0, refill_per_s=0.5)
@@ -194,6 +194,72 @@ def test_a_project_that_fell_silent_stands_in_nobodys_way() -> None:
     release(params, state, "a", Outcome(200), 1.0)
     assert ask(params, state, "d", 1.0, project="busy") == Denied("fair_share")
     assert isinstance(ask(params, state, "d", 6.0, project="busy"), Granted)
+
+
+def test_the_governor_learns_all_that_was_known_when_a_call_left_and_ended() -> None:
+    params, state = parameters(8, limit_if_refused=5, counts_after=-1e9), fill(parameters(8), 2)
+    first = ask(params, state, "a", 3.0, model="m", input_tokens=70.0, output_tokens=30.0)
+    assert first == Granted(Sent("a", 3.0, 2, 8, "", probe=False))
+    told = Readings((Reading("x", Unit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5)
+    done = release(params, state, "a", Outcome(429, Cost(1.0, 7.0, 3.0), told, "unit"), 5.0)
+    assert done == Done(
+        "a", 5.0, 3.0, 2, 429, "m", Cost(1.0, 70.0, 30.0), 100.0, Cost(1.0, 7.0, 3.0), told, "unit", probe=False
+    )  # fmt: skip
+    second = ask(params, state, "b", 6.0)
+    assert isinstance(second, Granted) and second.sent.limit == 5
+
+
+def test_a_grant_tells_what_held_calls_back_before_it() -> None:
+    params, state = parameters(8, pace_s=1.0), EnforcementState()
+    ask(params, state, "a")
+    ask(params, state, "b", 0.5)
+    told = ask(params, state, "b", 1.0)
+    assert isinstance(told, Granted) and told.sent.held_by == "pacing"
+    again = ask(params, state, "c", 2.0)
+    assert isinstance(again, Granted) and again.sent.held_by == ""
+
+
+@pytest.mark.parametrize("unit, taken", [
+    (Unit.REQUESTS, 1.0), (Unit.INPUT_TOKENS, 35.0), (Unit.OUTPUT_TOKENS, 15.0), (Unit.TOKENS, 50.0)
+])  # fmt: skip
+def test_a_grant_reserves_what_such_calls_really_use(unit: Unit, taken: float) -> None:
+    bucket = Bucket("b", unit, "", capacity=1000.0, refill_per_s=1.0)
+    params, state = parameters(8, buckets=(bucket,), token_scale=0.5), EnforcementState()
+    ask(params, state, "a", model="m", input_tokens=70.0, output_tokens=30.0)
+    assert state.fills["b"].level == 1000.0 - taken
+    assert state.spent == {"m": Cost(1.0, 35.0, 15.0), "": Cost(1.0, 35.0, 15.0)}
+
+
+@pytest.mark.parametrize("status, used, spent", [
+    (200, Cost(1.0, 50.0, 20.0), Cost(1.0, 50.0, 20.0)),
+    (200, Cost(1.0, 0.0, 0.0), Cost(1.0, 70.0, 30.0)),  # it did not say
+    (500, Cost(1.0, 0.0, 0.0), Cost(1.0, 0.0, 0.0)),
+])  # fmt: skip
+def test_the_counters_are_settled_for_the_model_and_for_all(status: int, used: Cost, spent: Cost) -> None:
+    params, state = parameters(8), EnforcementState()
+    ask(params, state, "a", model="m", input_tokens=70.0, output_tokens=30.0)
+    release(params, state, "a", Outcome(status, used), 1.0)
+    assert state.spent == {"m": spent, "": spent}
+
+
+@pytest.mark.parametrize("credit, status, wait_ms", [(2.0, 429, 2000), (2.0, 200, None), (0.0, 429, None)])
+def test_a_refusal_takes_saved_up_credit_away(credit: float, status: int, wait_ms: int | None) -> None:
+    """What was saved is what was too much; the next call waits for the refill of one."""
+    saved = Bucket("b", Unit.REQUESTS, "", capacity=10.0, refill_per_s=0.5, credit=credit)
+    params, state = parameters(8, buckets=(saved,)), EnforcementState()
+    ask(params, state, "a")
+    release(params, state, "a", Outcome(status), 0.0)
+    answer = ask(params, state, "b")
+    assert (answer.retry_after_ms if isinstance(answer, Denied) else None) == wait_ms
+
+
+def test_a_paced_bucket_spreads_its_calls_and_forgives_a_little_lateness() -> None:
+    paced = Bucket("b", Unit.REQUESTS, "", capacity=100.0, refill_per_s=1.0, paced=True, surplus_gain=1.0)
+    params, state = parameters(8, buckets=(paced,), decided_at=100.0), EnforcementState()
+    assert isinstance(ask(params, state, "a", 100.0), Granted)
+    assert ask(params, state, "b", 100.5) == Denied("b", 450), "a twentieth of a second is forgiven"
+    assert isinstance(ask(params, state, "b", 101.03), Granted)
+    assert ask(params, state, "c", 101.5) == Denied("b", 480), "it counts from where it stood"
 
 
 MOVES = st.lists(st.tuples(st.sampled_from(["ask", "give"]), st.sampled_from("abc"), st.floats(0.0, 3.0)), max_size=60)
