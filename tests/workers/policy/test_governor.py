@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from tests.workers.policy.build import done, sent
 from workers.policy.adaptive_state import AdaptiveState
 from workers.policy.events import Done, Event
 from workers.policy.governor import MOST_CHANGES, Governor, GovernorState
-from workers.policy.parameters import Parameters
+from workers.policy.parameters import FairMode, Parameters
 from workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, profile
 
 STATUSES = st.sampled_from([200, 200, 200, 200, 429, 429, 529, 500, 503, 0, 400])
@@ -234,3 +235,56 @@ def test_a_raised_ceiling_is_reached_by_a_warm_pool_within_two_seconds(quickest_
             break
     assert parameters.limit == 20
     assert now < raised_at + 2.0
+
+
+def test_a_decision_says_all_that_the_operator_wishes() -> None:
+    config = PoolConfig(
+        ceiling=40, floor=3, limit=12, requests_per_min=600.0, tokens_per_min=60_000.0, stale_after_s=45.0,
+        stale_limit=2, probe_s=33.0, fair=FairMode.STRICT, weights={"a": 2.0}, engine=profile("fixed"),
+    )  # fmt: skip
+    governor = Governor(config)
+    said = governor.decide([], 7.0)
+    assert (said.version, said.decided_at, said.limit, said.limit_if_refused) == (1, 7.0, 12, 12)
+    assert (said.stale_after_s, said.stale_limit, said.probe_s) == (45.0, 2, 33.0)
+    assert (said.fair, said.weights) == (FairMode.STRICT, {"a": 2.0})
+    assert [bucket.name for bucket in said.buckets] == ["configured_requests", "configured_tokens"]
+    assert governor.decide([], 8.0).version == 2
+    assert Governor(replace(config, stale_limit=None)).decide([], 0.0).stale_limit == 3
+
+
+@pytest.mark.parametrize(
+    ("slo", "limit", "clamp"), [(None, 20, ""), (5, 5, "slo"), (1, 1, "slo"), (20, 20, ""), (99, 20, "")]
+)
+def test_a_cap_on_the_limit_is_hard_and_lifted_at_once(slo: int | None, limit: int, clamp: str) -> None:
+    governor = Governor(PoolConfig(ceiling=40, floor=4, limit=20, engine=profile("fixed")))
+    governor.set_slo_constraint(slo)
+    said = governor.decide([], 1.0)
+    assert (said.limit, said.limit_if_refused, governor.state.clamp) == (limit, limit, clamp)
+    governor.set_slo_constraint(None)
+    assert governor.decide([], 2.0).limit == 20
+    moved = [(change.at, change.before, change.after, change.reason) for change in governor.state.history]
+    assert moved == ([(1.0, 20, limit, "slo"), (2.0, limit, 20, "slo lifted")] if clamp else [])
+
+
+@pytest.mark.parametrize(("ahead_s", "believed"), [(5.0, True), (5.1, False)])
+def test_an_event_far_ahead_of_the_decision_is_garbage(ahead_s: float, believed: bool) -> None:
+    governor = Governor(PoolConfig(ceiling=40))
+    governor.decide([sent("a", 100.0 + ahead_s)], 100.0)
+    assert governor.state.garbage == int(not believed)
+    assert governor.state.now == 100.0 + (ahead_s if believed else 0.0)
+    governor.decide([], 50.0)
+    assert governor.state.now >= 100.0
+
+
+def test_the_rules_engine_alone_has_a_view_of_its_own() -> None:
+    governor = Governor(PoolConfig(ceiling=10, engine=profile("rules")))
+    governor.set_cpu(55.0)
+    governor.decide([sent("a", 1.0), done("a", 2.0, 1.0, 500)], 3.0)
+    status = governor.rules_status()
+    assert status is not None
+    assert (status.configured, status.cpu_percent, status.window_size, status.error_rate) == (10, 55.0, 1, 1.0)
+    other = Governor(PoolConfig(ceiling=10, engine=profile("fixed")))
+    other.set_cpu(55.0)
+    assert other.rules_status() is None
+    with pytest.raises(ValueError, match="got 0"):
+        other.set_slo_constraint(0)
