@@ -202,12 +202,13 @@ class Judge:
 
     # ------------------------------------------------------------------ the call
     async def _call(self, call: Call, lease: Lease | None) -> Outcome:
-        loop = asyncio.get_running_loop()
-        left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S if lease is not None else 0.0
-        timeout_s = min(self._call_timeout_s(call.deployment.pool), left_s)
-        if left_s < 0.5 * self._call_timeout_s(call.deployment.pool):  # no right to a whole call: come again for one
-            delay_s = 1.0 if lease is None else 0.0
-            return await self._again(call, spent=0, requeued=0, delay_s=delay_s, counters={}, unpaid=True)
+        if lease is None:  # not again at once: it would come round and round
+            return await self._again(call, spent=0, requeued=0, delay_s=1.0, counters={}, unpaid=True)
+        loop, full_s = asyncio.get_running_loop(), self._call_timeout_s(call.deployment.pool)
+        left_s = lease.expires_at - loop.time() - LEASE_MARGIN_S
+        if left_s < 0.5 * full_s:  # no right to a whole call: come again for one
+            return await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={}, unpaid=True)
+        timeout_s = min(full_s, left_s)
         try:
             provider = self._provider(call.deployment.pool)
         except ProviderFailure as failure:
@@ -225,7 +226,6 @@ class Judge:
             temperature=call.agent.temperature,
             schema=prompt.schema,
         )
-        assert lease is not None
         reporter = f"{call.ref}.{call.token}"
         started, own_s = loop.time(), timeout_s
         timeout_s = max(0.0, min(own_s, call.ends_at - started))

@@ -87,7 +87,7 @@ class Desk:
             provider=self._made,
             model=self._model,
             policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
-            call_timeout_s=lambda _: timeout_s,
+            call_timeout_s=lambda pool: {None: 1e9}.get(pool, timeout_s),
             nonce_key=self._nonce_key,
             asking=self.asking,
             blames=Blames(Outages(bench.asyncs, KEYS).read, self.asking),

@@ -174,6 +174,20 @@ async def test_after_a_death_all_is_looked_at_soon_and_nothing_later_than_before
         assert found == {"sooner": 500, "now": soon, "later": soon, "much": soon}
 
 
+async def test_what_ends_while_all_is_looked_at_does_not_come_back(bench, monkeypatch):
+    async def before(*_: object) -> list[str]:
+        return ["gone"]
+
+    monkeypatch.setattr(bench.one._redis, "zrangebyscore", before)
+    await bench.one.look_soon()
+    assert not await bench.asyncs.exists(bench.one.keys.watch, bench.one.keys.unfinished)
+
+
+async def test_jobs_that_have_not_ended_are_told_in_their_order(bench):
+    await bench.asyncs.zadd(bench.one.keys.unfinished, {"b": 2, "a": 3, "c": 1})
+    assert await bench.one.unfinished() == ["c", "b", "a"]
+
+
 async def test_what_is_overdue_is_told_once_and_again_later(bench):
     await clock(bench, 1000)
     zset = bench.one.keys.watch
