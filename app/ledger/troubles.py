@@ -56,7 +56,7 @@ class Troubles:
         pipe.zadd(self.keys.known_pools, dict.fromkeys(names, now - SEEN_MS), nx=True)
         pipe.zmscore(self.keys.known_pools, names)
         _, seen = await pipe.execute()
-        return max(0, now - int(max(at or 0.0 for at in seen)))
+        return max(0, now - max(map(int, seen)))
 
     # ------------------------------------------------------------------ messages that this worker cannot send
     async def due_again(self, messages: Iterable[tuple[PageRef, Token]], delay_ms: int) -> None:

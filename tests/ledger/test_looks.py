@@ -41,22 +41,27 @@ def test_incarnations_differ_and_name_folders_on_any_disk():
     assert all(len(name) == 6 and name.isalnum() and name == name.lower() for name in drawn)
 
 
-def test_all_of_a_job_lies_under_names_of_its_own():
+def test_workers_of_two_versions_find_the_same_names():
     keys, ref = LedgerKeys(KEYS), PageRef("j", "abc", 1, 2)
-    job = [
-        keys.job("j"), keys.items("j"), keys.continuations("j"), keys.pages("j"), keys.page(ref),
-        keys.asking("j", "abc"), keys.assignments(ref), keys.trouble("j"),
-        keys.exhausted("j"), keys.rechecked("j"), keys.taken("j"),
+    of_a_job = [
+        keys.job("j"), keys.items("j"), keys.continuations("j"), keys.pages("j"), keys.page(ref), keys.assignments(ref),
+        keys.asking("j", "abc"),
     ]  # fmt: skip
-    other = PageRef("j", "abc", 2, 1)
-    assert len({*job, keys.page(other), keys.assignments(other)}) == len(job) + 2
-    assert keys.page(PageRef("j", "abd", 1, 2)) != keys.page(ref)
-    shared = [keys.known_pools, keys.jobs, keys.unfinished, keys.watch, keys.due, keys.outbox]
-    assert len(set(shared)) == len(shared)
-    scripts = {
-        f"{keys.job('')}{rest}" for rest in ("j", "j:items", "j:pages", "j:page:abc:1:2", "j:assignments:abc:1:2")
-    }
-    assert scripts == {keys.job("j"), keys.items("j"), keys.pages("j"), keys.page(ref), keys.assignments(ref)}
+    rest = ["", ":items", ":continuations", ":pages", ":page:abc:1:2", ":assignments:abc:1:2", ":asking:abc"]
+    assert of_a_job == ["{test}:job:j" + name for name in rest]
+    others = [keys.trouble("j"), keys.exhausted("p"), keys.rechecked("p"), keys.taken("n")]
+    assert others == ["{test}:trouble:j", "{test}:exhausted:p", "{test}:rechecked:p", "{test}:taken:n"]
+    shared = ["known_pools", "jobs", "unfinished", "watch", "due", "outbox"]
+    assert [getattr(keys, name) for name in shared] == [f"{{test}}:{name}" for name in shared]
+
+
+async def test_a_page_is_gathered_when_all_its_units_have_ended_and_once(bench):
+    ref = await bench.started(a_job(items=1, dimensions=1), units=1)
+    assert await bench.one.take_page(ref) is None
+    await record(bench.one, ref, await claim(bench.one, ref, 0))
+    assert await bench.one.take_page(ref) == {0: '{"opinion":{}}'}
+    await bench.one.close_page(ref, 1)
+    assert await bench.one.take_page(ref) == {}
 
 
 # -------------------------------------------------------------------------------------------------------------- jobs

@@ -19,11 +19,12 @@ async def clock(bench, now_ms):
 async def test_what_is_met_at_different_times_counts(bench):
     troubles = Troubles(bench.asyncs, KEYS)
     met = []
-    for now_ms, why in [(0, "a"), (1, "a"), (TRY_EVERY_MS - 1, "a"), (TRY_EVERY_MS, "a"), (2 * TRY_EVERY_MS, "a"),
+    for now_ms, why in [(0, "a"), (1, "a"), (TRY_EVERY_MS - 1, "a"), (TRY_EVERY_MS, "a"),
+                        (2 * TRY_EVERY_MS - 1, "a"), (2 * TRY_EVERY_MS, "a"),
                         (2 * TRY_EVERY_MS + 1, "b"), (2 * TRY_EVERY_MS + 2, "a")]:  # fmt: skip
         await clock(bench, now_ms)
         met.append(await troubles.note("j", why))
-    assert met == [1, 1, 1, 2, 3, 1, 1]
+    assert met == [1, 1, 1, 2, 2, 3, 1, 1]
     assert REMEMBERED_S - 60 < await bench.asyncs.ttl(troubles.keys.trouble("j")) <= REMEMBERED_S
 
 
@@ -85,6 +86,7 @@ async def test_an_account_without_money_is_tried_by_one_at_a_time(bench):
     await store.exhaust("p", 60_000)
     assert await store.exhausted("p") and not await store.exhausted("q")
     assert not await store.may_recheck("p", 60_000), "not before the time that was named"
+    assert 0 < await bench.asyncs.pttl(store._keys.rechecked("p")) <= 60_000
     await bench.asyncs.delete(store._keys.rechecked("p"))
     assert await store.may_recheck("p", 60_000)
     assert not await store.may_recheck("p", 60_000)
@@ -92,3 +94,10 @@ async def test_an_account_without_money_is_tried_by_one_at_a_time(bench):
     assert EXHAUSTED_S - 60 < await bench.asyncs.ttl(store._keys.exhausted("p")) <= EXHAUSTED_S
     await store.restored("p")
     assert not await store.exhausted("p")
+
+
+async def test_a_clock_that_was_never_written_stands_at_0(bench):
+    troubles = Troubles(bench.asyncs, KEYS)
+    await bench.asyncs.delete(KEYS.clock)
+    assert await troubles.note("j", "a") == 1
+    assert await bench.asyncs.hget(troubles.keys.trouble("j"), "at") == "0"
