@@ -141,6 +141,33 @@ def test_calls_are_spaced_by_a_jittered_gap() -> None:
     assert (told.pace_s, told.pace_jitter, told.burst_s) == (3.0, 0.5, 0.0)
 
 
+@pytest.mark.parametrize(("state", "reporter", "reason"), [
+    (ClassicState(8), "a", "refused"),
+    (ClassicState(8, reports=((99.0, "b"), (99.0, "c"))), "a", "refused by many"),
+    (ClassicState(1), "a", "refused at the floor"),
+    (ClassicState(8, decreases=(50.0, 60.0)), "a", "decreased too often"),
+])  # fmt: skip
+def test_a_decrease_says_why(state: ClassicState, reporter: str, reason: str) -> None:
+    assert on_refused(CONFIG, state, reporter, 100.0, 1).reason == reason
+
+
+def test_a_late_refusal_of_an_earlier_probe_only_counts() -> None:
+    engine = opened()
+    before = engine.state
+    engine.done(done("earlier", 302.0, 1.0, 429, probe=True, reporter="r"))
+    assert engine.state == replace(before, reports=((302.0, "r"),))
+    engine.done(done("probe", 303.0, 300.0, 429))  # the enforcer did not let it go as one
+    assert engine.breaker == before.breaker
+
+
+def test_the_next_decision_is_due_when_the_limit_may_grow_or_the_break_is_over() -> None:
+    assert Classic(CONFIG, ClassicState(8, grown_at=50.0), 1, 16).next_at() == 350.0
+    assert Classic(CONFIG, ClassicState(8, grown_at=50.0, settle_until=120.0), 1, 16).next_at() == 420.0
+    assert Classic(CONFIG, ClassicState(8), 1, 16).next_at() == 300.0
+    assert Classic(CONFIG, ClassicState(16), 1, 16).next_at() is None
+    assert Classic(CONFIG, on_refused(CONFIG, ClassicState(1), "a", 10.0, 1), 1, 16).next_at() == 310.0
+
+
 @given(st.lists(st.tuples(st.floats(0.0, 90.0), st.sampled_from("abcd")), max_size=60), st.integers(2, 64))
 def test_at_most_one_decrease_a_settle_window(refusals: list[tuple[float, str]], limit: int) -> None:
     state, now, decreased_at = ClassicState(limit), 0.0, -1e9

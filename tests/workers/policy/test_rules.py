@@ -103,3 +103,42 @@ def test_a_senseless_cpu_load_is_ignored(percent: float) -> None:
     engine = Rules(CONFIG, state(cpu_percent=50.0))
     engine.set_cpu(percent)
     assert engine.state.cpu_percent == 50.0
+
+
+def test_time_begins_with_the_first_step() -> None:
+    """A node that starts busy is left alone for the grace."""
+    made = RulesState(10, 10)
+    made.cpu_percent = 350.0
+    limits = []
+    for now in (5000.0, 5120.0, 5120.1):
+        step(CONFIG, made, now)
+        limits.append(made.limit)
+    assert limits == [10, 10, 5]
+
+
+@pytest.mark.parametrize(
+    ("percent", "taken"), [(0.0, True), (1e6, True), (-0.1, False), (1.1e6, False), (float("nan"), False)]
+)
+def test_a_senseless_load_is_ignored(percent: float, taken: bool) -> None:
+    engine = Rules(CONFIG, state(cpu_percent=7.0))
+    engine.set_cpu(percent)
+    assert engine.state.cpu_percent == (percent if taken else 7.0)
+
+
+def test_rules_are_applied_every_few_seconds() -> None:
+    engine = Rules(CONFIG, state(ok=0, errors=9))
+    engine.advance(1000.0)
+    assert (engine.next_at(), engine.limit) == (1005.0, 9.0)
+    engine.advance(1004.9)
+    assert engine.limit == 9.0
+    engine.advance(1005.0)
+    assert (engine.next_at(), engine.limit) == (1010.0, 8.0)
+    assert engine.directives().limit_if_refused == 8.0
+
+
+@pytest.mark.parametrize(("limit", "configured", "want"), [(10, 20, 20), (7, 20, 7), (10, 4, 4), (7, 4, 4), (7, 10, 7)])
+def test_a_limit_at_the_configured_one_follows_it(limit: int, configured: int, want: int) -> None:
+    made = state(limit=limit)
+    made.configure(configured)
+    assert (made.configured, made.limit) == (configured, want)
+    assert made.reason == ("configured" if limit == 10 else "start")
