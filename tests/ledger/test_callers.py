@@ -46,6 +46,16 @@ async def test_a_trouble_that_a_sweeper_met_is_shown_until_the_job_ends(bench):
     assert bench.client.status("j").waits_for is None
 
 
+async def test_a_completed_job_says_when_and_with_what(bench):
+    ref = await bench.started(a_job(items=1, dimensions=1), units=1)
+    await record(bench.one, ref, await claim(bench.one, ref, 0))
+    assert await bench.one.close_page(ref, 1) == (True, False)
+    assert await bench.one.complete("j", ref.incarnation, b'{"a":1}', 60)
+    status = bench.client.status("j")
+    assert (status.state, status.report) == (JobState.COMPLETED, {"a": 1})
+    assert status.created_ms <= status.started_ms <= status.finished_ms < status.started_ms + 60_000
+
+
 async def test_the_newest_jobs_come_first(bench):
     for n in range(4):
         bench.submit(a_job(f"j{n}"))
@@ -100,6 +110,11 @@ def test_a_digest_is_of_the_content():
     changed = [a_job(items=2), a_job("k", items=3), a_job(items=3, agents=2), a_job(items=3, project="x")]
     reordered = job.model_copy(update={"items": job.items[::-1]})
     assert len({digest_of(job), digest_of(reordered), *map(digest_of, changed)}) == 6
+    notes = {"a": 1, "b": {"c": 2, "d": 3}}
+    backwards = {"b": {"d": 3, "c": 2}, "a": 1}
+    one, same = (job.model_copy(update={"items": [job.items[0].model_copy(update={"metadata": n})]})
+                 for n in (notes, backwards))  # fmt: skip
+    assert digest_of(one) == digest_of(same)
 
 
 async def test_a_cancelled_job_says_why_and_a_resumed_one_no_more(bench):
