@@ -33,3 +33,11 @@ def test_progress_or_an_empty_queue_begins_anew(relief):
 def test_a_worker_that_is_full_or_throttled_is_not_stuck():
     _, remedies = looks(*[(0, True, False)] * (5 * STUCK_LOOKS))
     assert set(remedies) == {Remedy.NONE}
+
+
+def test_a_new_connection_is_given_as_long_as_the_first_whatever_was_taken_before():
+    sights = [(7, True, True)] * (2 * STUCK_LOOKS + 1)  # the first look sees that seven were taken
+    _, remedies = looks(*sights)
+    assert [number for number, remedy in enumerate(remedies) if remedy is not Remedy.NONE] == [
+        STUCK_LOOKS, 2 * STUCK_LOOKS
+    ]  # fmt: skip

@@ -142,3 +142,10 @@ def test_a_limit_at_the_configured_one_follows_it(limit: int, configured: int, w
     made.configure(configured)
     assert (made.configured, made.limit) == (configured, want)
     assert made.reason == ("configured" if limit == 10 else "start")
+
+
+@pytest.mark.parametrize(("cap", "limit", "reason"), [(3, 3, "SLO cap 3"), (10, 10, "start"), (50, 10, "start")])
+def test_a_cap_is_told_where_it_takes_something(cap: int, limit: int, reason: str) -> None:
+    engine = Rules(CONFIG, state())
+    engine.set_slo_constraint(cap)
+    assert (engine.limit, engine.state.reason) == (limit, reason)

@@ -77,6 +77,9 @@ def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, k
         ([(38, False), (40, True), (39, False), (37, True)] * 3, 40),  # nearly, and more often
         ([(38, False), (40, True), (39, False), (34, True)] * 3, None),
         ([(48, False), (40, True)] * 5, None),  # accepted far above
+        ([(40, True), (48, False), *[(38, False), (40, True)] * 4], None),  # right after the first refusal
+        ([*[(38, False), (40, True)] * 5, (30, True)], None),  # one is far below
+        ([*([(38, False)] * 10 + [(40, True)]) * 6, (48, False)], 40),  # one of sixty is chance
     ],
 )
 def test_a_cap_explains_the_refusals_of_a_rate(calls: list[tuple[int, bool]], want: int | None) -> None:
