@@ -249,3 +249,24 @@ async def test_an_end_is_told_and_the_job_that_waited_for_it_asks_again():
     host.started[0].lease.release()
     assert host.events[-1] == ("released", "j", "p", "lease")
     assert door._wake.is_set() and all(map(door._takes_turns, door.held))
+
+
+def test_a_new_gate_holds_nothing_and_is_open():
+    door = Gate(Host(slots=10), "p")
+    assert (door.backlog, door.starved, door.closed_by, list(door.held), door.room()) == (0, False, "", [], 10)
+
+
+@pytest.mark.parametrize("later_s, waits, aside", [
+    (0.9, True, True),
+    (1.0, True, False),  # nothing here tells when a call of the job's ends elsewhere
+    (0.5, False, False),  # nobody waits
+])  # fmt: skip
+def test_a_job_at_its_own_limit_steps_aside_for_a_second(later_s, waits, aside):
+    door, request = Gate(Host(), "p"), Request(job="a")
+    door.hold(request)
+    door._note_limits([request], ["job_limit"], 100.0)
+    assert not door._takes_turns(request)
+    if not waits:
+        door.drop_held()
+    door._note_limits([], [], 100.0 + later_s)
+    assert door._takes_turns(request) is not aside

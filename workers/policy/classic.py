@@ -78,7 +78,6 @@ def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int
     return replace(
         state,
         limit=max(state.limit, min(ceiling, state.limit + steps)),
-        grown_at=since + steps * config.grow_every_s,
         settle_until=now + config.settle_s,
         reason="grew by timer",
     )

@@ -67,6 +67,8 @@ def test_a_call_whose_sending_was_not_seen_is_taken_from_its_outcome_at_its_plac
     trial = log.answered(done("new", 9.0, 2.5, 429, open_before=8))
     assert [t.sent_at for t in log.trials] == [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 5.0]
     assert (trial.number, trial.open_before, trial.refused_at, log.sent_total) == (7, 8, 9.0, 7)
+    log.answered(done("late", 9.0, 4.5))
+    assert [t.sent_at for t in log.trials] == [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0]
     assert log.answered(done("last", 9.0, 8.0)).refused is False
     assert log.trials[-1].call == "last"
 

@@ -85,6 +85,11 @@ def test_growth_waits_for_the_end_of_the_settle_window() -> None:
     assert on_tick(CONFIG, state, 420.0, 16).limit == 5
 
 
+def test_growth_settles_like_any_change() -> None:
+    state = on_tick(CONFIG, ClassicState(8, grown_at=0.0), 310.0, 16)
+    assert [on_tick(CONFIG, state, now, 16).limit for now in (729.9, 730.0, 1030.0)] == [9, 10, 11]
+
+
 def half_open(engine: Classic, now: float) -> None:
     engine.advance(now)
     engine.sent(sent("probe", now, probe=True))

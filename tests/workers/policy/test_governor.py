@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.workers.policy.build import done, sent
 from workers.policy.adaptive_state import AdaptiveState
+from workers.policy.engines import Directives
 from workers.policy.events import Done, Event
 from workers.policy.governor import MOST_CHANGES, Governor, GovernorState
-from workers.policy.parameters import FairMode, Parameters
-from workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, profile
+from workers.policy.parameters import BreakerPhase, FairMode, Parameters
+from workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, names_of, profile
 
 STATUSES = st.sampled_from([200, 200, 200, 200, 429, 429, 529, 500, 503, 0, 400])
 STEPS = st.lists(
@@ -248,6 +249,18 @@ def test_a_decision_says_all_that_the_operator_wishes() -> None:
     assert (said.stale_after_s, said.stale_limit, said.probe_s) == (45.0, 2, 33.0)
     assert (said.fair, said.weights) == (FairMode.STRICT, {"a": 2.0})
     assert [bucket.name for bucket in said.buckets] == ["configured_requests", "configured_tokens"]
+    restrains_nothing = Directives(limit_if_refused=12.0)
+    for name in (
+        "counts_after",
+        "stop_after",
+        "feedback_s",
+        "hold_until",
+        "solo_s",
+        "pace_s",
+        "burst_s",
+        "token_scale",
+    ):
+        assert getattr(said, name) == getattr(restrains_nothing, name)
     assert governor.decide([], 8.0).version == 2
     assert Governor(replace(config, stale_limit=None)).decide([], 0.0).stale_limit == 3
 
@@ -264,6 +277,19 @@ def test_a_cap_on_the_limit_is_hard_and_lifted_at_once(slo: int | None, limit: i
     assert governor.decide([], 2.0).limit == 20
     moved = [(change.at, change.before, change.after, change.reason) for change in governor.state.history]
     assert moved == ([(1.0, 20, limit, "slo"), (2.0, limit, 20, "slo lifted")] if clamp else [])
+
+
+@pytest.mark.parametrize(("after_s", "lost"), [(6.9, False), (7.0, True)])
+def test_a_probe_is_lost_when_the_operator_says(after_s: float, lost: bool) -> None:
+    governor = Governor(PoolConfig(ceiling=10, limit=1, probe_s=7.0, engine=profile("classic")))
+    governor.decide([sent("a", 0.0), done("a", 1.0, 0.0, 429)], 1.0)
+    governor.decide([sent("probe", 301.0, probe=True)], 301.0)
+    assert governor.decide([], 301.0 + after_s).breaker is (BreakerPhase.OPEN if lost else BreakerPhase.HALF_OPEN)
+
+
+def test_what_an_operator_may_change_has_names() -> None:
+    assert {"factor", "grow_every_s"} <= set(names_of(profile("classic")))
+    assert "factor" not in names_of(profile("rules"))
 
 
 @pytest.mark.parametrize(("ahead_s", "believed"), [(5.0, True), (5.1, False)])

@@ -149,3 +149,23 @@ def test_a_cap_is_told_where_it_takes_something(cap: int, limit: int, reason: st
     engine = Rules(CONFIG, state())
     engine.set_slo_constraint(cap)
     assert (engine.limit, engine.state.reason) == (limit, reason)
+
+
+@pytest.mark.parametrize(("limit", "configured", "errors", "want", "reason"), [
+    (2, 2, 9, 1, "error rate 100%"),
+    (1, 1, 9, 1, "start"),
+    (1, 10, 0, 5, "clamped"),
+])  # fmt: skip
+def test_the_floor_is_half_of_the_configured_limit(
+    limit: int, configured: int, errors: int, want: int, reason: str
+) -> None:
+    made = state(limit, configured, errors=errors)
+    step(CONFIG, made, 1000.0)
+    assert (made.limit, made.reason) == (want, reason)
+
+
+@pytest.mark.parametrize(("percent", "limit"), [(300.0, 10), (300.1, 2)])
+def test_a_load_at_the_limit_has_recovered(percent: float, limit: int) -> None:
+    made = state(limit=5, cpu_percent=percent, before_cpu=10)
+    step(CONFIG, made, 1000.0)
+    assert made.limit == limit
