@@ -143,9 +143,9 @@ def _is_rare(config: VerdictConfig, log: CallLog) -> bool:
 def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
     """Whether the refusals since `after` deserve a verdict.
 
-    Either `needed` of them and 5 % of the resolved calls, or three that are a tenth of the last sixteen.
+    Either `needed` of them and 5 % of the resolved calls, or three of the last sixteen.
     """
-    total = refused = last_total = last_refused = 0
+    total = refused = last_refused = 0
     for trial in log.since(after):
         if trial.forgiven:
             continue
@@ -153,8 +153,8 @@ def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed:
             total += 1
             refused += trial.refused
             if total <= 16:
-                last_total, last_refused = total, refused
-    return (refused >= needed and refused >= 0.05 * total) or (last_refused >= 3 and last_refused >= 0.10 * last_total)
+                last_refused = refused
+    return (refused >= needed and refused >= 0.05 * total) or last_refused >= 3
 
 
 def episode_start(log: CallLog, after: float) -> float:

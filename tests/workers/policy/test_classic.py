@@ -107,6 +107,7 @@ def test_any_answer_but_a_refusal_closes_at_one(status: int) -> None:
     engine = opened()
     engine.done(done("probe", 301.0, 300.0, status, probe=True))
     assert (engine.breaker, engine.limit, engine.state.settle_until) == (Breaker(number=1), 1.0, 0.0)
+    assert (engine.next_at(), engine.state.reason) == (601.0, "breaker closed")
 
 
 def test_a_refused_probe_doubles_the_break_up_to_the_cap() -> None:
@@ -114,6 +115,7 @@ def test_a_refused_probe_doubles_the_break_up_to_the_cap() -> None:
     for _ in range(5):
         engine.done(done("probe", now, now, 429, probe=True))
         breaks.append(engine.breaker.until - now)
+        assert engine.state.reason == "probe refused"
         now = engine.breaker.until
         half_open(engine, now)
     assert breaks == [600.0, 1200.0, 2400.0, 3600.0, 3600.0]

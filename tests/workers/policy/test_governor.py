@@ -282,9 +282,30 @@ def test_a_cap_on_the_limit_is_hard_and_lifted_at_once(slo: int | None, limit: i
 @pytest.mark.parametrize(("after_s", "lost"), [(6.9, False), (7.0, True)])
 def test_a_probe_is_lost_when_the_operator_says(after_s: float, lost: bool) -> None:
     governor = Governor(PoolConfig(ceiling=10, limit=1, probe_s=7.0, engine=profile("classic")))
-    governor.decide([sent("a", 0.0), done("a", 1.0, 0.0, 429)], 1.0)
+    said = governor.decide([sent("a", 0.0), done("a", 1.0, 0.0, 429)], 1.0)
+    assert (said.breaker, said.breaker_until, said.break_number) == (BreakerPhase.OPEN, 301.0, 1)
     governor.decide([sent("probe", 301.0, probe=True)], 301.0)
     assert governor.decide([], 301.0 + after_s).breaker is (BreakerPhase.OPEN if lost else BreakerPhase.HALF_OPEN)
+
+
+@pytest.mark.parametrize(
+    ("weight", "taken"), [(0.5, True), (1e9, True), (0.0, False), (-1.0, False), (math.inf, False)]
+)
+def test_weights_are_positive_numbers(weight: float, taken: bool) -> None:
+    if taken:
+        assert PoolConfig(ceiling=10, weights={"a": weight}).weights == {"a": weight}
+    else:
+        with pytest.raises(ValueError, match="weight of 'a' must be > 0"):
+            PoolConfig(ceiling=10, weights={"a": weight})
+
+
+def test_a_history_that_was_stored_stays_bounded() -> None:
+    governor = Governor(PoolConfig(ceiling=40, limit=20, engine=profile("fixed")))
+    again = Governor(governor.config, GovernorState.from_json(governor.state.to_json()))
+    for number in range(MOST_CHANGES + 5):
+        again.set_slo_constraint(1 + number % 2)
+        again.decide([], float(number))
+    assert len(again.state.history) == MOST_CHANGES
 
 
 def test_what_an_operator_may_change_has_names() -> None:

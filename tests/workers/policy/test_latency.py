@@ -125,6 +125,13 @@ def test_a_cut_is_undone_where_the_throughput_fell_by_more_than_a_fifth(
     assert watch.trial is not None and watch.trial.after == 20.0
     assert cohort(watch, 60.0, [after_cut] * 20) == [asked]
     assert (watch.trial is None) is (asked == LIMIT)
+    assert watch.short == pytest.approx(after_cut), "what was before compares no more"
+
+
+@pytest.mark.parametrize("refused, known", [(8, True), (9, False)])
+def test_the_median_of_a_few_is_chance(watch: LatencyWatch, refused: int, known: bool) -> None:
+    feed(watch, itertools.count(0.0, 1.0), 1.0, 1, refused=refused)
+    assert (watch.short is not None) is known
 
 
 def test_after_an_outage_nothing_of_before_compares(watch: LatencyWatch) -> None:

@@ -51,3 +51,9 @@ def test_a_call_is_under_way_for_no_longer_than_half_of_a_refusal_takes() -> Non
     for latency_s, way_s in [(0.16, 0.08), (0.1, 0.05), (0.4, 0.05)]:
         pulse.refused(config, done("c", latency_s, 0.0, 429))
         assert pulse.way_s == pytest.approx(way_s)
+
+
+def test_the_first_answer_is_the_average_and_later_ones_move_it() -> None:
+    assert pulse_after([4.0], []).rtt_s == 4.0
+    assert pulse_after([4.0, 8.0], []).rtt_s == pytest.approx(4.0 + 4.0 * CONFIG.rtt_weight)
+    assert pulse_after([0.0], []).rtt_s == 1e-3

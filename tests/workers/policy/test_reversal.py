@@ -40,6 +40,7 @@ def test_the_second_reversal_within_the_memory_proves_that_no_level_is_bounded(b
     reversals.refused(80, now)
     assert reversals.confirmed(100.0, gently=False, now=now, rtt_s=2.0, memory_rtts=10.0) is proven
     assert reversals.again(now, rtt_s=2.0, memory_rtts=10.0)
+    assert reversals.count == 2 + proven
 
 
 @pytest.mark.parametrize("gently, now, haste", [(True, 105.9, True), (True, 106.0, False), (False, 101.0, False)])

@@ -78,6 +78,7 @@ def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, k
         ([(38, False), (40, True), (39, False), (34, True)] * 3, None),
         ([(48, False), (40, True)] * 5, None),  # accepted far above
         ([(40, True), (48, False), *[(38, False), (40, True)] * 4], None),  # right after the first refusal
+        ([(40, True), (40, True), (38, False), (40, True)], 40),  # few, and far apart
         ([*[(38, False), (40, True)] * 5, (30, True)], None),  # one is far below
         ([*([(38, False)] * 10 + [(40, True)]) * 6, (48, False)], 40),  # one of sixty is chance
     ],
@@ -197,3 +198,19 @@ def test_a_level_that_fell_by_a_twentieth_is_a_rate(refused_at: int, kind: Kind)
     calls = [(refused_at, True)] * 3 + [(20, False)] * 3
     assert verdict_of(calls, below=62)[0] is kind
     assert verdict_of([*calls[:3], *calls[4:]], below=62)[0] is Kind.CAP, "nothing was accepted, or next to nothing"
+
+
+def test_refusals_within_a_round_trip_are_one() -> None:
+    log = log_of([(38, False), (40, True)] * 8, every_s=0.1)
+    assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=1.0) is None
+    assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=0.1) == 40
+
+
+def test_a_call_of_the_episode_itself_was_not_held_before_it() -> None:
+    assert verdict_of([(60, False), *[(40, True)] * 5], starting=False) == (Kind.CAP, 40)
+
+
+def test_noise_tells_the_least_number_that_was_refused() -> None:
+    calls = [(6, True), (4, True), (5, True), *[(7, False)] * 17]
+    assert verdict_of(calls, noise=0.1, may_be_rate=False) == (Kind.NOISE, 4)
+    assert verdict_of(calls, before=150, starting=False) == (Kind.NOISE, 4)
