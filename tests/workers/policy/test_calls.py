@@ -73,6 +73,13 @@ def test_a_call_whose_sending_was_not_seen_is_taken_from_its_outcome_at_its_plac
     assert log.trials[-1].call == "last"
 
 
+def test_the_second_call_may_have_been_sent_first():
+    log = CallLog()
+    log.answered(done("a", 9.0, 2.0))
+    log.answered(done("b", 9.0, 1.0))
+    assert [trial.call for trial in log.trials] == ["b", "a"]
+
+
 def test_an_answer_is_no_refusal():
     log = log_of()
     assert not log.answered(done("c1", 1.5, 1.0)).refused

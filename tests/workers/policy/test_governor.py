@@ -299,6 +299,20 @@ def test_weights_are_positive_numbers(weight: float, taken: bool) -> None:
             PoolConfig(ceiling=10, weights={"a": weight})
 
 
+def test_what_comes_after_garbage_is_taken_in() -> None:
+    governor = Governor(PoolConfig(ceiling=40))
+    governor.decide([sent("a", 1.0, -1), sent("b", 2.0), sent("c", 99.0), sent("d", 3.0)], 3.0)
+    assert governor.state.garbage == 2
+    assert isinstance(governor.state.engine, AdaptiveState) and governor.state.engine.log.sent_total == 2
+
+
+@pytest.mark.parametrize("wish", ["ceiling", "floor", "limit", "stale_limit", "requests_per_min", "tokens_per_min"])
+def test_a_wish_for_nothing_is_refused_by_its_name(wish: str) -> None:
+    with pytest.raises(ValueError, match=f"{wish} must be >=? [01], got 0"):
+        PoolConfig(**{"ceiling": 10, wish: 0})
+    assert getattr(PoolConfig(**{"ceiling": 10, wish: 1}), wish) == 1
+
+
 def test_a_history_that_was_stored_stays_bounded() -> None:
     governor = Governor(PoolConfig(ceiling=40, limit=20, engine=profile("fixed")))
     again = Governor(governor.config, GovernorState.from_json(governor.state.to_json()))

@@ -140,3 +140,14 @@ def test_after_an_outage_nothing_of_before_compares(watch: LatencyWatch) -> None
     watch.forget()
     assert (len(watch.cohorts), watch.short, watch.trial, watch.hot) == (0, None, None, False)
     assert watch.base is not None
+
+
+@pytest.mark.parametrize("limit, want", [(1.0, None), (1.5, 1.0), (40.0, 20.0)])
+def test_one_call_is_left(watch: LatencyWatch, limit: float, want: float | None) -> None:
+    warm(watch)
+    instants = [30.0 + 0.01 * number for number in range(20)]
+    for at in instants:
+        watch.sent(at, limit)
+    events = [done("x", at + 9.0, at, open_before=39) for at in instants]
+    asked = [watch.answered(event, limit=limit, rtt_s=1.0, tolerance=2.0) for event in events]
+    assert next((answer for answer in asked if answer is not None), None) == want

@@ -214,3 +214,28 @@ def test_noise_tells_the_least_number_that_was_refused() -> None:
     calls = [(6, True), (4, True), (5, True), *[(7, False)] * 17]
     assert verdict_of(calls, noise=0.1, may_be_rate=False) == (Kind.NOISE, 4)
     assert verdict_of(calls, before=150, starting=False) == (Kind.NOISE, 4)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_cap_leaves_one_call(level: int) -> None:
+    assert verdict_of([(level, True)] * 3, starting=False) == (Kind.CAP, 1)
+
+
+def test_clearly_above_is_above_the_lower_quartile() -> None:
+    """Of eight refused ones the third least: 50, so that more than 53 is clearly above."""
+    refused = [(number, True) for number in (40, 40, 50, 50, 60, 60, 60, 60)]
+    assert verdict_of([*refused, *[(53, False)] * 3], starting=False)[0] is Kind.CAP
+    assert verdict_of([*refused, *[(54, False)] * 3], starting=False)[0] is Kind.RATE
+
+
+def test_only_the_last_sixty_calls_are_lately() -> None:
+    calls = [(4, True), *[(4, False)] * 55, *[(4, True)] * 5]
+    assert verdict_of(calls, before=150, starting=False)[0] is Kind.NOISE
+    assert verdict_of([calls[0], *calls[2:]], before=150, starting=False)[0] is Kind.RATE
+
+
+def test_five_refusals_need_not_lie_far_apart() -> None:
+    log = log_of([(40, True)] * 5, every_s=0.9)
+    assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=0.899) == 40
+    log = log_of([(40, True)] * 4, every_s=0.9)
+    assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=0.899) is None
