@@ -72,6 +72,22 @@ async def test_the_first_unit_that_waits_is_told_with_all_that_wait_behind_it(mo
     assert told == [27, 27]
 
 
+async def test_the_last_call_that_ends_leaves_none_open(monkeypatch):
+    host, told = Host(), []
+
+    async def admit(*, wanted, **_):
+        return Admission([Verdict.GRANTED], 1, 1, -1, "", False, 8, 1, [""], [-1])
+
+    monkeypatch.setattr(host, "admit", admit)
+    monkeypatch.setattr(host, "released", lambda unit, pool, lease, open_calls: told.append((pool, lease, open_calls)))
+    door = Gate(host, "p")
+    door.hold(Request())
+    await door._step()
+    assert host.events == [("acquired", "j", "p", "lease")]
+    host.started[0].lease.release()
+    assert told == [("p", "lease", 0)]
+
+
 async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
     host = Host()
     door = Gate(host, "p")
@@ -100,6 +116,15 @@ def test_a_broker_is_asked_for_several_or_when_few_wait():
         asked.append(door.room_for_bunch())
         door.hold(Request(project=str(number % 2)))
     assert asked == [32 - held for held in range(25)] + [0] * 8
+
+
+@pytest.mark.parametrize("held, room", [(7, 3), (8, 0)])
+def test_for_few_messages_a_broker_is_not_asked_while_enough_wait(held, room):
+    door = Gate(Host(slots=10), "p")
+    door._projects = 2
+    for number in range(held):
+        door.hold(Request(project=str(number % 2)))
+    assert door.room_for_bunch() == room
 
 
 @pytest.mark.parametrize("slots, ahead", [(1, 1), (9, 1), (40, 8), (1000, 32)])
@@ -205,7 +230,7 @@ async def test_one_request_that_cannot_be_asked_for_is_set_aside_alone():
     host.verdicts = [Verdict.GRANTED]
     assert await door._step() == 0.0
     assert [request.id for request in host.started] == ["a", "b"]
-    assert [name for name, _ in host.aside] == ["odd"]
+    assert host.aside == [("odd", "TypeError('str is not valid UTF-8: surrogates not allowed')")]
     assert not door.held
 
 

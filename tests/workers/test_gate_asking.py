@@ -109,6 +109,7 @@ async def test_in_vain_few_leases_are_asked_for_and_twice_as_many_as_were_grante
     (4, 4, 10, -1, FALLBACK_S),  # nobody else waits
     (3, 8, 10, -1, FALLBACK_S),  # the pool is full
     (4, 8, 4, -1, FALLBACK_S),  # the worker is
+    (4, 8, 5, -1, 0.0),
     (4, 8, 10, 0, 0.0),
 ])  # fmt: skip
 async def test_a_gate_waits_as_long_as_nothing_can_change(granted, held, slots, retry_after_ms, want):
@@ -170,6 +171,22 @@ async def test_a_gate_asks_from_time_to_time_though_nobody_wakes_it(monkeypatch)
     for times in (1, 2):
         door.held.append(Request(id="quiet"))
         await until_turned(lambda times=times: len(host.asked) > times)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_gate_asks_again_after_an_error_though_nobody_wakes_it(monkeypatch):
+    monkeypatch.setattr(gate, "FALLBACK_S", 0.001)
+    host = Host()
+    host.verdicts = [Verdict.GRANTED]
+    door = a_gate(host)
+    running = asyncio.create_task(door.run())
+    host.store_error = StoreConnectionError("gone")
+    await until_turned(lambda: host.asked)
+    await asyncio.sleep(0)
+    host.store_error = None
+    door._wake.clear()
+    await until_turned(lambda: host.started)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
