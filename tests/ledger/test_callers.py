@@ -95,6 +95,15 @@ async def test_items_on_their_way_leave_by_themselves(bench):
     assert callers.STAGING_S - 60 < bench.redis.ttl("staged") <= callers.STAGING_S
 
 
+async def test_two_submissions_at_once_do_not_mix_their_items(bench, monkeypatch):
+    stage, places = bench.client._stage, []
+    monkeypatch.setattr(bench.client, "_stage", lambda key, items: (places.append(key), stage(key, items)))
+    bench.submit(a_job("j"))
+    bench.submit(a_job("k"))
+    assert len(set(places)) == 2
+    assert all(place.startswith("{test}:staging:") for place in places)
+
+
 async def test_continuations_of_an_earlier_job_do_not_follow_the_new_one(bench):
     bench.client.continue_with("j", "t", "after")
     bench.submit(a_job())

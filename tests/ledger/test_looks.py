@@ -10,8 +10,8 @@ from app.domain.job import Item
 from app.ledger import client as callers
 from app.ledger.client import UNATTENDED_MS
 from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from app.ledger.ledger import LOOK_SOON_MS
-from app.ledger.records import LaneState, Token
+from app.ledger.ledger import LOOK_SOON_MS, Unheard
+from app.ledger.records import LaneState, Token, Verdict
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 
@@ -179,13 +179,38 @@ async def test_after_a_death_all_is_looked_at_soon_and_nothing_later_than_before
         assert found == {"sooner": 500, "now": soon, "later": soon, "much": soon}
 
 
-async def test_what_ends_while_all_is_looked_at_does_not_come_back(bench, monkeypatch):
-    async def before(*_: object) -> list[str]:
-        return ["gone"]
+async def test_what_ends_or_comes_sooner_while_it_is_looked_at_stays_so(bench, monkeypatch):
+    async def before(*_: object, **__: object) -> list[str]:
+        return ["gone", "sooner"]
 
+    keys = bench.one.keys
+    await bench.asyncs.zadd(keys.watch, {"sooner": 1})
     monkeypatch.setattr(bench.one._redis, "zrangebyscore", before)
     await bench.one.look_soon()
-    assert not await bench.asyncs.exists(bench.one.keys.watch, bench.one.keys.unfinished)
+    assert await bench.asyncs.zrange(keys.watch, 0, -1, withscores=True) == [("sooner", 1.0)]
+    assert not await bench.asyncs.exists(keys.unfinished)
+    assert [name async for name in bench.one.overdue(keys.unfinished, 50)] == ["gone", "sooner"]
+    assert not await bench.asyncs.exists(keys.unfinished)
+
+
+async def test_a_page_with_results_of_before_has_its_items_too(bench):
+    bench.submit(a_job(items=1, dimensions=2))
+    await bench.one.start("j", 5)
+    ref = PageRef("j", bench.incarnation("j"), 0, 0)
+    (item,) = await bench.one.items("j", range(1))
+    assert await bench.one.open_page(ref, 0, 2, "", 1, {0: item}, {0: b'{"opinion":{}}'}) == 1
+    _, found, claims = await bench.one.claim(ref, Token(1), [0, 1], 0)
+    assert (found, [c.verdict for c in claims]) == (item, [Verdict.DONE, Verdict.RUN])
+
+
+def test_who_is_not_heard_is_named():
+    assert str(Unheard("w1")) == "the store does not hear w1 yet"
+
+
+async def test_a_record_says_how_often_its_job_was_resumed(bench):
+    bench.submit(a_job())
+    await bench.asyncs.hset(bench.one.keys.job("j"), "resumed", 2)
+    assert (await bench.one.job("j")).resumed == 2
 
 
 async def test_jobs_that_have_not_ended_are_told_in_their_order(bench):
