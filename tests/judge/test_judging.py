@@ -142,6 +142,24 @@ def judge_told(answer: Any) -> str:
     return "waits 0.0 s after server: 503" if answer is AWAY else "waits 0.0 s after rate_limited: 429"
 
 
+async def test_the_call_that_finds_an_account_empty_spends_nothing_where_the_job_waits(bench, desk):
+    empty = failing(ProviderFailure(FailureKind.QUOTA_EXHAUSTED, "no money", status_code=429))
+    ref, judge = await unit_of(bench, on_exhausted="wait"), desk(Scripted(empty))
+    later = deferred(judge)
+    assert not (await judge.do(ref, 0)).counts
+    assert later["0"].delay_ms == 60_000
+    await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
+    again = await claim(bench.two, ref, 0)
+    assert (again.attempts, again.requeues, again.calls) == (0, 0, 1)
+
+
+async def test_an_error_says_how_long_its_unit_took(bench, desk):
+    ref = await unit_of(bench)
+    judge = desk(Scripted(failing(ProviderFailure(FailureKind.REJECTED, "400", status_code=400))))
+    await judge.do(ref, 0)
+    assert 0.0 <= (await judge.results(ref))[0]["error"]["elapsed_s"] < 60.0
+
+
 async def test_a_wait_is_as_long_as_the_provider_asks_for(bench, desk):
     slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=7.0))
     ref, judge = await unit_of(bench), desk(Scripted(slow_down), max_s=60.0)
