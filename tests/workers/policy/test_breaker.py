@@ -59,3 +59,10 @@ def test_a_lost_probe_opens_anew_by_its_deadline() -> None:
     assert tick(CONFIG, half_open(5.0), 64.9).phase is BreakerPhase.HALF_OPEN
     lost = tick(CONFIG, half_open(5.0), 65.0)
     assert (lost.phase, lost.until, lost.number, lost.probe) == (BreakerPhase.OPEN, 75.0, 2, "")
+
+
+def test_the_enforcer_may_know_before_us_that_a_break_is_over() -> None:
+    opened = trip(CONFIG, Breaker(), 0.0)
+    probed = probe_sent(opened, "probe", 5.0)
+    assert (probed.phase, probed.probe, probed.probe_sent_at) == (BreakerPhase.HALF_OPEN, "probe", 5.0)
+    assert probe_sent(Breaker(), "call", 5.0) == Breaker()

@@ -25,6 +25,8 @@ CONFIG = ClassicConfig()
         (8, ["a", "b", "c"], 2),
         (8, ["a", "a", "a"], 4),
         (3, ["a", "b", "c"], 1),
+        (7, ["a"], 3),
+        (7, ["a", "b", "c"], 1),
     ],
 )
 def test_the_decrease_scales_with_distinct_reporters(limit: int, reporters: list[str], want: int) -> None:

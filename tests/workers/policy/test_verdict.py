@@ -239,3 +239,10 @@ def test_five_refusals_need_not_lie_far_apart() -> None:
     assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=0.899) == 40
     log = log_of([(40, True)] * 4, every_s=0.9)
     assert ceiling_of(log, 99.0, 200.0, feedback_s=0.5, rtt_s=0.899) is None
+
+
+def test_calls_that_may_be_refused_yet_disprove_no_cap() -> None:
+    log = log_of([*[(38, False), (40, True)] * 4, *[(48, False)] * 4], every_s=3.0)
+    last = log.trials[-1].sent_at
+    assert ceiling_of(log, 99.0, last - 8.5, feedback_s=0.5, rtt_s=1.0) == 40
+    assert ceiling_of(log, 99.0, last + 0.6, feedback_s=0.5, rtt_s=1.0) is None
