@@ -107,7 +107,9 @@ class Desk:
     async def _nonce_key(self) -> bytes:
         return b"secret"
 
-    async def do(self, ref: PageRef, token: str | int, *, lease_s: float = 600.0, probe: bool = False, **more: Any) -> Outcome:
+    async def do(
+        self, ref: PageRef, token: str | int, *, lease_s: float = 600.0, probe: bool = False, **more: Any
+    ) -> Outcome:
         """One message's work. What it defers is not waited for: the next `do` comes at once."""
         ends_at = asyncio.get_running_loop().time() + lease_s
         unit = Admitted(ref.job, "p", {})

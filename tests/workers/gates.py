@@ -80,7 +80,10 @@ class Host:
             raise TypeError("str is not valid UTF-8: surrogates not allowed")
         n = len(wanted)
         verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
-        return Admission(verdicts, 0, 0, self.retry_after_ms, "", self.decides, 8, 3, reasons, [-1] * n, None, [5] * n, [2] * n)
+        return Admission(
+            verdicts, 0, 0, self.retry_after_ms, "", self.decides, 8, 3, reasons, [-1] * n, widths=[5] * n,
+            shares=[2] * n,
+        )  # fmt: skip
 
     def queueing(self, unit, pool, depth, *_):
         self.events.append(("queueing", unit.job, pool, depth))
