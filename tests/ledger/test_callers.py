@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
 import pytest
@@ -83,7 +84,7 @@ async def test_a_jobs_pools_are_named_once_each(bench):
 @pytest.mark.parametrize("start_in_ms, want", [(0, UNATTENDED_MS), (700, 700)])
 async def test_a_submitted_job_is_looked_after_when_its_message_is_late(bench, start_in_ms, want):
     before = await bench.one.now_ms()
-    bench.client.submit(a_job(), [], 4, {}, start_in_ms)
+    bench.client.submit(a_job(), [], 4, {}, *([start_in_ms] if start_in_ms else []))
     ((_, at),) = await bench.asyncs.zrange(bench.one.keys.unfinished, 0, -1, withscores=True)
     assert want <= at - before < want + 5000
     assert await bench.asyncs.ttl(bench.one.keys.items("j")) == -1
@@ -93,6 +94,12 @@ async def test_items_on_their_way_leave_by_themselves(bench):
     bench.client._stage("staged", a_job(items=450).items)
     assert bench.redis.hlen("staged") == 450
     assert callers.STAGING_S - 60 < bench.redis.ttl("staged") <= callers.STAGING_S
+
+
+async def test_a_jobs_items_are_kept_once(bench):
+    bench.submit(a_job())
+    spec = await bench.asyncs.hget(bench.one.keys.job("j"), "spec")
+    assert '"items":[]' in spec and "text 0" not in spec
 
 
 async def test_two_submissions_at_once_do_not_mix_their_items(bench, monkeypatch):
@@ -161,6 +168,7 @@ def test_errors_name_the_job():
         "job 'j' was submitted before with other content; choose another id",
         "job 'j' is lost: the store was emptied, or lost its last writes; submit it again",
     ]
+    assert [pickle.loads(pickle.dumps(JobLost("j"))).job, JobLost("j").args] == ["j", ("j",)]
     assert [error("j").job for error in (UnknownJob, JobConflict, JobLost)] == ["j"] * 3
 
 

@@ -213,6 +213,12 @@ async def test_a_record_says_how_often_its_job_was_resumed(bench):
     assert (await bench.one.job("j")).resumed == 2
 
 
+async def test_all_open_pages_are_told(bench):
+    refs = [PageRef("j", "abc", 0, page) for page in range(4)]
+    await bench.asyncs.zadd(bench.one.keys.watch, {str(ref): ref.page for ref in refs})
+    assert await bench.one.open_pages() == refs
+
+
 async def test_jobs_that_have_not_ended_are_told_in_their_order(bench):
     await bench.asyncs.zadd(bench.one.keys.unfinished, {"b": 2, "a": 3, "c": 1})
     assert await bench.one.unfinished() == ["c", "b", "a"]
