@@ -59,8 +59,10 @@ async def test_a_call_is_cut_before_its_lease_ends_and_the_pool_learns_of_it(
     ref, judge = await unit_of(bench), desk(Endless())
     outcome = await judge.do(ref, 0, lease_s=lease_s)
     assert allowed_s - 5.0 < limits[0] <= allowed_s
-    assert judge.leases[0].outcome == CallOutcome(0, reporter=f"{ref}.0")
-    assert outcome.told.startswith("waits 0.0 s after timeout: no answer within ")
+    told = judge.leases[0].outcome
+    assert told == CallOutcome(0, reporter=f"{ref}.0", error=told.error)
+    assert told.error.startswith("no answer within ")
+    assert outcome.told == f"waits 0.0 s after timeout: {told.error}"
     counters = bench.client.status("j").counters
     assert (counters["calls"], counters["timeouts"], counters["calls_without_answer"]) == (1, 1, 1)
 

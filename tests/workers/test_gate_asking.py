@@ -68,8 +68,8 @@ async def test_a_lease_given_back_from_another_thread_comes_back_on_the_loop():
 
 async def test_a_waiting_request_is_told_of_once_with_the_queue_before_it():
     host = Host()
+    host.backlog = 5
     door = a_gate(host, 2)
-    door.backlog = 5
     await door._step()
     await door._step()
     assert host.events == [("queueing", "j", "p", 7)] * 2
