@@ -69,11 +69,12 @@ class Asking:
         self._store, self._model, self._fail_fast, self._recheck_s = store, model, fail_fast, recheck_s
         self._jobs: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
-    async def refusal(self, job: JobRecord, pool: str, model: str) -> Stop | Wait | None:
-        """Why a unit of the job gets no call at this place now; None if it does."""
+    async def refusal(self, job: JobRecord, pool: str, model: str, *, leased: bool = True) -> Stop | Wait | None:
+        """Why a unit of the job gets no call at this place now; None if it does. One that is not `leased` passed the
+        gate because the job makes no calls any more: it looks for the reason, which may be younger than the last look."""
         known = self._known(job)
         now = asyncio.get_running_loop().time()
-        if now >= known.looked_at + LOOK_EVERY_S:
+        if not leased or now >= known.looked_at + LOOK_EVERY_S:
             known.looked_at = now  # others need not look meanwhile
             await patiently(lambda: self._look(job, known))
         if pool in known.exhausted and job.spec.on_exhausted == "wait":

@@ -168,7 +168,8 @@ class Judge:
         if refusal is not None:
             return await self._failed(call, refusal, 0.0, {"calls": 0})
         try:
-            unasked = await self._asking.refusal(job, call.pool, self._model(call.deployment))
+            model = self._model(call.deployment)
+            unasked = await self._asking.refusal(job, call.pool, model, leased=lease is not None)
             if isinstance(unasked, Stop) and self._asking.asks_at(job, places_of(job, lane, unit.agent, self._model)):
                 call.tell(f"goes elsewhere: {unasked.reason}")
                 gone = await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={}, unpaid=True)

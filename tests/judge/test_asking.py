@@ -149,6 +149,18 @@ async def test_a_provider_that_cannot_be_made_is_found_out_by_the_first_unit(ben
     assert bench.client.status("j").counters["calls"] == 0 and len(stopped) == 1
 
 
+async def test_a_unit_that_passed_the_gate_knows_why_at_once(bench, desk):
+    """Though this worker has looked a moment ago, when nothing had stopped yet."""
+    ref = await job_of(bench)
+    one, two = desk(Scripted(WRONG_KEY), fail_fast=20), desk(Scripted(good))
+    assert await two.asking.refusal(await two.judge.job(ref), "p", "asked-model") is None
+    for position in range(20):
+        await one.do(ref, position)
+    await two.do(ref, 20, lease_s=0)
+    assert (await two.results(ref))[20]["error"]["kind"] == "not_asked"
+    assert not two.provider.asked
+
+
 async def test_a_resumed_job_asks_again(bench, desk):
     ref = await job_of(bench, items=4)
     judge = desk(Scripted(WRONG_KEY), fail_fast=2)
