@@ -71,7 +71,8 @@ class Asking:
 
     async def refusal(self, job: JobRecord, pool: str, model: str, *, leased: bool = True) -> Stop | Wait | None:
         """Why a unit of the job gets no call at this place now; None if it does. One that is not `leased` passed the
-        gate because the job makes no calls any more: it looks for the reason, which may be younger than the last look."""
+        gate because the job makes no calls any more: it looks for the reason, which may be younger than the last
+        look."""
         known = self._known(job)
         now = asyncio.get_running_loop().time()
         if not leased or now >= known.looked_at + LOOK_EVERY_S:
