@@ -274,7 +274,7 @@ def _charges(run: Run) -> list[str]:
     found = compare(
         status.counters, entries, excused=len(_struck(run, entries, started)) if died else 0,
         fails=any(f.bad_answers for f in run.faults), unreached=any(f.unreached for f in run.faults),
-        opinions=run.place.cluster.opinions(run.job_id),
+        died=died, opinions=run.place.cluster.opinions(run.job_id),
     )  # fmt: skip
     return [f"I15: {what}" for what in found]
 
