@@ -20,8 +20,8 @@ def compare(
     """What differs. `counters` are the ledger's of the job, `entries` the provider's log, `opinions` the files'.
 
     `excused` calls need not be told; the provider `fails` (its statuses say more than these books); calls may not
-    have `unreached` it, and are told though it knows nothing of them; of a process that `died` claims may have been open
-    whose calls had not begun: nobody can know that, so they are told as possible charges.
+    have `unreached` it, and are told though it knows nothing of them. Of a process that `died` claims may have been
+    open whose calls had not begun: nobody can know that, so they are told as possible charges.
     """
     calls = len(entries)
     if not calls - excused <= counters["calls"] <= (10**9 if unreached else calls):
