@@ -11,7 +11,9 @@ OPINION = {"score": 5, "usage": {"input_tokens": 10, "output_tokens": 3}}
 TRUE = dict.fromkeys(COUNTERS, 0) | {"calls": 3, "requeues": 1, "tokens_in": 20, "tokens_out": 6}
 
 
-def found(counters=(), *, entries=(CALL, CALL, REFUSED), excused=0, fails=False, unreached=False, died=False, opinions=2):
+def found(
+    counters=(), *, entries=(CALL, CALL, REFUSED), excused=0, fails=False, unreached=False, died=False, opinions=2
+):
     told = TRUE | dict(counters)
     given = compare(
         told, entries, excused=excused, fails=fails, unreached=unreached, died=died, opinions=[OPINION] * opinions
