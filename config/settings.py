@@ -181,22 +181,21 @@ class Settings:
     slo_target: float = _setting(
         "DICAST_SLO_TARGET",
         0.0,
-        "share of calls to be served, such as 0.99; while errors use up what is left too fast, pools are capped; "
-        "0: never",
+        "share of calls that are to succeed, such as 0.99; pools are capped while more fail for long; 0: never",
         minimum=0,
         maximum=0.99999,
     )
     slo_window: float = _setting(
         "DICAST_SLO_WINDOW",
         3600.0,
-        "seconds over which that is looked at; their last twelfth must say the same",
+        "seconds over which the share of errors is taken; that of their last twelfth must be too high as well",
         minimum=60,
         maximum=2_592_000,
     )
     slo_burn_rate: float = _setting(
         "DICAST_SLO_BURN_RATE",
         14.4,
-        "how many times faster than they may errors come before pools are capped",
+        "pools are capped when errors come so many times as often as DICAST_SLO_TARGET allows",
         minimum=0.1,
         maximum=100_000,
     )
@@ -230,12 +229,16 @@ class Settings:
         choices=("sample", "load"),
     )
     node_window: float = _setting(
-        "DICAST_NODE_WINDOW", 600.0, "seconds of calls that make the share of failed ones", minimum=1, maximum=86_400
+        "DICAST_NODE_WINDOW",
+        600.0,
+        "seconds over which these rules take the share of failed calls",
+        minimum=1,
+        maximum=86_400,
     )
     node_sustain: float = _setting(
         "DICAST_NODE_SUSTAIN",
         120.0,
-        "seconds that few failures must last before these rules raise it",
+        "seconds that few failures must last before these rules raise a worker's width",
         minimum=1,
         maximum=86_400,
     )
@@ -293,6 +296,11 @@ class Settings:
             raise SettingsError(
                 f"DICAST_NODE_ERRORS_LOW must be <= DICAST_NODE_ERRORS_HIGH ({settings.node_errors_high}), "
                 f"got {settings.node_errors_low}"
+            )
+        if settings.slo_burn_rate > (fastest := 1 / (1 - settings.slo_target)) and settings.slo_target:
+            raise SettingsError(
+                f"DICAST_SLO_BURN_RATE must be <= {fastest:.4g}, the rate at which every call fails with "
+                f"DICAST_SLO_TARGET={settings.slo_target:g}, got {settings.slo_burn_rate:g}"
             )
         if settings.broker_url is not None and not settings.broker_url.startswith(("amqp://", "amqps://")):
             raise SettingsError("DICAST_BROKER_URL must begin with amqp:// or amqps://, got a hidden value")

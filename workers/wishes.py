@@ -81,6 +81,11 @@ class Wishes:
             raise WishError(f"settle_s is for profile 'classic', not for {wished.profile!r}")
         if wished.break_s is not None and wished.profile not in ("default", "classic"):
             raise WishError(f"profile {wished.profile!r} has no breaker, so no break_s")
+        if wished.slo_target and wished.slo_burn_rate > (fastest := 1 / (1 - wished.slo_target)):
+            raise WishError(
+                f"slo_burn_rate must be <= {fastest:.4g}, the rate at which every call fails with "
+                f"slo_target {wished.slo_target:g}, got {wished.slo_burn_rate:g}"
+            )
         for name in _OF_RULES:
             if getattr(wished, name) is not None and wished.profile != "rules":
                 raise WishError(f"{name} is for profile 'rules', not for {wished.profile!r}")

@@ -37,6 +37,11 @@ def test_defaults_are_those_of_the_specification():
         ({RANGE: "0"}, f"{RANGE} must be >= 1, got 0"),
         ({RANGE: "100001"}, f"{RANGE} must be <= 100000, got 100001"),
         ({"RETRY_INITIAL_DELAY": "-0.1"}, "RETRY_INITIAL_DELAY must be >= 0, got -0.1"),
+        (
+            {"DICAST_SLO_TARGET": "0.9"},
+            "DICAST_SLO_BURN_RATE must be <= 10, the rate at which every call fails with DICAST_SLO_TARGET=0.9, "
+            "got 14.4",
+        ),
         ({"RETRY_MAX_DELAY": "0.5"}, "RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY (1.0), got 0.5"),
         ({"RETRY_INITIAL_DELAY": "90"}, "RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY (90.0), got 60.0"),
         ({"RETRY_MAX_ATTEMPTS": "0"}, "RETRY_MAX_ATTEMPTS must be >= 1, got 0"),
