@@ -519,6 +519,16 @@ print(json.dumps([first, state, ready, told == [r.id], app.AsyncResult(r.id).sta
     assert said == [1, "SUCCESS", True, True, "PENDING"]
 
 
+@row("`AsyncResult.children`, `.collect`, `.iterdeps`")
+def _(room):
+    said = room.program("""
+r = evaluate.delay(job())
+r.get(timeout=60)
+print(json.dumps([r.children or [], [report["scored"] for _, report in r.collect()], len(list(r.iterdeps()))]))
+""")
+    assert said == [[], [1], 1]
+
+
 @row("`AsyncResult.revoke`")
 def _(room):
     room.provider.control(latency=30)
