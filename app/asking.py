@@ -71,18 +71,17 @@ class Asking:
 
     async def refusal(self, job: JobRecord, pool: str, model: str, *, leased: bool = True) -> Stop | Wait | None:
         """Why a unit of the job gets no call at this place now; None if it does. One that is not `leased` passed the
-        gate because the job makes no calls any more: it looks for the reason, which may be younger than the last
-        look."""
-        known = self._known(job)
+        gate because the job makes no calls any more: if no reason is known, it is younger than the last look."""
+        known, at = self._known(job), place(pool, model)
         now = asyncio.get_running_loop().time()
-        if not leased or now >= known.looked_at + LOOK_EVERY_S:
+        if now >= known.looked_at + LOOK_EVERY_S or not (leased or at in known.stops):
             known.looked_at = now  # others need not look meanwhile
             await patiently(lambda: self._look(job, known))
         if pool in known.exhausted and job.spec.on_exhausted == "wait":
             recheck_ms = round(1000 * self._recheck_s)
             may = await patiently(lambda: self._store.may_recheck(pool, recheck_ms))
             return None if may else Wait(self._recheck_s)
-        return known.stops.get(place(pool, model))
+        return known.stops.get(at)
 
     def asks_at(self, job: JobRecord, places: Iterable[str]) -> bool:
         """Whether the job still asks at any of these, as far as `refusal` has seen a moment ago."""
