@@ -1,10 +1,11 @@
 FROM python:3.11-slim
 WORKDIR /srv
 COPY pyproject.toml requirements.lock README.md ./
+COPY dicast dicast
 COPY app app
 COPY workers workers
 COPY config config
 RUN pip install --no-cache-dir -c requirements.lock . \
     && useradd --create-home dicast && mkdir -p /data/state /data/results && chown -R dicast /data
 USER dicast
-CMD ["celery", "-A", "app", "worker"]
+CMD ["celery", "-A", "dicast", "worker"]

@@ -36,11 +36,11 @@ run: setup ## set everything up and run a real evaluation here: store, worker, b
 
 .PHONY: worker beat flower
 worker: setup ## start one worker (REDIS_URL, or the embedded store)
-	$(BIN)/celery -A app worker
+	$(BIN)/celery -A dicast worker
 beat: setup ## start the beat
-	$(BIN)/celery -A app beat --pidfile=
+	$(BIN)/celery -A dicast beat --pidfile=
 flower: setup ## watch tasks at http://127.0.0.1:5555
-	$(BIN)/celery -A app flower --address=127.0.0.1 --port=5555 --max-tasks=10000
+	$(BIN)/celery -A dicast flower --address=127.0.0.1 --port=5555 --max-tasks=10000
 
 .PHONY: lint types contracts test check fmt
 lint: setup ## ruff
@@ -56,17 +56,17 @@ fmt: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
-PEERS := $(patsubst bench/peers/%.txt,.bench/%/.complete,$(wildcard bench/peers/*.txt))
+PEERS := $(patsubst lab/bench/peers/%.txt,.bench/%/.complete,$(wildcard lab/bench/peers/*.txt))
 
 .PHONY: bench bench-peers
 bench: setup .bench/.complete ## measure Dicast and the peers that are installed (BENCH='--only steady-900 --runs 1', BENCH=--help)
-	$(BIN)/python -m bench $(BENCH)
+	$(BIN)/python -m lab.bench $(BENCH)
 bench-peers: $(PEERS) ## install what make bench compares with, each in an environment of its own under .bench/
 	@:
 .bench/.complete: pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[bench]'
 	@mkdir -p $(@D) && touch $@
-.bench/%/.complete: bench/peers/%.txt
+.bench/%/.complete: lab/bench/peers/%.txt
 	@echo "setting up .bench/$* with $(PYTHON)"
 	@$(PYTHON) -m venv --clear .bench/$*
 	@.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
@@ -74,24 +74,24 @@ bench-peers: $(PEERS) ## install what make bench compares with, each in an envir
 
 .PHONY: simulate
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
-	$(BIN)/python -m workers.simulation $(SIMULATE)
+	$(BIN)/python -m lab.simulation $(SIMULATE)
 
 .PHONY: chaos chaos-full chaos-slice simulate-ledger recovery mutants mutation
 chaos: setup ## 200 seeded runs of faults against real processes; every violation prints the command that replays it
-	$(BIN)/python -m chaos --runs 200 $(CHAOS)
+	$(BIN)/python -m lab.chaos --runs 200 $(CHAOS)
 chaos-slice: setup ## 22 of them, one of each fault that says most
-	$(BIN)/python -m chaos --slice $(CHAOS)
+	$(BIN)/python -m lab.chaos --slice $(CHAOS)
 chaos-full: setup ## 2,000 of them
-	$(BIN)/python -m chaos --runs 2000 $(CHAOS)
+	$(BIN)/python -m lab.chaos --runs 2000 $(CHAOS)
 simulate-ledger: setup ## the pipeline's own code over the real scripts in virtual time, 10,000 seeds
-	$(BIN)/python -m chaos.virtual --seeds 10000
+	$(BIN)/python -m lab.chaos.virtual --seeds 10000
 recovery: setup ## recovery times after kills, restarts, resets and freezes
-	$(BIN)/python -m chaos.measure
+	$(BIN)/python -m lab.chaos.measure
 mutants: setup ## plant bugs, one at a time, and see which test catches each
-	$(BIN)/python -m chaos.mutants
+	$(BIN)/python -m lab.chaos.mutants
 mutation: setup ## change single operators, numbers, calls; 95 % must be noticed (MUTATION='scripts --sample 300')
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[mutation]'
-	$(BIN)/python -m chaos.mutation $(or $(MUTATION),python)
+	$(BIN)/python -m lab.chaos.mutation $(or $(MUTATION),python)
 
 .PHONY: lock clean
 lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own

@@ -16,12 +16,12 @@ from typing import Any, Self
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from app.celery import Dicast, create_app
-from app.domain.job import EvaluationJob
-from app.domain.report import Report
-from app.ledger.client import JobLost, JobState, JobStatus
-from app.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
-from config.settings import environment
+from dicast.app.application import Dicast, create_app
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.report import Report
+from dicast.app.ledger.client import JobLost, JobState, JobStatus
+from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from dicast.config.settings import environment
 
 LOOK_FIRST_S = 0.1
 LOOK_MAX_S = 1.0

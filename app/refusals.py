@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
-from app.reports.text import printable
-from config.nearest import nearest
+from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+from dicast.app.domain.printable import printable
+from dicast.config.nearest import nearest
 
 MAX_LINES = 20
 VALUE_CHARS = 60

@@ -23,12 +23,12 @@ from typing import Self
 
 from celery import Celery
 
-from app.providers.local import ensure_local_model, running_local_model, stop_local_model
-from config.settings import Settings
-from workers.broker import Broker
-from workers.resident import tail
-from workers.store import embedded
-from workers.store.connection import connect
+from dicast.app.providers.local import ensure_local_model, running_local_model, stop_local_model
+from dicast.config.settings import Settings
+from dicast.workers.broker.profiles import Broker
+from dicast.workers.store import embedded
+from dicast.workers.store.connection import connect
+from dicast.workers.store.daemon import tail
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class LocalStack:
     Raises `StackError`, `ResidentError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
     """
 
-    def __init__(self, settings: Settings, *, model: bool = False, app: str = "app") -> None:
+    def __init__(self, settings: Settings, *, model: bool = False, app: str = "dicast") -> None:
         self._settings, self._model, self._app = settings, model, app
         self._state_dir = Path(settings.state_dir).resolve()
         self._environ = {**os.environ, **environ_of(settings)}

@@ -23,16 +23,17 @@ from celery.exceptions import Ignore, TaskRevokedError
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from app import calling, logs, messages
-from app.celery import app
-from app.domain.job import EvaluationJob
-from app.ledger.client import JobLost, UnknownJob
-from app.ledger.keys import PageRef
-from app.ledger.records import Ended, Token
-from app.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
-from app.recording import patiently
-from app.reports.text import printable
-from workers.loop_bridge import off_loop
+from dicast.app import logs
+from dicast.app.application import app
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.printable import printable
+from dicast.app.ledger.client import JobLost, UnknownJob
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Ended, Token
+from dicast.app.pipeline import calling_options, messages
+from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
+from dicast.app.pipeline.record import patiently
+from dicast.workers.runtime.loop_bridge import off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 
     from celery.result import AsyncResult
 
-    from app.services import Services
+    from dicast.app.assembly import Services
 
 
 def services() -> Services:
     """The parts of the running worker's loop. Loaded with its first task, for who only submits needs none of them."""
-    from app.services import services as of_this_loop  # noqa: PLC0415
+    from dicast.app.assembly import services as of_this_loop  # noqa: PLC0415
 
     return of_this_loop()
 
@@ -54,7 +55,7 @@ def services() -> Services:
 class Controlling(Task):  # type: ignore[misc]
     """Control work, which the ledger asks for and nobody revokes."""
 
-    Request = "app.requests:ControlRequest"
+    Request = "dicast.app.commands.requests:ControlRequest"
 
 
 class Ticking(Controlling):
@@ -97,12 +98,12 @@ class Evaluate(Controlling):
         `UnknownPool`, `UnknownJob`, `JobConflict` or `DatasetError`.
         """
         job = _only_job(*(args or ()), **(kwargs or {}))
-        calling.check(options, {CONTROL_QUEUE, app.names.of(CONTROL_QUEUE)})  # before anything is stored
-        wait_s = calling.delay_s(app, countdown, eta)
-        worth_s = calling.expires_s(app, expires)
+        calling_options.check(options, {CONTROL_QUEUE, app.names.of(CONTROL_QUEUE)})  # before anything is stored
+        wait_s = calling_options.delay_s(app, countdown, eta)
+        worth_s = calling_options.expires_s(app, expires)
         # In a worker, as the next task of a chain, the store's client must not hold up the loop.
         job_id = off_loop(_submitted, job, task_id, wait_s, worth_s)
-        continuation = calling.Continuation.taken_from(options, task_id, job_id)
+        continuation = calling_options.Continuation.taken_from(options, task_id, job_id)
         if continuation is not None:
             off_loop(app.ledger.continue_with, job_id, continuation.task_id, continuation.dumps())
         if not wait_s:
@@ -152,8 +153,8 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
         report = evaluate.delay(job).get()
 
     `job` is an `EvaluationJob`, a dict of one (docs/data-model.md), or the id of a job that was submitted. The result
-    is the report, as a dict; `app.results` reads the opinions. In a worker, where this runs, `job` is the id: the task
-    starts the job, and its result is stored when the job completes.
+    is the report, as a dict; `dicast.load_opinions` reads the opinions. In a worker, where this runs, `job` is the id:
+    the task starts the job, and its result is stored when the job completes.
     """
     if not isinstance(job, str):  # sent by name, as by `celery call` or by a program without Dicast
         self.apply_async((job,), task_id=self.request.id)
@@ -173,7 +174,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
     raise Ignore  # its result is stored when the job completes
 
 
-@app.task(base=Controlling, name=calling.DELIVER, queue=CONTROL_QUEUE)
+@app.task(base=Controlling, name=calling_options.DELIVER, queue=CONTROL_QUEUE)
 async def deliver(job_id: str) -> dict[str, Any]:
     """An ended job's report as this task's result, for what a canvas has follow it. Raises `JobLost`, or Celery's
     `TaskRevokedError`."""
@@ -208,7 +209,7 @@ class Gated(Task):  # type: ignore[misc]
     """A task that enters the execution pool by its pool's gate."""
 
     gated = True
-    Request = "app.requests:UnitRequest"
+    Request = "dicast.app.commands.requests:UnitRequest"
     acks_late = True
     ignore_result = True
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from config.nearest import nearest
+from dicast.config.nearest import nearest
 
 PROVIDERS = ("openai", "anthropic", "local", "simulated")
 DIALECTS = ("openai", "anthropic")
@@ -29,7 +29,7 @@ _DEFAULT_MODELS = {"local": "SmolLM2-135M-Instruct", "simulated": "simulated-jud
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _HOSTS = {"openai": "api.openai.com", "anthropic": "api.anthropic.com"}
 
-_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")  # app.domain.job.PoolName, without the empty name
+_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")  # dicast.app.domain.job.PoolName, without the empty name
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from dotenv import dotenv_values
 
-from config.nearest import nearest
+from dicast.config.nearest import nearest
 
 MESSAGE_KEY_CHARS = 32
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
+from dicast.app.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 JOB = {
@@ -46,7 +46,7 @@ def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
 def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
     def run(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "app.cli", *arguments],
+            [sys.executable, "-m", "dicast.app.cli.main", *arguments],
             cwd=tmp_path, env={**environ, **settings}, input=stdin, capture_output=True, text=True, check=False,
             timeout=60,
         )  # fmt: skip

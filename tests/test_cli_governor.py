@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 import redis
 
-from app.celery import create_app
+from dicast.app.application import create_app
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.leases import LeaseStore, Returned, Want
+from dicast.workers.nodes.registry import Node
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.store.connection import connect_async
 from tests.command import Dicast, refused
-from workers.governor import Governor
-from workers.nodes import Node
-from workers.policy.admission import Outcome
-from workers.policy.rules import RulesStatus
-from workers.store.connection import connect_async
-from workers.store.leases import LeaseStore, Returned, Want
 
 
 def wishes_of(environ: dict[str, str]) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_the_slo_cap_binds_and_is_lifted(at_once: Dicast) -> None:
 
 def test_watching_goes_on_until_it_is_interrupted(environ: dict[str, str], tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "governor", "show", "--watch", "--json"],
+        [sys.executable, "-m", "dicast.app.cli.main", "governor", "show", "--watch", "--json"],
         cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
@@ -227,7 +227,7 @@ def test_watching_fits_a_terminal_of_80_by_24(environ: dict[str, str], tmp_path:
     terminal, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "governor", "show", "--watch"],
+        [sys.executable, "-m", "dicast.app.cli.main", "governor", "show", "--watch"],
         cwd=tmp_path, env={**environ, "TERM": "xterm", "NO_COLOR": "1"}, stdin=theirs, stdout=theirs, stderr=theirs,
     ) as process:  # fmt: skip
         os.close(theirs)

@@ -25,10 +25,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from app.terminal.console import Exit
+from dicast.app.cli.console import Exit
+from dicast.workers.store import embedded
 from tests.e2e.cluster import ROOT, Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
-from workers.store import embedded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -38,7 +38,7 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-DICAST = [sys.executable, "-m", "app.cli"]
+DICAST = [sys.executable, "-m", "dicast.app.cli.main"]
 Sit = Callable[..., Any]
 
 

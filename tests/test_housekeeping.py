@@ -6,13 +6,13 @@ import pytest
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from app.housekeeping import Housekeeper
-from app.ledger.keys import PageRef
-from app.ledger.records import Token
-from app.ledger.troubles import Troubles
-from app.unserved import DUE_AGAIN_MS, Unserved
-from workers.store.connection import connect_async
-from workers.store.keys import Keys
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Token
+from dicast.app.ledger.troubles import Troubles
+from dicast.app.pipeline.sweep import Housekeeper
+from dicast.app.pipeline.unserved import DUE_AGAIN_MS, Unserved
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.keys import Keys
 
 PAGES = [PageRef(job, "n", 0, 0) for job in ("a", "odd", "b")]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from app.job_cache import JOBS_KEPT, JobCache
+from dicast.app.pipeline.job_cache import JOBS_KEPT, JobCache
 
 
 class Job(NamedTuple):

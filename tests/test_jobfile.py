@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import jobfile
-from app.domain.job import EvaluationJob
-from app.jobfile import JobFileError, load, override
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.submission import job_file
+from dicast.app.submission.job_file import JobFileError, load_job, override
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 def read(folder: Path, text: str | bytes, name: str = "job.yaml") -> dict[str, Any]:
     path = folder / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return load(str(path))
+    return load_job(str(path))
 
 
 def refusal(folder: Path, text: str | bytes, name: str = "job.yaml") -> str:
@@ -43,7 +43,7 @@ def levels(opening: str, level: str, count: int = 10, width: int = 9) -> str:
 
 
 def test_the_example_is_a_job() -> None:
-    job = EvaluationJob.model_validate(load(str(ROOT / "config/jobs/example.yaml")))
+    job = EvaluationJob.model_validate(load_job(str(ROOT / "config/jobs/example.yaml")))
     assert (len(job.agents), len(job.dimensions), job.id) == (3, 10, None)
 
 
@@ -93,7 +93,7 @@ def test_defaults_can_be_shared(tmp_path: Path) -> None:
         ("a: \x07", "control characters are not allowed"),
         ("a: 'x", "line 1"),
         ("x: [" + "a," * 300_001 + "]", "holds more than 300000 values"),
-        (b"a" * (jobfile.MAX_BYTES + 1), "is larger than 16 MiB"),
+        (b"a" * (job_file.MAX_BYTES + 1), "is larger than 16 MiB"),
     ],
     ids=lambda value: str(value[:30]),
 )
@@ -123,14 +123,14 @@ def test_ten_levels_of_aliases_cost_neither_time_nor_memory(tmp_path: Path) -> N
     bomb.write_text(levels("[x, x, x, x, x, x, x, x, x]", "[{}]"))
     code = """
         import resource, sys
-        from app import jobfile
+        from dicast.app.submission import job_file
         pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (pages + 100_000_000,) * 2)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
         resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 2,) * 2)
         try:
-            jobfile.load(sys.argv[1])
-        except jobfile.JobFileError as error:
+            job_file.load_job(sys.argv[1])
+        except job_file.JobFileError as error:
             took = resource.getrusage(resource.RUSAGE_SELF).ru_utime - used
             sys.exit(0 if "aliases" in str(error) and took < 1 else 4)
         sys.exit(5)
@@ -150,7 +150,7 @@ json_values = st.recursive(
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), json_values))
 def test_json_comes_back_as_it_was(document: dict[str, Any]) -> None:
-    assert jobfile._json(json.dumps(document).encode()) == document
+    assert job_file._json(json.dumps(document).encode()) == document
 
 
 texts = st.recursive(
@@ -164,7 +164,7 @@ texts = st.recursive(
 @given(st.dictionaries(st.text("abc<=~!0.-", min_size=1), texts))
 def test_quoted_texts_come_back_as_they_were(document: dict[str, Any]) -> None:
     text = yaml.safe_dump(document, allow_unicode=True, default_style='"')
-    assert jobfile._yaml(text.encode()) == document
+    assert job_file._yaml(text.encode()) == document
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,11 @@ def test_items_lie_beside_the_job_file(tmp_path: Path, items: Any, want: Any) ->
 
 def test_a_file_that_is_not_there_or_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=r"none.yaml: cannot be read: No such file"):
-        load(str(tmp_path / "none.yaml"))
+        load_job(str(tmp_path / "none.yaml"))
     with pytest.raises(JobFileError, match="cannot be read: Is a directory"):
-        load(str(tmp_path))
+        load_job(str(tmp_path))
     with pytest.raises(JobFileError, match="cannot be read"):
-        load("nul\0.yaml")
+        load_job("nul\0.yaml")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import logs
+from dicast.app import logs
 
 KEY = "sk-canary-0123456789abcdef"
 
@@ -142,7 +142,8 @@ def test_an_ordinary_record_is_the_event_log() -> None:
 
 def test_a_library_tells_an_event_by_extras() -> None:
     extra = {"event": "node_lost", "node": "w7", "leases": 4}
-    line = logged(lambda: logging.getLogger("workers.reaper").warning("node %s is dead", "w7", extra=extra), node="w1")
+    reaper = logging.getLogger("dicast.workers.nodes.reaper")
+    line = logged(lambda: reaper.warning("node %s is dead", "w7", extra=extra), node="w1")
     assert (line["event"], line["node"], line["leases"], line["message"]) == ("node_lost", "w7", 4, "node w7 is dead")
 
 

@@ -2,8 +2,8 @@
 
 from kombu.exceptions import BatchPublishError, OperationalError
 
-from app.celery import create_app
-from app.messages import Messages
+from dicast.app.application import create_app
+from dicast.app.pipeline.messages import Messages
 
 POOLS = '[pools.sim]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:1/v1"\n'
 
@@ -23,7 +23,7 @@ async def test_a_queue_is_empty_before_its_first_message_and_after_its_last(tmp_
 
 async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, monkeypatch):
     """What is given up here waits for the sweeper, up to a minute."""
-    monkeypatch.setattr("app.messages.BROKER_PAUSE_S", 0.0)
+    monkeypatch.setattr("dicast.app.pipeline.messages.BROKER_PAUSE_S", 0.0)
     (tmp_path / "pools.toml").write_text(POOLS)
     app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(tmp_path / "pools.toml")})
     troubles = [OperationalError("away"), BatchPublishError("uncertain"), ConnectionResetError(), AttributeError()]

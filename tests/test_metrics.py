@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as StoreAway
 
-from app.metrics import MetricsServer, ProcessMetrics, SharedCollector
-from app.shared import Shared
+from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics, SharedCollector
+from dicast.app.monitoring.snapshot import Shared
+from dicast.workers.admission.pool_health import Health
+from dicast.workers.admission.pool_state import BudgetState
+from dicast.workers.nodes.registry import Node
+from dicast.workers.policy.rules import RulesStatus
 from tests.command import ROOT, Dicast
 from tests.workers.test_pool_state import CALM
-from workers.nodes import Node
-from workers.policy.rules import RulesStatus
-from workers.pool_state import BudgetState
-from workers.prospects import Health
 
 STATE = replace(
     CALM, pool="openai:eu", slo=9, breaker="half_open", refused={"limit": 7}, statuses={200: 90, 429: 3},

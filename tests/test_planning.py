@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.domain.job import Item
-from app.domain.pieces import PIECE_BYTES, pieces
-from app.planning import Planner
+from dicast.app.domain.job import Item
+from dicast.app.domain.pieces import PIECE_BYTES, pieces
+from dicast.app.pipeline.plan import Planner
 from tests.ledger.bench import Bench, a_job
 
 LARGE = 900_000

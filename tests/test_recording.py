@@ -4,11 +4,11 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
-from app.ledger.keys import PageRef
-from app.ledger.records import Recorded, Result
-from app.recording import Recorder
-from app.spool import Spool
-from workers.bench import FAILURES, Bench
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Recorded, Result
+from dicast.app.pipeline.record import Recorder
+from dicast.app.pipeline.spool import Spool
+from dicast.workers.admission.suspension import FAILURES, Bench
 
 RESULTS = [Result(0, 1, b"{}", True)]
 

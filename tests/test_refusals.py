@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.job import EvaluationJob
-from app.refusals import MAX_LINES, InvalidJob, validated
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.refusals import MAX_LINES, InvalidJob, validated
 
 AGENT = {"name": "a"}
 DIMENSION = {"id": "d", "instructions": "?"}

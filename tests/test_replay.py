@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import logs, replay
-from app.replay import MAX_LINE_BYTES, Verdict, main
-from app.replay import replay as replayed
+from dicast.app import logs
+from lab import replay
+from lab.replay import MAX_LINE_BYTES, Verdict, main
+from lab.replay import replay as replayed
 
 Line = dict[str, Any]
 
@@ -407,7 +408,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path, arguments: list[str]) -> No
 def test_it_runs_as_a_module(tmp_path: Path) -> None:
     path = write(tmp_path / "w.log", call("a", 0, 1))
     done = subprocess.run(
-        [sys.executable, "-m", "app.replay", str(path), "--limit", "1"],
+        [sys.executable, "-m", "lab.replay", str(path), "--limit", "1"],
         capture_output=True,
         text=True,
         timeout=60,

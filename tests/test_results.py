@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from app.domain.report import Report
-from app.reports.files import finish, write_page
-from app.results import NoResults, ResultsAway, load_opinions, load_report, to_pandas, to_polars
+from dicast.app.domain.report import Report
+from dicast.app.reports.files import finish, write_page
+from dicast.app.reports.results import NoResults, ResultsAway, load_opinions, load_report, to_pandas, to_polars
 from tests.reports.building import NOW, header, opinion
 
 JOB = "job-1"

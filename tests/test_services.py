@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.services import Services
+from dicast.app.assembly import Services
 
 
 @pytest.mark.parametrize("lane", [-1, 2, 99, "0", None, 0.0, [0]])

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 
-from app.spool import Spool
+from dicast.app.pipeline.spool import Spool
 
 KEEP_AND_DIE = """
 import os, sys
-from app.spool import Spool
+from dicast.app.pipeline.spool import Spool
 spool = Spool(sys.argv[1], "ns", "dead#1")
 for n in range(3):
     assert spool.put(b"entry %d" % n)

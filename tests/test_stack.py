@@ -12,17 +12,17 @@ import psutil
 import pytest
 import redis
 
-from app import stack
-from app.stack import LocalStack, StackError, environ_of
-from config.settings import Settings
-from workers.store import embedded
+from dicast.app import stack
+from dicast.app.stack import LocalStack, StackError, environ_of
+from dicast.config.settings import Settings
+from dicast.workers.store import embedded
 
 ROOT = Path(__file__).parents[1]
 
 STANDIN = """
 import os, signal, sys, time
 from celery import Celery
-from workers.store.embedded import broker_url, ensure_running
+from dicast.workers.store.embedded import broker_url, ensure_running
 
 role = "beat" if "beat" in sys.argv else "worker"
 fault = os.environ.get("STANDIN", "")
@@ -175,8 +175,8 @@ def test_a_second_one_on_the_same_state_directory_is_refused(settings):
 
 HOLDER = """
 import select, sys
-from app.stack import LocalStack
-from config.settings import Settings
+from dicast.app.stack import LocalStack
+from dicast.config.settings import Settings
 
 with LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
     print("up", flush=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from app.celery import create_app
-from app.ledger.keys import LedgerKeys
-from app.refusals import InvalidJob, JobRefused
-from config.pools import UnknownPool
+from dicast.app.application import create_app
+from dicast.app.ledger.keys import LedgerKeys
+from dicast.app.refusals import InvalidJob, JobRefused
+from dicast.config.pools import UnknownPool
 
 POOLS = """
 default = "sim"

@@ -8,11 +8,11 @@ from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from app.gathering import Gathered
-from app.judging import Outcome
-from app.ledger.keys import PageRef
-from app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
-from config.pools import UnknownPool
+from dicast.app.ledger.keys import PageRef
+from dicast.app.pipeline.gather import Gathered
+from dicast.app.pipeline.judge import Outcome
+from dicast.app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
+from dicast.config.pools import UnknownPool
 
 
 @pytest.mark.parametrize("task", [judge_batch, judge_dimension])
@@ -32,7 +32,7 @@ async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
         async def troubled(self, job_id, error):
             raise ResponseError
 
-    monkeypatch.setattr("app.tasks.services", Away)
+    monkeypatch.setattr("dicast.app.tasks.services", Away)
     with pytest.raises(Ignore):
         await evaluate.run("j")
 
@@ -49,7 +49,7 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
         return Gathered()
 
     gatherer = SimpleNamespace(gather=verb, finish=verb)
-    monkeypatch.setattr("app.tasks.services", lambda: SimpleNamespace(start=verb, plan=verb, gatherer=gatherer))
+    monkeypatch.setattr("dicast.app.tasks.services", lambda: SimpleNamespace(start=verb, plan=verb, gatherer=gatherer))
     with contextlib.suppress(Ignore):
         await task.run(*{plan_lane: ["j", "i", 0], gather_page: ["j", "i", 0, 0]}.get(task, ["j"]))
     assert len(attempts) == 3
@@ -61,7 +61,7 @@ async def test_a_unit_that_comes_again_is_not_counted_by_its_chord(monkeypatch, 
         async def judge(self, *_):
             return Outcome(counts=counts)
 
-    monkeypatch.setattr("app.tasks.services", lambda: SimpleNamespace(judge=Judging()))
+    monkeypatch.setattr("dicast.app.tasks.services", lambda: SimpleNamespace(judge=Judging()))
     task = SimpleNamespace(request=SimpleNamespace(chord="the chord", get=lambda _: None))
     await _judge(task, PageRef("j", "i", 0, 0), "0", 0)
     assert task.request.chord == ("the chord" if counts else None)

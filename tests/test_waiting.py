@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from app import waiting
-from app.celery import create_app
-from app.gathering import Gatherer
-from app.ledger.client import WAITS_SHOWN_MS
-from app.ledger.ledger import Ledger
-from app.messages import CONTROL_QUEUE, EVALUATE
-from app.reports import files
-from app.shared import Shared
+from dicast.app.application import create_app
+from dicast.app.doctor import waiting
+from dicast.app.ledger.client import WAITS_SHOWN_MS
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.monitoring.snapshot import Shared
+from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+from dicast.app.reports import files
+from dicast.workers.admission.outages import Outage
+from dicast.workers.nodes.registry import Node
+from dicast.workers.store.connection import connect_async
 from tests.command import JOB, Dicast
 from tests.workers.test_pool_state import CALM
-from workers.nodes import Node
-from workers.outages import Outage
-from workers.store.connection import connect_async
 
 DISK = "its results cannot be written: /r/job/parts: No space left on device"
 
@@ -83,7 +83,7 @@ def test_no_worker(app: Any) -> None:
     start(app)
     for node, _ in app.registry.known():
         app.registry.bury(node)
-    assert waiting.reason(app, app.ledger.status("j")) == "no worker is alive; start one: celery -A app worker"
+    assert waiting.reason(app, app.ledger.status("j")) == "no worker is alive; start one: celery -A dicast worker"
 
 
 def test_a_pool_that_is_down(app: Any) -> None:
@@ -150,6 +150,6 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
 
 
 def _ref() -> Any:
-    from app.ledger.keys import PageRef
+    from dicast.app.ledger.keys import PageRef
 
     return PageRef("j", "then", 0, 0)

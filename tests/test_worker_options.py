@@ -5,8 +5,8 @@ import pytest
 from celery.concurrency.solo import TaskPool as Solo
 from celery.utils.sysinfo import AUTO_CONCURRENCY
 
-from app.worker_options import REFUSED, OptionRefused, calls, check, given
-from workers.execution_pool import TaskPool
+from dicast.app.commands.worker_options import REFUSED, OptionRefused, calls, check, given
+from dicast.workers.runtime.pool import TaskPool
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ their row: 1, 2, 3, ... Whether it has is decided by the header, the schema, or 
 Whatever is wrong raises `DatasetError`, which names the file, the line (in Parquet the row), the field and the value.
 """
 
-from app.datasets.errors import DatasetError
-from app.datasets.kinds import located
-from app.datasets.pages import count_items, fingerprint, read_page
-from app.datasets.surveying import Survey, survey
+from dicast.app.datasets.errors import DatasetError
+from dicast.app.datasets.kinds import located
+from dicast.app.datasets.pages import count_items, fingerprint, read_page
+from dicast.app.datasets.surveying import Survey, survey
 
 __all__ = ["DatasetError", "Survey", "count_items", "fingerprint", "located", "read_page", "survey"]

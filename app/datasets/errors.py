@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.text import shown
+from dicast.app.domain.text import shown
 
 VALUE_CHARS = 60
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from app.datasets.errors import DatasetError
-from app.domain.job import ItemSource
+from dicast.app.datasets.errors import DatasetError
+from dicast.app.domain.job import ItemSource
 
 Kind = Literal["jsonl", "csv", "tsv", "parquet"]
 

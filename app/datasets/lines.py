@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import orjson
 
-from app.datasets.errors import DatasetError, quoted
-from app.datasets.rows import Cursor, Row
+from dicast.app.datasets.errors import DatasetError, quoted
+from dicast.app.datasets.rows import Cursor, Row
 
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused, so that one unclosed quotation mark cannot fill the memory."""

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.datasets.errors import DatasetError
-from app.datasets.kinds import kind_of
-from app.datasets.lines import Csv, JsonLines
-from app.datasets.rows import Cursor, ItemReader, Row, Table
-from app.domain.job import Item, ItemSource
-from app.domain.text import shown
-from config.nearest import nearest_file
+from dicast.app.datasets.errors import DatasetError
+from dicast.app.datasets.kinds import kind_of
+from dicast.app.datasets.lines import Csv, JsonLines
+from dicast.app.datasets.rows import Cursor, ItemReader, Row, Table
+from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.text import shown
+from dicast.config.nearest import nearest_file
 
 SAMPLES = 64
 SAMPLE_BYTES = 64 * 2**10
@@ -72,7 +72,7 @@ def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
     with _readable(path):
         kind = kind_of(source)
         if kind == "parquet":
-            from app.datasets.parquet import opened_parquet  # noqa: PLC0415  pyarrow takes long to load
+            from dicast.app.datasets.parquet import opened_parquet  # noqa: PLC0415  pyarrow takes long to load
 
             with opened_parquet(path, cursor) as table:
                 yield table

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from app.datasets.errors import DatasetError, quoted
-from app.datasets.rows import Cursor, Row
+from dicast.app.datasets.errors import DatasetError, quoted
+from dicast.app.datasets.rows import Cursor, Row
 
 BATCH_ROWS = 64
 BUFFER_BYTES = 2**20

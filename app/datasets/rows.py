@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from app.datasets.errors import DatasetError, quoted
-from app.domain.job import Item, ItemSource
-from app.refusals import problem
+from dicast.app.datasets.errors import DatasetError, quoted
+from dicast.app.domain.job import Item, ItemSource
+from dicast.app.refusals import problem
 
 Cursor = dict[str, int]
 """Where reading goes on. JSONL and CSV: byte `at`, `line` and `row` of the next record. Parquet: its `row`."""

@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from app.datasets.errors import DatasetError, quoted
-from app.datasets.pages import fingerprint, limited, opened
-from app.datasets.rows import ItemReader
-from app.domain.job import Item, ItemSource
+from dicast.app.datasets.errors import DatasetError, quoted
+from dicast.app.datasets.pages import fingerprint, limited, opened
+from dicast.app.datasets.rows import ItemReader
+from dicast.app.domain.job import Item, ItemSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from app.doctor.finding import Finding, Severity
-from app.reports.text import printable
-from config.settings import Settings, SettingsError
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.domain.printable import printable
+from dicast.config.settings import Settings, SettingsError
 
 __all__ = ["Finding", "Severity", "examine"]
 
@@ -24,9 +24,9 @@ def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Findi
         yield Finding(Severity.ERROR, "settings", str(error), "correct the environment or the .env file")
         return
     # Not before: the application reads the settings as it is imported.
-    from app.celery import create_app  # noqa: PLC0415
-    from app.doctor.checks import examined  # noqa: PLC0415
-    from config.pools import PoolsError  # noqa: PLC0415
+    from dicast.app.application import create_app  # noqa: PLC0415
+    from dicast.app.doctor.checks import examined  # noqa: PLC0415
+    from dicast.config.pools import PoolsError  # noqa: PLC0415
 
     dicast = create_app(environ)
     try:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.celery import Dicast
-from app.doctor.finding import Finding, Severity
-from app.doctor.store import loopback
+from dicast.app.application import Dicast
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.doctor.store import loopback
 
 OLDEST = (3, 10)
 """Older ones drop no message of a quorum queue for its age."""

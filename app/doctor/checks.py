@@ -7,16 +7,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.celery import Dicast
-from app.doctor.broker import broker
-from app.doctor.finding import Finding, Severity
-from app.doctor.governor import governor
-from app.doctor.jobs import jobs
-from app.doctor.providers import call_pool, provider
-from app.doctor.store import store
-from app.doctor.workers import bounds, queues, workers
-from config.pools import PoolsError, PoolSpec
-from config.settings import Settings
+from dicast.app.application import Dicast
+from dicast.app.doctor.broker import broker
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.doctor.governor import governor
+from dicast.app.doctor.jobs import jobs
+from dicast.app.doctor.providers import call_pool, provider
+from dicast.app.doctor.store import store
+from dicast.app.doctor.workers import bounds, queues, workers
+from dicast.config.pools import PoolsError, PoolSpec
+from dicast.config.settings import Settings
 
 
 def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:

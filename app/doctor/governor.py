@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.celery import Dicast
-from app.doctor.finding import Finding, Severity
-from app.shared import look
-from workers.pool_state import findings
+from dicast.app.application import Dicast
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.monitoring.snapshot import look
+from dicast.workers.admission.pool_state import findings
 
 AREA = "governor"
 

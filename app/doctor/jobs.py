@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app import waiting
-from app.celery import Dicast
-from app.doctor.finding import Finding, Severity
-from app.ledger.client import JobState
-from app.shared import look
+from dicast.app.application import Dicast
+from dicast.app.doctor import waiting
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.ledger.client import JobState
+from dicast.app.monitoring.snapshot import look
 
 LOOKED_AT = 100
 """The newest; older ones that still run are told by `dicast jobs show`."""

@@ -11,15 +11,15 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from app.celery import CALL_GRACE_S, Dicast
-from app.doctor.finding import Finding, Severity
-from app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailure
-from app.providers.local import INSTALL, LocalModelMissing, LocalProvider, find_weights
-from app.providers.registry import build_provider
-from config.pools import PoolSpec
-from workers.governor import Governor
-from workers.store.connection import connect_async
-from workers.store.leases import LeaseStore, Verdict, Want
+from dicast.app.application import CALL_GRACE_S, Dicast
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailure
+from dicast.app.providers.local import INSTALL, LocalModelMissing, LocalProvider, find_weights
+from dicast.app.providers.registry import build_provider
+from dicast.config.pools import PoolSpec
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.store.connection import connect_async
 
 CALL_TIMEOUT_S = 60.0
 LEASE_WAIT_S = 5.0

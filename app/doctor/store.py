@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError, ResponseError
 
-from app.celery import Dicast
-from app.doctor.finding import Finding, Severity
-from workers.broker import Broker
-from workers.resident import ResidentError
-from workers.store.connection import connect
-from workers.store.sentinel import SentinelAddress, is_sentinel
+from dicast.app.application import Dicast
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.workers.broker.profiles import Broker
+from dicast.workers.store.connection import connect
+from dicast.workers.store.daemon import ResidentError
+from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
 PINGS = 5
 SAFETY = frozenset({"persistence", "eviction", "access"})

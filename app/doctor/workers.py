@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from kombu.exceptions import OperationalError
 
-from app.celery import Dicast
-from app.doctor.finding import Finding, Severity
-from app.messages import BEAT_QUEUE, CONTROL_QUEUE
-from workers.admitted import QUEUE_PREFIX
+from dicast.app.application import Dicast
+from dicast.app.doctor.finding import Finding, Severity
+from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
+from dicast.workers.admission.request import QUEUE_PREFIX
 
 
 def workers(dicast: Dicast) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         elif heard and not node.judges:
             yield Finding(
                 Severity.WARNING, "worker", f"{facts} judges nothing: it reads no pool's queue",
-                "start it without -Q or -X, or: celery -A app control add_consumer provider.<pool>",
+                "start it without -Q or -X, or: celery -A dicast control add_consumer provider.<pool>",
             )  # fmt: skip
         elif heard:
             yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}")
@@ -30,7 +30,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, "worker", f"{facts} is silent; others take its work over")
     if not alive:
         yield Finding(
-            Severity.WARNING, "worker", "none is alive: jobs wait", "celery -A app worker, or dicast run --local"
+            Severity.WARNING, "worker", "none is alive: jobs wait", "celery -A dicast worker, or dicast run --local"
         )
         return
     limits = {node.limit for node in alive}
@@ -55,7 +55,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
     else:
         yield Finding(
             Severity.WARNING, "beat", "no tick for some seconds: lost work is not found again",
-            "celery -A app beat; or see the workers' logs, one of which should take its place",
+            "celery -A dicast beat; or see the workers' logs, one of which should take its place",
         )  # fmt: skip
 
 

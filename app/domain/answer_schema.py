@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from app.domain.job import Dimension, Scale
-from app.domain.nonce import NONCE_CHARS
+from dicast.app.domain.job import Dimension, Scale
+from dicast.app.domain.nonce import NONCE_CHARS
 
 CHARACTERS_PER_TOKEN = 2
 """A cautious guess: English has about four, escaped or non-Latin text far fewer."""

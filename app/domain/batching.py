@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.domain.job import Dimension
-from app.domain.opinion import Usage
+from dicast.app.domain.job import Dimension
+from dicast.app.domain.opinion import Usage
 
 MAX_NAMED_CHARS = 200
 

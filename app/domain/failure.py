@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from app.domain.opinion import ErrorKind
+from dicast.app.domain.opinion import ErrorKind
 
 
 class FailureKind(StrEnum):

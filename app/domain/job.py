@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import to_json
 
-from app.domain.deadlines import Duration, FinishBy
+from dicast.app.domain.deadlines import Duration, FinishBy
 
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Sequence
 from itertools import count
 
-from app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.job import Agent, Dimension, Item
 
 NONCE_CHARS = 16
 """Hexadecimal digits, in lower case."""

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.domain.answer_schema import Room, batch_schema, room, single_schema
-from app.domain.job import Agent, Dimension, Item
-from app.domain.nonce import is_fresh
+from dicast.app.domain.answer_schema import Room, batch_schema, room, single_schema
+from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.nonce import is_fresh
 
 _NONCE = re.compile(r"[0-9a-f]{16,64}")
 

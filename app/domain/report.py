@@ -7,9 +7,9 @@ from typing import Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from app.domain.job import Agent, Dimension
-from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
-from app.domain.statistics import (
+from dicast.app.domain.job import Agent, Dimension
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
+from dicast.app.domain.statistics import (
     Disagreement,
     PairwiseDifferences,
     ScoreStatistics,
@@ -19,7 +19,7 @@ from app.domain.statistics import (
     merged,
     weighted_position,
 )
-from app.domain.stop import Stop
+from dicast.app.domain.stop import Stop
 
 MAX_EXAMPLES = 20
 MAX_REASONS = 20

@@ -22,8 +22,8 @@ from typing import Literal, cast
 
 from tenacity import RetryCallState, wait_exponential, wait_fixed
 
-from app.domain.failure import RATE_LIMITS, TERMINAL, UNCERTAIN, FailureKind, error_kind
-from app.domain.opinion import ErrorKind
+from dicast.app.domain.failure import RATE_LIMITS, TERMINAL, UNCERTAIN, FailureKind, error_kind
+from dicast.app.domain.opinion import ErrorKind
 
 JITTER_MAX_S = 0.5
 

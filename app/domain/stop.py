@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from app.domain.opinion import ErrorKind
+from dicast.app.domain.opinion import ErrorKind
 
 
 class Stop(BaseModel):

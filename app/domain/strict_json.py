@@ -10,7 +10,7 @@ what is well-formed (the tests hold the two against each other) and three differ
 * what is well-formed but cannot be trusted becomes a `Flaw` in its place, and the rest stays readable: an object with
   a duplicate key, a number of more than `max_digits` digits, and the NaN and Infinity that Python writes.
 
-Strings may hold lone surrogates and NUL, which JSON allows as escapes: see `app.domain.text.clean`.
+Strings may hold lone surrogates and NUL, which JSON allows as escapes: see `dicast.app.domain.text.clean`.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.job import Dimension, Scale
-from app.domain.strict_json import Flaw, Json, JsonError, loads, outermost_objects
-from app.domain.text import clean, shown
+from dicast.app.domain.job import Dimension, Scale
+from dicast.app.domain.strict_json import Flaw, Json, JsonError, loads, outermost_objects
+from dicast.app.domain.text import clean, shown
 
 MAX_ANSWER_CHARS = 4_000_000
 MAX_ARGUMENT_CHARS = 20_000

@@ -1,16 +1,16 @@
-"""Where jobs have stopped asking, and which accounts have no money left: the ledger's part of app/asking.py."""
+"""Where jobs have stopped asking, and which accounts have no money left: the ledger's part of fail_fast.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.domain.stop import Stop
-from app.ledger.client import HERE
-from app.ledger.keys import LedgerKeys
-from app.ledger.records import JobRecord
-from workers.store.connection import AsyncStoreClient
-from workers.store.keys import Keys
-from workers.store.scripts import script_text
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.client import HERE
+from dicast.app.ledger.keys import LedgerKeys
+from dicast.app.ledger.records import JobRecord
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import script_text
 
 RETENTION_S = 7 * 86_400
 EXHAUSTED_S = 86_400

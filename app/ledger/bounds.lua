@@ -4,7 +4,7 @@
 -- ARGV  1 now_ms  2 job id
 -- Reply {now_ms, ms when it began, ms that a unit may take, ms when it ends, ms that it waits for a pool that is down}, -1
 --       for no such bound; {} if it does not run, and then nobody looks any more. All but durations are of the lease clock.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local SOONEST_MS, LATEST_MS, PART = 250, 30000, 20
 local state, began, unit, ends, down =
   unpack(redis.call('HMGET', KEYS[1], 'state', 'began_ms', 'unit_ms', 'ends_ms', 'pool_down_ms'))

@@ -4,7 +4,7 @@
 -- ARGV  1 now_ms  2 job id  3 lanes  4 a name of this attempt  5 why it is revoked, '' if it is only cancelled
 --       6 deferred members...
 -- Reply {state before, 1 if nothing is open and the job is to be finished}; the same to who asks again.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local state, canceller = unpack(redis.call('HMGET', KEYS[1], 'state', 'canceller'))
 local before = string.match(canceller or '', '^(%a+) ' .. ARGV[4] .. '$')
 if before then return {before, state == 'finishing' and 1 or 0} end

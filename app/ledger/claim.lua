@@ -14,8 +14,8 @@
 --       the claims since, so that none comes twice, not even after a flush. A claim lasts as long as its owner's beacon,
 --       and at most as long as a call may; after that the unit is free for the next, and a death is counted against it.
 --       An attempt that comes again is answered as the first time and changes nothing.
---@include clock.lua
---@include many.lua
+--@include ../../workers/store/clock.lua
+--@include ../../workers/store/many.lua
 --@include unit.lua
 local FIRST = 13
 local now, node, attempt = lease_clock(KEYS[4], ARGV[1]), ARGV[2], ARGV[10]

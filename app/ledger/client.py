@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.domain.job import EvaluationJob, Item
-from app.domain.pieces import pieces
-from app.domain.plan import Lane
-from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from workers.store.connection import StoreClient
-from workers.store.keys import Keys
-from workers.store.scripts import script_text
+from dicast.app.domain.job import EvaluationJob, Item
+from dicast.app.domain.pieces import pieces
+from dicast.app.domain.plan import Lane
+from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.workers.store.connection import StoreClient
+from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import script_text
 
 if TYPE_CHECKING:
-    from app.ledger.records import Token
+    from dicast.app.ledger.records import Token
 
 HERE = Path(__file__).parent
 STAGING_S = 7200

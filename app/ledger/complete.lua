@@ -4,7 +4,7 @@
 -- ARGV  1 now_ms  2 job id  3 report  4 retention s  5 prefix of the jobs  6 a name of this attempt
 --       7 incarnation whose report it is
 -- Reply 1 if this attempt completed it.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local state, outcome, completer, incarnation = unpack(redis.call('HMGET', KEYS[1], 'state', 'outcome', 'completer',
   'incarnation'))
 if completer == ARGV[6] then return 1 end

@@ -8,8 +8,8 @@
 -- Reply {1 if this was news, verdict, ...}; verdict: deferred | stale | gone. Nothing becomes due unless all are deferred.
 -- Holds: a unit is deferred by the claim that holds it, or by a newer one that an older copy of the store does not have.
 --       The same again is answered as the first time and changes nothing; the counters move only with news.
---@include clock.lua
---@include many.lua
+--@include ../../workers/store/clock.lua
+--@include ../../workers/store/many.lua
 --@include unit.lua
 --@include told.lua
 local now, entries, counters = lease_clock(KEYS[4], ARGV[1]), cjson.decode(ARGV[6]), cjson.decode(ARGV[5])

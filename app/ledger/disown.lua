@@ -4,7 +4,7 @@
 -- KEYS  1 page  2 due  3 clock
 -- ARGV  1 now_ms  2 prefix of the members of due  3 node  4... positions and fences of its claims
 -- Reply how many of them are disowned now. Holds: a unit that has a result by now, or a newer claim, stays as it is.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 --@include unit.lua
 local now, disowned, changed = lease_clock(KEYS[3], ARGV[1]), 0, false
 for i = 4, #ARGV, 2 do

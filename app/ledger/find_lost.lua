@@ -6,7 +6,7 @@
 --       6 ms that a claim may last  7 prefix of the page keys  8 a name of this attempt
 -- Reply -1 if the page is whole (gather it), else how many messages were found lost; the same to an attempt that comes
 -- again, which is no second look.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 --@include unit.lua
 local now, page = lease_clock(KEYS[3], ARGV[1]), KEYS[1]
 local left, seen, first, units, planner = unpack(redis.call('HMGET', page, 'left', 'seen', 'first', 'units', 'planner'))

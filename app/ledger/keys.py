@@ -9,7 +9,7 @@ import string
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from workers.store.keys import Keys
+from dicast.workers.store.keys import Keys
 
 _LETTERS = string.ascii_lowercase + string.digits
 _NAME = re.compile(r"([^~]+)~([a-z0-9]+)\.([0-9]+)\.([0-9]+)(?:\.(b?[0-9]+))?")
@@ -74,7 +74,7 @@ class LedgerKeys:
         return self.base.at("job", job, "items")
 
     def continuations(self, job: str) -> str:
-        """hash: task id -> what follows the job's end under that id (app/calling.py), JSON"""
+        """hash: task id -> what follows the job's end under that id (app/pipeline/calling_options.py), JSON"""
         return self.base.at("job", job, "continuations")
 
     def pages(self, job: str) -> str:

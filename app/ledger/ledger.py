@@ -4,7 +4,7 @@ Every write names the fence of its claim, and every way to a job's end leads thr
 message that comes twice, late or never changes no outcome.
 
 Every verb may be repeated, for its answer may be lost after it was obeyed: redis-py sends a command again by itself,
-and callers do (`app.recording.patiently`). What would not come out the same twice names its attempt.
+and callers do (`dicast.app.pipeline.record.patiently`). What would not come out the same twice names its attempt.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import orjson
 
-from app.domain.deadlines import UNBOUNDED, Bounds
-from app.domain.job import EvaluationJob, Item
-from app.domain.pieces import PIECE_BYTES
-from app.domain.plan import Lane
-from app.domain.text import shown
-from app.ledger.client import HERE, UNATTENDED_MS, JobState
-from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from app.ledger.records import (
+from dicast.app.domain.deadlines import UNBOUNDED, Bounds
+from dicast.app.domain.job import EvaluationJob, Item
+from dicast.app.domain.pieces import PIECE_BYTES
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.text import shown
+from dicast.app.ledger.client import HERE, UNATTENDED_MS, JobState
+from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.app.ledger.records import (
     Bounded,
     Claim,
     Deferral,
@@ -38,10 +38,10 @@ from app.ledger.records import (
     Verdict,
     Written,
 )
-from workers.store.connection import AsyncStoreClient
-from workers.store.errors import NotReady
-from workers.store.keys import Keys
-from workers.store.scripts import script_text
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.errors import NotReady
+from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import script_text
 
 QUARANTINE_DEATHS = 3
 """A unit that was in the hands of so many dead workers is recorded as lost instead of killing another."""

@@ -7,7 +7,7 @@
 --       12 how many of these results have no score  13... further fields: first, i:<item>, r:<position>
 -- Reply units now open in the lane, or -1: another planner was first, or the job does not run, or is another one of this
 --       id. The same attempt again, since its answer was lost, is answered as the first time.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local now, lane = lease_clock(KEYS[5], ARGV[1]), ARGV[2]
 if redis.call('HGET', KEYS[2], 'attempt') == ARGV[10] then
   return tonumber(redis.call('HGET', KEYS[1], 'open:' .. lane))

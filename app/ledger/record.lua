@@ -9,8 +9,8 @@
 -- that an older copy of the store does not have: it counts. An older one that nobody has replaced becomes due, for its message is gone.
 -- Holds: left = units of the page without a result; a unit's first result stays. The same write again is answered as
 --       the first time, and counters move only for claims that have not told their end before.
---@include clock.lua
---@include many.lua
+--@include ../../workers/store/clock.lua
+--@include ../../workers/store/many.lua
 --@include unit.lua
 --@include told.lua
 --@include planning.lua

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from app.domain.job import EvaluationJob
-from app.domain.plan import Lane
-from app.ledger.client import JobState
-from app.ledger.keys import PageRef
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.plan import Lane
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.keys import PageRef
 
 
 class Verdict(StrEnum):

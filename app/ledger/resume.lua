@@ -3,7 +3,7 @@
 -- KEYS  1 job  2 unfinished  3 clock
 -- ARGV  1 now_ms  2 job id  3 lanes  4 grace ms until the sweeper looks after it  5 a name of this attempt
 -- Reply its state before; nothing changes unless that is completed or cancelled. The same to who asks again.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local state, resumer = unpack(redis.call('HMGET', KEYS[1], 'state', 'resumer'))
 local before = string.match(resumer or '', '^(%a+) ' .. ARGV[5] .. '$')
 if before then return before end

@@ -7,7 +7,7 @@
 -- Reply a verdict for each position: revoked | open (in the hands of a living worker) | ended (it has a result) | gone (no
 --       such page, or it has no such unit: not published yet, or gathered) | cancelled (with its job). The same to who asks again.
 -- Holds: field `revoked` = ',<position>,...' of the page, which claim.lua reads.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 --@include unit.lua
 local first, reply, changed = 5 + ARGV[4], {}, false
 local state = redis.call('HGET', KEYS[1], 'state')

@@ -7,7 +7,7 @@
 --       pool that is down; each '' if there is no such bound
 -- Reply {state, 1 if this attempt started it, 1 if it should have been started sooner}. Nothing changes then, nor if the
 --       job was resumed meanwhile: its files are not ready.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local state, resumed, starter, expires =
   unpack(redis.call('HMGET', KEYS[1], 'state', 'resumed', 'starter', 'expires_ms'))
 if starter == ARGV[5] then return {state, 1, 0} end

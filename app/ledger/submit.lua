@@ -7,7 +7,7 @@
 -- Reply 'new' | 'same' (this very job is there) | 'other' (the id is taken by another job) | 'unstaged' (its items have
 --       gone from where they were staged); 'new' again to an attempt that comes again.
 -- Holds: the pages of an id are those of the incarnation in its job's hash.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local digest, state, submitter = unpack(redis.call('HMGET', KEYS[1], 'digest', 'state', 'submitter'))
 if digest then
   redis.call('DEL', KEYS[3])

@@ -5,7 +5,7 @@
 -- ARGV  1 now_ms  2 most  3 ms until an unclaimed one comes again  4 prefix of the page keys  5 number of this attempt
 -- Reply members 'job|incarnation|lane|page|token'. An attempt that comes again is answered as the first time; after the node's next
 -- one nobody waits for its answer.
---@include clock.lua
+--@include ../../workers/store/clock.lua
 local taken, last = {}, redis.call('GET', KEYS[3])
 local newest = last and tonumber(string.match(last, '^%d+'))
 if newest == tonumber(ARGV[5]) then

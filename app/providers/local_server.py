@@ -1,9 +1,9 @@
 """The process behind the pool `local`: llama.cpp's server with a small model, and in front of it the two APIs.
 
-    python -m app.providers.local_server --weights model.gguf --folder DIR --idle-s 30
+    python -m dicast.app.providers.local_server --weights model.gguf --folder DIR --idle-s 30
 
 It listens on a free port of the loopback interface, writes its address into `DIR/address.json`, and ends by itself when
-nobody has held `DIR/holders.lock` for a while (see `app.providers.local`).
+nobody has held `DIR/holders.lock` for a while (see `dicast.app.providers.local`).
 
 llama.cpp answers chat completions, and constrains them to a JSON schema, at `/v1/chat/completions`; these pass through
 as they are. At `/v1/messages` it accepts a forced tool and does not enforce it, so such a request is put to it as a
@@ -228,7 +228,7 @@ async def serve(llama_url: str, key: str, folder: Path, idle_s: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m app.providers.local_server")
+    parser = argparse.ArgumentParser(prog="python -m dicast.app.providers.local_server")
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--idle-s", type=float, required=True)

@@ -7,15 +7,15 @@ from typing import Any
 import httpx2
 import openai
 
-from app.domain.answer_schema import LENGTHS, without
-from app.domain.opinion import Usage
-from app.providers import envelope
-from app.providers.base import ChatReply, ChatRequest
-from app.providers.envelope import Malformed
-from app.providers.exchange import Exchange
-from app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
-from app.providers.redaction import Redactor
-from config.pools import PoolSpec
+from dicast.app.domain.answer_schema import LENGTHS, without
+from dicast.app.domain.opinion import Usage
+from dicast.app.providers import envelope
+from dicast.app.providers.base import ChatReply, ChatRequest
+from dicast.app.providers.envelope import Malformed
+from dicast.app.providers.exchange import Exchange
+from dicast.app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
+from dicast.app.providers.redaction import Redactor
+from dicast.config.pools import PoolSpec
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 

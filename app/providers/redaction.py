@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from app.domain.text import shown
+from dicast.app.domain.text import shown
 
 MAX_MESSAGE_CHARS = 300
 _SHOWN_CHARS = 270  # leaves room for the note that something was cut off

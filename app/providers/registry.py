@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from app.providers.base import FailureKind, Provider, ProviderFailure
-from config.pools import PoolSpec
-from config.settings import Settings
+from dicast.app.providers.base import FailureKind, Provider, ProviderFailure
+from dicast.config.pools import PoolSpec
+from dicast.config.settings import Settings
 
 if TYPE_CHECKING:
-    from app.providers.anthropic import AnthropicProvider
-    from app.providers.openai import OpenAIProvider
+    from dicast.app.providers.anthropic import AnthropicProvider
+    from dicast.app.providers.openai import OpenAIProvider
 
 _GRACE_S = 5.0
 """The caller's total deadline comes first; the socket's own is there for callers that set none."""
@@ -25,10 +25,10 @@ def load_sdks(specs: Iterable[PoolSpec]) -> None:
 
 def _provider_class(dialect: str) -> type[AnthropicProvider] | type[OpenAIProvider]:
     if dialect == "anthropic":
-        from app.providers.anthropic import AnthropicProvider  # noqa: PLC0415
+        from dicast.app.providers.anthropic import AnthropicProvider  # noqa: PLC0415
 
         return AnthropicProvider
-    from app.providers.openai import OpenAIProvider  # noqa: PLC0415
+    from dicast.app.providers.openai import OpenAIProvider  # noqa: PLC0415
 
     return OpenAIProvider
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.domain.report import Report, ResultFiles
-from app.reports.durable import replacing
-from app.reports.files import NoResults, read_report
-from app.reports.folders import job_folder
+from dicast.app.domain.report import Report, ResultFiles
+from dicast.app.reports.durable import replacing
+from dicast.app.reports.files import NoResults, read_report
+from dicast.app.reports.folders import job_folder
 
 
 class ResultsAway(LookupError):

@@ -11,12 +11,12 @@ from typing import IO, Literal, get_args
 
 import orjson
 
-from app.domain.opinion import JudicialOpinion
-from app.reports.columns import COLUMNS, as_text, kept_columns
-from app.reports.durable import replacing
-from app.reports.files import read_opinions, read_report
-from app.reports.folders import job_folder
-from app.reports.text import cell
+from dicast.app.domain.opinion import JudicialOpinion
+from dicast.app.domain.printable import cell
+from dicast.app.reports.columns import COLUMNS, as_text, kept_columns
+from dicast.app.reports.durable import replacing
+from dicast.app.reports.files import read_opinions, read_report
+from dicast.app.reports.folders import job_folder
 
 Format = Literal["csv", "jsonl", "parquet"]
 

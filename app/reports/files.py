@@ -27,13 +27,13 @@ from urllib.parse import quote, unquote
 import orjson
 from pydantic_core import PydanticSerializationError, to_json
 
-from app.domain.opinion import EvaluationError, JudicialOpinion
-from app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
-from app.reports.durable import replacing, sync_folder
-from app.reports.folders import job_folder, own_folder
+from dicast.app.domain.opinion import EvaluationError, JudicialOpinion
+from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
+from dicast.app.reports.durable import replacing, sync_folder
+from dicast.app.reports.folders import job_folder, own_folder
 
 if TYPE_CHECKING:
-    from app.reports.columns import Columns
+    from dicast.app.reports.columns import Columns
 
 _PARTS = "parts"
 _REPORT = "report.json"
@@ -163,7 +163,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
-    from app.reports.columns import Columns  # noqa: PLC0415  takes long to load
+    from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
 
     builder = ReportBuilder(summary)
     files = ResultFiles(

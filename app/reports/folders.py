@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.domain.job import JobId
-from app.reports.durable import replacing, sync_folder
+from dicast.app.domain.job import JobId
+from dicast.app.reports.durable import replacing, sync_folder
 
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _INCARNATION = "incarnation"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import orjson
 
-from app.domain.job import Item
-from app.domain.pieces import pieces
-from app.domain.plan import Lane
-from app.ledger.records import JobRecord
-from app.reports.durable import replacing
-from app.reports.folders import own_folder
+from dicast.app.domain.job import Item
+from dicast.app.domain.pieces import pieces
+from dicast.app.domain.plan import Lane
+from dicast.app.ledger.records import JobRecord
+from dicast.app.reports.durable import replacing
+from dicast.app.reports.folders import own_folder
 
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"

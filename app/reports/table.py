@@ -14,9 +14,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from app.domain.opinion import EvaluationError
-from app.domain.report import AgentReport, DimensionReport, ErrorGroup, ErrorReason, Report
-from app.reports.text import printable
+from dicast.app.domain.opinion import EvaluationError
+from dicast.app.domain.printable import printable
+from dicast.app.domain.report import AgentReport, DimensionReport, ErrorGroup, ErrorReason, Report
 
 MAX_ROWS = 60
 MAX_JUDGE_COLUMNS = 6

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import cases, contenders, pages
-from bench.contenders import ALL, OFFLINE, PEERS, Peer
-from bench.processes import Outcome, Script
-from bench.requests import calls, job
+from lab.bench import cases, contenders, pages
+from lab.bench.contenders import ALL, OFFLINE, PEERS, Peer
+from lab.bench.processes import Outcome, Script
+from lab.bench.requests import calls, job
 
 PEER_SCRIPTS = [contender for contender in ALL.values() if isinstance(contender, Peer)]
 

@@ -1,5 +1,5 @@
 """What a unit costs in commands, bytes and function calls has not risen. After a change that is worth its price:
-`python -m bench.counts --renew`."""
+`python -m lab.bench.counts --renew`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.messages import Messages
-from bench import admission
-from bench.counting import IN_SCRIPTS, Counts, commands, parts
-from bench.counts import COMMANDS, COMMANDS_MAX, all_commands, kept, risen
+from dicast.app.pipeline.messages import Messages
+from lab.bench import admission
+from lab.bench.counting import IN_SCRIPTS, Counts, commands, parts
+from lab.bench.counts import COMMANDS, COMMANDS_MAX, all_commands, kept, risen
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import flame
-from bench.layers import OTHER, OWNERS, by_layer, layer_of
+from lab.bench import flame
+from lab.bench.layers import OTHER, OWNERS, by_layer, layer_of
 
 LOOP = "run (threading.py:971)"
-JUDGE = "Judge.judge (app/judging.py:84)"
+JUDGE = "Judge.judge (app/pipeline/judge.py:84)"
 CALL = "OpenAIProvider.complete (app/providers/openai.py:54)"
 SDK = "AsyncAPIClient.post (openai/_base_client.py:2059)"
 JSON = "dumps (json/__init__.py:183)"
@@ -28,8 +28,8 @@ def test_every_layer_owns_files_that_exist(layer: str) -> None:
 
 
 def test_what_is_more_special_comes_first() -> None:
-    assert layer_of("Gate.run (workers/gate.py:150)") == "gate and governor"
-    assert layer_of("TaskRun.trace (workers/task_run.py:164)") == "execution pool"
+    assert layer_of("Gate.run (workers/admission/gate.py:150)") == "gate and governor"
+    assert layer_of("TaskRun.trace (workers/runtime/task_run.py:164)") == "execution pool"
     assert layer_of("<listcomp> (x) (celery/app/trace.py:770)") == "Celery and kombu"
 
 

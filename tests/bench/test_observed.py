@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.observed import BIN_S, Cap, curve, observe
+from lab.bench.observed import BIN_S, Cap, curve, observe
 
 
 def entry(arrival: float, end: float | None, status: int = 200, open: int = 1) -> dict[str, Any]:

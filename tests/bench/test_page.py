@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bench.__main__ import DOCS, PUBLISHED, page
+from lab.bench.__main__ import DOCS, PUBLISHED, page
 
 
 def test_the_page_follows_from_its_raw_figures() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report import Column, Goal, Section, glance, listing, losses, markdown, summary, table, versions
+from lab.bench.report import Column, Goal, Section, glance, listing, losses, markdown, summary, table, versions
 
 COLUMNS = (Column("wall_s", "wall, s", -1), Column("lost", "lost", 0))
 SECTION = Section("steady", "Steady", "About it.", "make it", {"a": "Anna", "b": "Bert", "c": "Carl"}, COLUMNS, "s.svg")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.spread import Spread, spread
+from lab.bench.spread import Spread, spread
 
 
 def test_median_and_range() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.ledger.client import COUNTERS
-from chaos.books import compare
+from dicast.app.ledger.client import COUNTERS
+from lab.chaos.books import compare
 
 CALL = {"status": 200, "input_tokens": 10, "output_tokens": 3}
 REFUSED = {"status": 429, "input_tokens": 10, "output_tokens": 0}

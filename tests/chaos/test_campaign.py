@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from app.ledger.keys import LedgerKeys
-from chaos.campaign import draw
-from chaos.canaries import API_KEY, TEXT
-from chaos.faults import CATALOGUE
-from chaos.installation import Installation, a_job
-from chaos.invariants import judge
-from chaos.runs import Run, perform
+from dicast.app.ledger.keys import LedgerKeys
+from lab.chaos.campaign import draw
+from lab.chaos.canaries import API_KEY, TEXT
+from lab.chaos.faults import CATALOGUE
+from lab.chaos.installation import Installation, a_job
+from lab.chaos.invariants import judge
+from lab.chaos.runs import Run, perform
 from tests.e2e.cluster import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.mutation import python
-from chaos.mutation.accepted import Change, accepted
-from chaos.mutation.lua import mutations
+from lab.chaos.mutation import python
+from lab.chaos.mutation.accepted import Change, accepted
+from lab.chaos.mutation.lua import mutations
 
 SCRIPT = """#!lua flags=allow-oom
 -- a comment with 1 and == stays

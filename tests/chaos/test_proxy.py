@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from chaos.installation import Link
+from lab.chaos.installation import Link
 
 
 @pytest.fixture

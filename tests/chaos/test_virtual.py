@@ -1,4 +1,4 @@
-"""The whole pipeline in virtual time: some of the worlds of `python -m chaos.virtual`."""
+"""The whole pipeline in virtual time: some of the worlds of `python -m lab.chaos.virtual`."""
 
 import gc
 import random
@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from app.ledger.keys import LedgerKeys
-from chaos.virtual.batch import server
-from chaos.virtual.repeats import SMALL, SmallScene, every_loss
-from chaos.virtual.seeds import Seed
-from chaos.virtual.stories import STORIES
+from dicast.app.ledger.keys import LedgerKeys
+from lab.chaos.virtual.batch import server
+from lab.chaos.virtual.repeats import SMALL, SmallScene, every_loss
+from lab.chaos.virtual.seeds import Seed
+from lab.chaos.virtual.stories import STORIES
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def what_killed_nodes_leave_behind():
 @pytest.fixture(autouse=True)
 def what_worlds_set(monkeypatch):
     """The product's chance is seeded for each world, its clocks and names are the world's."""
-    monkeypatch.setattr("app.housekeeping.DUE_EVERY_S", 1.0)
-    monkeypatch.setattr("app.ledger.client.new_incarnation", None)
+    monkeypatch.setattr("dicast.app.pipeline.sweep.DUE_EVERY_S", 1.0)
+    monkeypatch.setattr("dicast.app.ledger.client.new_incarnation", None)
     state = random.getstate()
     yield
     random.setstate(state)
@@ -43,12 +43,13 @@ def what_worlds_set(monkeypatch):
 def test_every_invariant_holds_whatever_the_world_does(client, seeds):
     for seed in seeds:
         verdict = Seed(client, seed).run()
-        assert not verdict.violations, f"python -m chaos.virtual --first {seed} --seeds 1 --trace: {verdict.violations}"
+        replay = f"python -m lab.chaos.virtual --first {seed} --seeds 1 --trace"
+        assert not verdict.violations, f"{replay}: {verdict.violations}"
 
 
 @pytest.mark.parametrize("small", SMALL, ids=lambda small: small.name)
 def test_an_answer_that_is_lost_changes_neither_outcome_nor_books(client, small):
-    """Some of them; `python -m chaos.virtual --losses` takes all."""
+    """Some of them; `python -m lab.chaos.virtual --losses` takes all."""
     wrong = [loss for loss in every_loss(client, small, most=36) if loss.verdict.violations]
     assert not wrong, "\n".join(map(str, wrong[:5]))
 
@@ -60,7 +61,7 @@ ONCE_WRONG = {"SameIdAfterFlush": (10,), "LostWrites": (30,)}
 def test_what_is_told_in_order_ends_well(client, name):
     for seed in (0, 1, 2, *ONCE_WRONG.get(name, ())):
         verdict = STORIES[name](client, seed).run()
-        replay = f"python -m chaos.virtual --story {name} --first {seed} --seeds 1 --trace"
+        replay = f"python -m lab.chaos.virtual --story {name} --first {seed} --seeds 1 --trace"
         assert not verdict.violations, f"{replay}: {verdict.violations}"
 
 
@@ -80,7 +81,7 @@ def test_a_wrong_book_is_seen(client, counter):
 
 
 def test_an_answer_to_another_question_is_seen(client, monkeypatch):
-    monkeypatch.setattr("chaos.virtual.provider.told_by", lambda call: f"call {max(0, call.number - 1)}")
+    monkeypatch.setattr("lab.chaos.virtual.provider.told_by", lambda call: f"call {max(0, call.number - 1)}")
     assert any("was given 'call 0'" in found for found in SmallScene(client, SMALL[0], {}).run().violations)
 
 
@@ -91,7 +92,7 @@ def test_a_seed_is_the_same_at_every_run(client):
 
 
 def test_the_command_shares_its_worlds_among_processes():
-    command = [sys.executable, "-m", "chaos.virtual", "--story", "LostWrites", "--seeds", "60", "--parallel", "2"]
+    command = [sys.executable, "-m", "lab.chaos.virtual", "--story", "LostWrites", "--seeds", "60", "--parallel", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "60 worlds" in done.stdout

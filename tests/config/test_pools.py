@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from app.domain.job import PoolName
-from config.pools import Pools, PoolsError, UnknownPool, _toml
+from dicast.app.domain.job import PoolName
+from dicast.config.pools import Pools, PoolsError, UnknownPool, _toml
 
 SHIPPED = Path(__file__).parents[2] / "config" / "pools.toml"
 

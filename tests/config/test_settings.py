@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.settings import Settings, SettingsError, describe, environment
+from dicast.config.settings import Settings, SettingsError, describe, environment
 
 LIMIT = "MAX_CONCURRENT_LLM_CALLS"
 RANGE = "DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE"

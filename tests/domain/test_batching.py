@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.batching import MAX_NAMED_CHARS, divide_usage, named
-from app.domain.job import Dimension
-from app.domain.opinion import Usage
+from dicast.app.domain.batching import MAX_NAMED_CHARS, divide_usage, named
+from dicast.app.domain.job import Dimension
+from dicast.app.domain.opinion import Usage
 
 
 def test_the_remainder_goes_to_the_first() -> None:

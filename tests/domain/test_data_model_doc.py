@@ -12,13 +12,13 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from app.domain import verdict
-from app.domain.answer_schema import room, single_schema
-from app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
-from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
-from app.domain.prompt import batch_prompt
-from app.domain.report import Report
-from app.domain.strict_json import MAX_DEPTH, MAX_DIGITS
+from dicast.app.domain import verdict
+from dicast.app.domain.answer_schema import room, single_schema
+from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
+from dicast.app.domain.prompt import batch_prompt
+from dicast.app.domain.report import Report
+from dicast.app.domain.strict_json import MAX_DEPTH, MAX_DIGITS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/data-model.md").read_text(encoding="utf-8")

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.deadlines import Bounds, finish_by, instant_ms, seconds
-from app.domain.job import EvaluationJob
-from app.refusals import InvalidJob, validated
+from dicast.app.domain.deadlines import Bounds, finish_by, instant_ms, seconds
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.refusals import InvalidJob, validated
 from tests.ledger.bench import a_job
 
 

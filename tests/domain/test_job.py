@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.domain.job import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH, EvaluationJob, ItemSource
+from dicast.app.domain.job import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH, EvaluationJob, ItemSource
 
 JOB = {
     "id": "job-1",

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.job import Agent, Dimension, Item, Scale
-from app.domain.nonce import is_fresh, nonce_for
+from dicast.app.domain.job import Agent, Dimension, Item, Scale
+from dicast.app.domain.nonce import is_fresh, nonce_for
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 AGENT = Agent(name="ann", persona="You are strict.")
@@ -52,7 +52,7 @@ def test_a_nonce_in_the_text_is_passed_over(monkeypatch) -> None:  # type: ignor
         met.append(candidate)
         return len(met) % 3 == 0
 
-    monkeypatch.setattr("app.domain.nonce.is_fresh", fresh)
+    monkeypatch.setattr("dicast.app.domain.nonce.is_fresh", fresh)
     assert nonce() == nonce() == met[2] == met[5]
     assert len(set(met)) == 3
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.plan import Lane, Unit, lanes, window
+from dicast.app.domain.plan import Lane, Unit, lanes, window
 
 
 def test_lanes_are_agents_of_one_pool():

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.answer_schema import LENGTHS, batch_schema, room, single_schema, without
-from app.domain.job import Agent, Dimension, Item, Scale
-from app.domain.nonce import is_fresh
-from app.domain.prompt import Prompt, batch_prompt, single_prompt
-from app.domain.verdict import Verdict, read_single
+from dicast.app.domain.answer_schema import LENGTHS, batch_schema, room, single_schema, without
+from dicast.app.domain.job import Agent, Dimension, Item, Scale
+from dicast.app.domain.nonce import is_fresh
+from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
+from dicast.app.domain.verdict import Verdict, read_single
 
 NONCE = "5f0c2a9be1d47783"
 AGENT = Agent(name="Ann", persona="You are strict.", max_tokens=200)

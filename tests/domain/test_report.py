@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from app.domain.job import Agent, Dimension, Scale
-from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
-from app.domain.report import (
+from dicast.app.domain.job import Agent, Dimension, Scale
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from dicast.app.domain.report import (
     EXAMPLES_A_REASON,
     MAX_EXAMPLE_LENGTH,
     MAX_EXAMPLES,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
-from app.domain.opinion import ErrorKind
-from app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
+from dicast.app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
 
 POLICY = RetryPolicy()
 

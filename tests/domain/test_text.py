@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.text import clean, shown
+from dicast.app.domain.text import clean, shown
 
 ANY_TEXT = st.text(st.characters(codec=None))
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.answer_schema import room, single_schema
-from app.domain.job import Dimension, Scale
-from app.domain.verdict import (
+from dicast.app.domain.answer_schema import room, single_schema
+from dicast.app.domain.job import Dimension, Scale
+from dicast.app.domain.verdict import (
     MAX_ANSWER_CHARS,
     MAX_ARGUMENT_CHARS,
     MAX_QUOTE_CHARS,

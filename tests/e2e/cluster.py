@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from app.celery import Dicast, create_app
-from app.messages import CONTROL_QUEUE, EVALUATE
+from dicast.app.application import Dicast, create_app
+from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
@@ -39,7 +39,7 @@ class Simulated:
     """A simulated provider in a process of its own."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "app.providers.simulated", "--port", "0", *options]
+        command = [sys.executable, "-m", "dicast.app.providers.simulated", "--port", "0", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
         assert self.process.stdout is not None
         self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")

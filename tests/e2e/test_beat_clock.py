@@ -9,8 +9,8 @@ import sys
 import pytest
 import redis
 
-from app.messages import BEAT_QUEUE
-from chaos.clocks import SteppedClock, available
+from dicast.app.pipeline.messages import BEAT_QUEUE
+from lab.chaos.clocks import SteppedClock, available
 from tests.e2e.cluster import ROOT, until
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(not available(), reason="no C compiler is installed here")]

@@ -20,8 +20,8 @@ import json
 from datetime import timedelta
 from celery import chain, chord, group, signature
 from celery.result import AsyncResult
-from app.celery import app
-from app.tasks import evaluate
+from dicast.app.application import app
+from dicast.app.tasks import evaluate
 
 def job(**more):
     return {{**json.loads({json.dumps(json.dumps(a_job(agents=1, dimensions=UNITS)))}), **more}}
@@ -128,7 +128,7 @@ def test_a_job_of_another_id_can_be_waited_for_under_both(program):
 
 def test_a_job_waits_for_its_time(program, one_worker):
     before = program("""
-        before = app.ledger.wall_ms()
+        before = dicast.app.ledger.wall_ms()
         evaluate.apply_async((job(id="later"),), countdown=3).get(timeout=WAIT_S)
         tell(before)
     """)

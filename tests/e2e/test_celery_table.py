@@ -21,8 +21,8 @@ from celery.bin.worker import worker as worker_command
 from celery.exceptions import TaskRevokedError
 from celery.worker.control import Panel
 
-from app.remote_control import CommandRefused
-from app.tasks import evaluate
+from dicast.app.commands.remote_control import CommandRefused
+from dicast.app.tasks import evaluate
 from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated, Worker, a_job, until
 from tests.e2e.conftest import POOL
 from tests.e2e.test_monitors import Monitor
@@ -84,7 +84,7 @@ class Room:
         """What a program tells, or the last line of its error."""
         prelude = (
             "import json\nfrom datetime import timedelta\nfrom celery import signature\n"
-            "from app.celery import app\nfrom app.tasks import evaluate\n"
+            "from dicast.app.application import app\nfrom dicast.app.tasks import evaluate\n"
             f"job = lambda **more: {{**json.loads({json.dumps(json.dumps(a_job(agents=1, dimensions=1)))}), **more}}\n"
         )
         done = self.run("-c", prelude + code)
@@ -374,8 +374,9 @@ def _(room):
         "DICAST_POOLS_FILE": room.c.environ["DICAST_POOLS_FILE"],
     }
     code = (
-        "from types import SimpleNamespace as N; from app import remote_control as r; "
-        f"from app.celery import create_app; a = create_app({environ!r}); print(r.conf(N(app=a)), a.bugreport())"
+        "from types import SimpleNamespace as N; from dicast.app.commands import remote_control as r\n"
+        f"from dicast.app.application import create_app\n"
+        f"a = create_app({environ!r}); print(r.conf(N(app=a)), a.bugreport())"
     )
     said = room.run("-c", code)
     assert said.returncode == 0, said.stderr

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kombu import pools
 
-from app.celery import create_app
-from app.doctor.workers import depth
+from dicast.app.application import create_app
+from dicast.app.doctor.workers import depth
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import RabbitMQ, needs_rabbitmq
 

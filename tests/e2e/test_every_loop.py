@@ -43,7 +43,7 @@ class Victim:
     def start(self):
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "names").unlink()
-        self.worker = self.cluster.worker("-I", "chaos.strikes", CHAOS_STRIKES=str(self.folder))
+        self.worker = self.cluster.worker("-I", "lab.chaos.strikes", CHAOS_STRIKES=str(self.folder))
         until(lambda: EXPECTED["task"] <= set(self.names().get("task", [])), "all its loops run")
 
     def names(self):

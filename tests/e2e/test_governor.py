@@ -1,6 +1,6 @@
 """The governor on real parts: workers and a provider over HTTP whose limits nobody tells; its own count decides.
 
-These are short: `python -m bench.governor_http` measures the full figures.
+These are short: `python -m lab.bench.governor_http` measures the full figures.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import asyncio
 
 import pytest
 
+from dicast.workers.admission.pool_state import PoolStates
+from dicast.workers.store.connection import connect_async
 from tests.e2e.cluster import a_job, until
-from workers.pool_state import PoolStates
-from workers.store.connection import connect_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

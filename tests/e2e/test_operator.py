@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
+from dicast.workers.admission.governor import Governor
+from dicast.workers.store.connection import connect_async
 from tests.e2e.cluster import ROOT, a_job, until
 from tests.e2e.test_governor import POOL, pool_state
-from workers.governor import Governor
-from workers.store.connection import connect_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -44,7 +44,7 @@ def ended_after(cluster, job_id):
 
 def told(cluster, *arguments):
     """What `dicast` says to an operator."""
-    command = [sys.executable, "-m", "app.cli", *arguments]
+    command = [sys.executable, "-m", "dicast.app.cli.main", *arguments]
     found = subprocess.run(
         command, env=cluster.environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 def replayed(cluster, limit):
     """The tool's own verdict over all logs."""
-    command = [sys.executable, "-m", "app.replay", "--limit", str(limit), *(str(w.log) for w in cluster.workers)]
+    command = [sys.executable, "-m", "lab.replay", "--limit", str(limit), *(str(w.log) for w in cluster.workers)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -229,7 +229,7 @@ def test_delay_and_get_as_a_caller_does(cluster):
     c = cluster("--latency", "0.05")
     c.worker()
     program = f"""
-from app.tasks import evaluate
+from dicast.app.tasks import evaluate
 report = evaluate.delay({a_job()!r}).get(timeout=60)
 print(report["scored"], report["status"])
 try:

@@ -6,13 +6,13 @@ import kombu
 import pytest
 from amqp.exceptions import AMQPError
 
-from app.celery import create_app
-from app.doctor.broker import QUEUE_TYPE, broker
-from app.doctor.finding import Severity
-from app.messages import BEAT_QUEUE, CONTROL_QUEUE
+from dicast.app.application import create_app
+from dicast.app.doctor.broker import QUEUE_TYPE, broker
+from dicast.app.doctor.finding import Severity
+from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
+from dicast.workers.broker.dead_letters import Quarantine
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import RabbitMQ, needs_rabbitmq
-from workers.quarantine import Quarantine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), needs_rabbitmq]
 

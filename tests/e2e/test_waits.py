@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.cluster import ROOT, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-DICAST = [sys.executable, "-m", "app.cli"]
+DICAST = [sys.executable, "-m", "dicast.app.cli.main"]
 ENDS_WITHIN_S = 30.0
 """Ten for the job, four for each part, and a busy machine."""
 

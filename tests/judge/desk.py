@@ -10,22 +10,22 @@ from typing import Any
 
 import orjson
 
-from app.asking import Asking
-from app.blame import Blames
-from app.domain.job import Deployment
-from app.domain.opinion import Usage
-from app.domain.retry import RetryPolicy
-from app.judging import Judge, Outcome
-from app.ledger.asking import AskingStore
-from app.ledger.keys import PageRef
-from app.ledger.records import Due, Token
-from app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from app.providers.simulated.answers import Judge as Answers
-from app.providers.simulated.answers import nonce_of
-from app.spool import Spool
+from dicast.app.domain.job import Deployment
+from dicast.app.domain.opinion import Usage
+from dicast.app.domain.retry import RetryPolicy
+from dicast.app.ledger.asking import AskingStore
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Due, Token
+from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.fail_fast import Asking
+from dicast.app.pipeline.judge import Judge, Outcome
+from dicast.app.pipeline.spool import Spool
+from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from dicast.app.providers.simulated.answers import Judge as Answers
+from dicast.app.providers.simulated.answers import nonce_of
+from dicast.workers.admission.outages import Outages
+from dicast.workers.admission.request import Admitted, Lease
 from tests.ledger.bench import KEYS, Bench
-from workers.admitted import Admitted, Lease
-from workers.outages import Outages
 
 Answer = Callable[[ChatRequest], ChatReply]
 

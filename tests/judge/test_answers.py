@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.domain.failure import FailureKind
-from app.domain.opinion import Usage
-from app.nonce_key import NonceKey, given
-from app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from config.settings import Settings
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import Usage
+from dicast.app.pipeline.nonce_key import NonceKey, given
+from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from dicast.config.settings import Settings
 from tests.judge.desk import Scripted, dump, failing, good, said
 from tests.ledger.bench import KEYS, a_job
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app import logs
-from app.domain.failure import FailureKind
-from app.domain.job import Agent
-from app.providers.base import ProviderFailure
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Agent
+from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import a_job
 

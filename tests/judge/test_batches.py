@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from app import logs
-from app.domain.failure import FailureKind
-from app.domain.opinion import Usage
-from app.ledger.ledger import UNCLAIMED_MS
-from app.ledger.records import Due, Token
-from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import Usage
+from dicast.app.ledger.ledger import UNCLAIMED_MS
+from dicast.app.ledger.records import Due, Token
+from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from tests.judge.desk import Scripted, batch_of, deferred, failing, recording
 from tests.ledger.bench import a_job, claim
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.failure import FailureKind
-from app.domain.job import Agent
-from app.providers.base import ProviderFailure
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Agent
+from dicast.app.providers.base import ProviderFailure
+from dicast.workers.admission.leases import LeaseStore, Returned, Want
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.parameters import BreakerPhase
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job
 from tests.workers.pools import obey, parameters
-from workers.policy.admission import Outcome
-from workers.policy.parameters import BreakerPhase
-from workers.store.leases import LeaseStore, Returned, Want
 
 REFUSED = ProviderFailure(FailureKind.CONNECTION, "connection failed (ConnectionRefusedError)", reached=False)
 RESET = ProviderFailure(FailureKind.CONNECTION, "connection failed (ConnectionResetError)")
@@ -120,7 +120,7 @@ async def test_what_may_have_been_paid_for_is_not_asked_again_for_all_that(bench
 
 async def test_the_log_promises_no_call_before_the_breaker_lets_one_pass(bench, desk, monkeypatch):
     found = []
-    monkeypatch.setattr("app.logs.retrying", lambda **fields: found.append(fields))
+    monkeypatch.setattr("dicast.app.logs.retrying", lambda **fields: found.append(fields))
     ref = await bench.started()
     await down(bench, breaker_s=12.0)
     outcome = await desk(Scripted(failing(status(503)))).do(ref, 0)

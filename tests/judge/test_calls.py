@@ -5,23 +5,23 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from app import logs
-from app.calls import NO_ANSWER, TOLD_CHARS, Call, answered, refused, spent
-from app.domain.failure import FailureKind
-from app.domain.job import Deployment
-from app.domain.opinion import ErrorKind, Usage
-from app.domain.plan import lanes
-from app.domain.retry import GiveUp
-from app.domain.stop import Stop
-from app.domain.verdict import Verdict
-from app.endings import CLOSED, closed, given_up, not_asked, unasked
-from app.ledger.keys import PageRef
-from app.ledger.records import Claim, JobRecord, Token
-from app.ledger.records import Verdict as Claimed
-from app.providers.base import ChatReply, ProviderFailure
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Deployment
+from dicast.app.domain.opinion import ErrorKind, Usage
+from dicast.app.domain.plan import lanes
+from dicast.app.domain.retry import GiveUp
+from dicast.app.domain.stop import Stop
+from dicast.app.domain.verdict import Verdict
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Claim, JobRecord, Token
+from dicast.app.ledger.records import Verdict as Claimed
+from dicast.app.pipeline.call import NO_ANSWER, TOLD_CHARS, Call, answered, refused, spent
+from dicast.app.pipeline.endings import CLOSED, closed, given_up, not_asked, unasked
+from dicast.app.providers.base import ChatReply, ProviderFailure
+from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.policy.events import Cost
 from tests.ledger.bench import a_job
-from workers.policy.admission import Outcome as CallOutcome
-from workers.policy.events import Cost
 
 REF = PageRef("j", "abc123", 0, 4)
 STOP = Stop(pool="p", model="m", kind=ErrorKind.REJECTED, after=2, status_code=401, message="401 bad key")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.judging import Outcome
+from dicast.app.pipeline.judge import Outcome
 from tests.judge.desk import Scripted
 from tests.ledger.bench import a_job
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from app import logs
-from app.domain.failure import FailureKind
-from app.domain.opinion import Usage
-from app.providers.base import ChatReply, ProviderFailure
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import Usage
+from dicast.app.providers.base import ChatReply, ProviderFailure
 from tests.judge.desk import Scripted, failing, good, said
 from tests.ledger.bench import a_job
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from app import logs
-from app.domain.failure import FailureKind
-from app.domain.opinion import Usage
-from app.judging import SILENT_MS, Outcome
-from app.ledger.records import Due, Recorded, Token, Written
-from app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import Usage
+from dicast.app.ledger.records import Due, Recorded, Token, Written
+from dicast.app.pipeline.judge import SILENT_MS, Outcome
+from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.policy.events import Cost
 from tests.judge.desk import Endless, Scripted, deferred, failing, good, recording, said
 from tests.ledger.bench import a_job, claim
-from workers.policy.admission import Outcome as CallOutcome
-from workers.policy.events import Cost
 
 LIMITED = failing(ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429))
 AWAY = failing(ProviderFailure(FailureKind.SERVER, "503", status_code=503))
@@ -198,7 +198,7 @@ async def test_a_fault_of_this_program_ends_the_unit_and_counts_the_call_if_it_w
     bench, desk, monkeypatch, call_ended, calls
 ):
     ref, judge = await unit_of(bench), desk(Scripted(), max_attempts=1)
-    monkeypatch.setattr("app.judging.read_single" if call_ended else "app.judging.nonce_for", None)
+    monkeypatch.setattr(f"dicast.app.pipeline.judge.{'read_single' if call_ended else 'nonce_for'}", None)
     outcome = await judge.do(ref, 0)
     assert outcome.counts and outcome.told.startswith("error: internal: TypeError")
     error = (await judge.results(ref))[0]["error"]
@@ -333,7 +333,7 @@ async def test_a_retry_is_told_with_its_number_and_wait(bench, desk, monkeypatch
     monkeypatch.setattr(logs, "retrying", lambda **fields: lines.append(fields))
     slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "slow down", status_code=429, retry_after_s=1.23456))
     ref, judge = await unit_of(bench), desk(Scripted(*failures, slow_down), max_attempts=9)
-    monkeypatch.setattr("app.judging.JITTER_MAX_S", 0.0)
+    monkeypatch.setattr("dicast.app.pipeline.judge.JITTER_MAX_S", 0.0)
     await judge.again(ref, 0, len(failures) + 1)
     line = lines[-1]
     assert (line["attempt"], line["status_code"], line["delay_s"], line["kind"], line["reason"]) == (

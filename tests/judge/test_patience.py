@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from app.domain.deadlines import Bounds
-from app.domain.failure import FailureKind
-from app.domain.job import Agent, Deployment
-from app.domain.plan import lanes
-from app.ledger.keys import PageRef
-from app.ledger.records import Deferral, Due, Token
-from app.patience import Patience
-from app.providers.base import ProviderFailure
+from dicast.app.domain.deadlines import Bounds
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Agent, Deployment
+from dicast.app.domain.plan import lanes
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Deferral, Due, Token
+from dicast.app.pipeline.time_limits import Patience
+from dicast.app.providers.base import ProviderFailure
+from dicast.workers.admission.outages import Outage, Trouble
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job
-from workers.outages import Outage, Trouble
 
 NOW_S = 1_800_000_000.0
 

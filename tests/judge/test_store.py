@@ -10,10 +10,10 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
-from app import claiming
-from app.domain.failure import FailureKind
-from app.ledger.records import Verdict
-from app.providers.base import ProviderFailure
+from dicast.app.domain.failure import FailureKind
+from dicast.app.ledger.records import Verdict
+from dicast.app.pipeline import claim as claiming
+from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import a_job, claim
 

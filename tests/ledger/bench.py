@@ -1,14 +1,14 @@
 """A ledger on a real server, with two living nodes."""
 
-from app.domain.job import EvaluationJob
-from app.domain.plan import lanes
-from app.ledger.client import LedgerClient
-from app.ledger.keys import PageRef
-from app.ledger.ledger import Ledger
-from app.ledger.records import Result, Token
-from workers.nodes import Node, Registry
-from workers.store.connection import connect, connect_async
-from workers.store.keys import Keys
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.plan import lanes
+from dicast.app.ledger.client import LedgerClient
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Result, Token
+from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.store.connection import connect, connect_async
+from dicast.workers.store.keys import Keys
 
 KEYS = Keys("test")
 

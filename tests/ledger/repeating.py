@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from app.ledger.asking import AskingStore
-from app.ledger.client import LedgerClient
-from app.ledger.ledger import Ledger
+from dicast.app.ledger.asking import AskingStore
+from dicast.app.ledger.client import LedgerClient
+from dicast.app.ledger.ledger import Ledger
+from dicast.workers.store.connection import connect, connect_async
 from tests.ledger.bench import KEYS
-from workers.store.connection import connect, connect_async
 
 START_MS = 1_800_000_000_000
 EPOCH = START_MS
@@ -22,7 +22,7 @@ NOW = "now"
 
 @pytest.fixture(autouse=True)
 def one_incarnation(monkeypatch):
-    monkeypatch.setattr("app.ledger.client.new_incarnation", lambda: NOW)
+    monkeypatch.setattr("dicast.app.ledger.client.new_incarnation", lambda: NOW)
 
 
 class Clock:

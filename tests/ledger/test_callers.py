@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from app.ledger import client as callers
-from app.ledger.client import COUNTERS, UNATTENDED_MS, JobConflict, JobLost, JobState, UnknownJob, digest_of
-from app.ledger.records import Ended
-from app.ledger.troubles import Troubles
+from dicast.app.ledger import client as callers
+from dicast.app.ledger.client import COUNTERS, UNATTENDED_MS, JobConflict, JobLost, JobState, UnknownJob, digest_of
+from dicast.app.ledger.records import Ended
+from dicast.app.ledger.troubles import Troubles
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 

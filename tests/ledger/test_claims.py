@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.ledger.ledger import QUARANTINE_DEATHS, Ledger, Unheard
-from app.ledger.records import Deferral, Due, Token, Verdict, Written
+from dicast.app.ledger.ledger import QUARANTINE_DEATHS, Ledger, Unheard
+from dicast.app.ledger.records import Deferral, Due, Token, Verdict, Written
+from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
-from workers.nodes import Node
 
 
 # --------------------------------------------------------------------------------------------------------------- claims

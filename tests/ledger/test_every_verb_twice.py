@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-import app.ledger
-from app.domain.deadlines import Bounds
-from app.domain.job import Item
-from app.domain.plan import lanes
-from app.domain.stop import Stop
-from app.ledger.asking import AskingStore
-from app.ledger.client import JobState, LedgerClient
-from app.ledger.keys import PageRef
-from app.ledger.ledger import Ledger
-from app.ledger.records import Deferral, Due, Recorded, Result, Token
+import dicast.app.ledger
+from dicast.app.domain.deadlines import Bounds
+from dicast.app.domain.job import Item
+from dicast.app.domain.plan import lanes
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.asking import AskingStore
+from dicast.app.ledger.client import JobState, LedgerClient
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Deferral, Due, Recorded, Result, Token
 from tests.ledger.bench import a_job
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 
@@ -386,7 +386,7 @@ def test_every_verb_is_a_case():
     verbs = {name for name in verbs if "mutmut" not in name}  # its variants stand beside the verbs
     verbs = verbs - READS - {"failed", "may_recheck"} | {"stop_asking"}
     assert verbs == {verb for verb, *_ in CASES}
-    scripts = {path.stem for path in Path(app.ledger.__file__).parent.glob("*.lua")}
+    scripts = {path.stem for path in Path(dicast.app.ledger.__file__).parent.glob("*.lua")}
     included = {"unit", "told", "planning"}
     assert scripts - included - {"held"} <= {verb for verb, *_ in CASES}
 

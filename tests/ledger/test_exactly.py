@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.ledger.client import UNATTENDED_MS, JobState
-from app.ledger.ledger import PAGE_STILL_MS, UNCLAIMED_MS, Ledger
-from app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
+from dicast.app.ledger.client import UNATTENDED_MS, JobState
+from dicast.app.ledger.ledger import PAGE_STILL_MS, UNCLAIMED_MS, Ledger
+from dicast.app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
 from tests.ledger.bench import KEYS
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 from tests.ledger.test_every_verb_twice import REF, claim, defer, open_page, page_open, record, submit, whole

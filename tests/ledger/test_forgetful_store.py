@@ -1,9 +1,9 @@
 """A store that was flushed, or is an older copy of itself."""
 
-from app.ledger.client import JobState
-from app.ledger.records import Deferral, Result, Verdict, Written
-from app.recording import Recorder
-from app.spool import Spool
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.records import Deferral, Result, Verdict, Written
+from dicast.app.pipeline.record import Recorder
+from dicast.app.pipeline.spool import Spool
 from tests.ledger.bench import a_job, claim, record
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.plan import lanes
-from app.ledger.keys import PageRef
-from app.ledger.records import Deferral, Due, Result, Token, Verdict
+from dicast.app.domain.plan import lanes
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Deferral, Due, Result, Token, Verdict
 from tests.ledger.bench import KEYS, a_job
 from tests.ledger.repeating import NOW, Stage, one_incarnation
 

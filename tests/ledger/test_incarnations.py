@@ -2,12 +2,12 @@
 
 import pytest
 
-from app.job_cache import JobCache
-from app.ledger.client import JobState
-from app.ledger.keys import PageRef
-from app.ledger.records import Due, Result, Token, Written
-from app.recording import Recorder, _spooled
-from app.spool import Spool
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Due, Result, Token, Written
+from dicast.app.pipeline.job_cache import JobCache
+from dicast.app.pipeline.record import Recorder, _spooled
+from dicast.app.pipeline.spool import Spool
 from tests.ledger.bench import a_job, claim, record
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from app.ledger.client import JobConflict, JobState, UnknownJob
-from app.ledger.keys import PageRef
-from app.ledger.ledger import LOOK_SOON_MS, Ledger
-from app.ledger.records import Deferral, Due, Token, Verdict, Written
+from dicast.app.ledger.client import JobConflict, JobState, UnknownJob
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import LOOK_SOON_MS, Ledger
+from dicast.app.ledger.records import Deferral, Due, Token, Verdict, Written
+from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
-from workers.nodes import Node
 
 
 # ----------------------------------------------------------------------------------------------------------- submission

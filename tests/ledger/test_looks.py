@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from app.domain.job import Item
-from app.ledger import client as callers
-from app.ledger.client import UNATTENDED_MS
-from app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from app.ledger.ledger import LOOK_SOON_MS, Unheard
-from app.ledger.records import LaneState, Token, Verdict
+from dicast.app.domain.job import Item
+from dicast.app.ledger import client as callers
+from dicast.app.ledger.client import UNATTENDED_MS
+from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.app.ledger.ledger import LOOK_SOON_MS, Unheard
+from dicast.app.ledger.records import LaneState, Token, Verdict
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from app.domain.opinion import ErrorKind
-from app.domain.stop import Stop
-from app.ledger.asking import EXHAUSTED_S, RETENTION_S, AskingStore
-from app.ledger.keys import PageRef
-from app.ledger.records import Token
-from app.ledger.troubles import GONE_MS, REMEMBERED_S, SEEN_MS, TRY_EVERY_MS, Troubles
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.asking import EXHAUSTED_S, RETENTION_S, AskingStore
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Token
+from dicast.app.ledger.troubles import GONE_MS, REMEMBERED_S, SEEN_MS, TRY_EVERY_MS, Troubles
 from tests.ledger.bench import KEYS
 
 

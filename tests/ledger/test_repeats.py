@@ -6,13 +6,13 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
-from app.gathering import Gatherer
-from app.ledger.client import JobState, UnknownJob
-from app.ledger.ledger import QUARANTINE_DEATHS
-from app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
-from app.recording import Recorder, _spooled, patiently
-from app.reports.resuming import set_aside
-from app.spool import Spool
+from dicast.app.ledger.client import JobState, UnknownJob
+from dicast.app.ledger.ledger import QUARANTINE_DEATHS
+from dicast.app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
+from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.record import Recorder, _spooled, patiently
+from dicast.app.pipeline.spool import Spool
+from dicast.app.reports.resuming import set_aside
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 COUNTERS = {"calls": 1, "tokens_in": 100, "retries": 1}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.ledger.client import UnitState, UnknownJob
-from app.ledger.keys import PageRef
-from app.ledger.records import Deferral, Due, Token, Verdict
+from dicast.app.ledger.client import UnitState, UnknownJob
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Deferral, Due, Token, Verdict
 from tests.ledger.bench import a_job, claim, record
 
 

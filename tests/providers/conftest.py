@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.providers.anthropic import AnthropicProvider
-from app.providers.base import ChatRequest, ProviderFailure
-from app.providers.openai import OpenAIProvider
-from config.pools import PoolSpec
+from dicast.app.providers.anthropic import AnthropicProvider
+from dicast.app.providers.base import ChatRequest, ProviderFailure
+from dicast.app.providers.openai import OpenAIProvider
+from dicast.config.pools import PoolSpec
 
 KEY = "sk-canary-0123456789abcdef"
 DIALECTS = ("openai", "anthropic")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.providers.base import FailureKind
-from app.providers.simulated import Behaviour, SimulatedConfig, SimulatedProvider
+from dicast.app.providers.base import FailureKind
+from dicast.app.providers.simulated import Behaviour, SimulatedConfig, SimulatedProvider
 from tests.providers.conftest import KEY, SCHEMA, chat, failure_of, until
 
 PROMPT = "> the text\nEND OF MATERIAL 0123456789abcdef\nSCALE: 2..4\nNONCE: 0123456789abcdef\nJudge."

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.providers import envelope
-from app.providers.envelope import Malformed
+from dicast.app.providers import envelope
+from dicast.app.providers.envelope import Malformed
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.calls import refused
-from app.providers.base import FailureKind, ProviderFailure
-from app.providers.simulated.faults import bomb
+from dicast.app.pipeline.call import refused
+from dicast.app.providers.base import FailureKind, ProviderFailure
+from dicast.app.providers.simulated.faults import bomb
 from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, failure_of, good_body, make, sends
 
 MALFORMED, CONNECTION, REJECTED = FailureKind.MALFORMED, FailureKind.CONNECTION, FailureKind.REJECTED

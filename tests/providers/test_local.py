@@ -16,12 +16,12 @@ import psutil
 import pytest
 from jsonschema import validate
 
-from app.domain.job import Agent, Dimension, Item
-from app.domain.prompt import single_prompt
-from app.domain.verdict import Verdict, read_single
-from app.providers import local, local_server
-from app.providers.base import ChatRequest, FailureKind, ProviderFailure
-from app.providers.local import (
+from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.prompt import single_prompt
+from dicast.app.domain.verdict import Verdict, read_single
+from dicast.app.providers import local, local_server
+from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
+from dicast.app.providers.local import (
     LocalModelMissing,
     LocalProvider,
     ensure_local_model,
@@ -29,9 +29,9 @@ from app.providers.local import (
     running_local_model,
     stop_local_model,
 )
-from app.providers.registry import build_provider
-from config.pools import PoolSpec
-from config.settings import Settings
+from dicast.app.providers.registry import build_provider
+from dicast.config.pools import PoolSpec
+from dicast.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = Settings.from_env({})
@@ -203,7 +203,7 @@ async def test_a_text_that_does_not_fit_is_rejected(model):
 
 @slow
 def test_many_start_it_at_once(state_dir):
-    code = "import sys; from app.providers.local import *; print(ensure_local_model(sys.argv[1]))"
+    code = "import sys; from dicast.app.providers.local import *; print(ensure_local_model(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(state_dir)]
 
     def process(_):

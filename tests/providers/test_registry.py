@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.providers.anthropic import AnthropicProvider
-from app.providers.base import FailureKind, ProviderFailure
-from app.providers.openai import OpenAIProvider
-from app.providers.registry import build_provider
-from config.pools import Pools, PoolSpec
-from config.settings import Settings
+from dicast.app.providers.anthropic import AnthropicProvider
+from dicast.app.providers.base import FailureKind, ProviderFailure
+from dicast.app.providers.openai import OpenAIProvider
+from dicast.app.providers.registry import build_provider
+from dicast.config.pools import Pools, PoolSpec
+from dicast.config.settings import Settings
 from tests.providers.conftest import RawServer, answer, chat, good_body
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
-from app.domain.report import ReportAgent, ReportBuilder, ReportDimension, ReportHeader, ResultFiles
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from dicast.app.domain.report import ReportAgent, ReportBuilder, ReportDimension, ReportHeader, ResultFiles
 
 NOW = "0a1b2c3d"
 """The incarnation of a job."""

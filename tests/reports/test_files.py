@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.opinion import JudicialOpinion, Usage
-from app.domain.report import Report
-from app.reports import columns
-from app.reports.columns import COLUMNS
-from app.reports.files import (
+from dicast.app.domain.opinion import JudicialOpinion, Usage
+from dicast.app.domain.report import Report
+from dicast.app.reports import columns
+from dicast.app.reports.columns import COLUMNS
+from dicast.app.reports.files import (
     NoResults,
     ResultsMismatch,
     finish,
@@ -260,7 +260,7 @@ def test_records_built_without_validation_are_written_alike(tmp_path: Path) -> N
 KILLED_AT_EVERY_STEP = """
 import os, sys, hashlib, shutil
 from pathlib import Path
-from app.reports.files import finish, write_page
+from dicast.app.reports.files import finish, write_page
 from tests.reports.test_files import contents, write_three_pages, JOB
 from tests.reports.building import NOW, header
 

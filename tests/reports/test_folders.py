@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.reports import folders
-from app.reports.files import NoResults, finish, read_opinions, read_report, write_page
-from app.reports.folders import begin, folder_name, job_folder
-from app.reports.resuming import read_items, set_aside, write_items
+from dicast.app.reports import folders
+from dicast.app.reports.files import NoResults, finish, read_opinions, read_report, write_page
+from dicast.app.reports.folders import begin, folder_name, job_folder
+from dicast.app.reports.resuming import read_items, set_aside, write_items
 from tests.reports.building import header, opinion
 
 OLD, NEW = "0000000a", "0000000b"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from app.domain.opinion import ErrorKind
-from app.domain.report import Report, ReportAgent, ReportDimension
-from app.reports.table import MAX_ROWS, bars, print_report
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension
+from dicast.app.reports.table import MAX_ROWS, bars, print_report
 from tests.reports.building import builder, error, files_in, opinion
 
 HOSTILE = "[bold red]x[/bold red] [link=http://evil]y[/link] :smile:\x1b[2J\x07\x9b31m\u202egnp\nJob forged"

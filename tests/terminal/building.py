@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.ledger.client import JobState, JobStatus
-from app.terminal.progress import Sight
+from dicast.app.cli.progress import Sight
+from dicast.app.ledger.client import JobState, JobStatus
 
 
 def status(done: int = 0, *, state: JobState = JobState.RUNNING, units: int = 100, **counters: int) -> JobStatus:

@@ -5,9 +5,9 @@ import importlib
 import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from app.ledger.client import UnknownJob
-from app.refusals import InvalidJob
-from app.terminal.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
+from dicast.app.cli.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.refusals import InvalidJob
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from app.ledger.client import JobState, JobStatus, UnknownJob
-from app.terminal import following
-from app.terminal.following import Action, Interrupts, JobVanished, Lookout, StoreAway, follow
-from app.terminal.progress import Sight
+from dicast.app.cli import following
+from dicast.app.cli.following import Action, Interrupts, JobVanished, Lookout, StoreAway, follow
+from dicast.app.cli.progress import Sight
+from dicast.app.ledger.client import JobState, JobStatus, UnknownJob
 from tests.terminal.building import sight, status
 
 

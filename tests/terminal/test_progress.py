@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from app.ledger.client import JobState
-from app.terminal.progress import RATE_UNITS, RATE_WINDOW_S, Progress, Rate, pace, span, wrapped
+from dicast.app.cli.progress import RATE_UNITS, RATE_WINDOW_S, Progress, Rate, pace, span, wrapped
+from dicast.app.ledger.client import JobState
 from tests.terminal.building import sight
 
 
@@ -103,7 +103,7 @@ def test_it_keeps_to_the_width(width: int, encoding: str) -> None:
     [
         (sight(1), None),
         (sight(1, away_s=12), "the store has not answered for 0:12; trying again"),
-        (sight(1, workers=0), "no worker is alive, so the job waits; start one: celery -A app worker"),
+        (sight(1, workers=0), "no worker is alive, so the job waits; start one: celery -A dicast worker"),
         (sight(1, state=JobState.CANCELLING), "no new calls; waiting for 5 open ones to end"),
         (sight(1, state=JobState.CANCELLING, open_here=0), None),
     ],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from workers import gate
-from workers.bench import Bench
-from workers.node_width import NodeWidth
-from workers.store.keys import Keys
-from workers.store.leases import Admission, Verdict
+from dicast.workers.admission import gate
+from dicast.workers.admission.concurrency import NodeWidth
+from dicast.workers.admission.leases import Admission, Verdict
+from dicast.workers.admission.suspension import Bench
+from dicast.workers.store.keys import Keys
 
 
 class Request:

@@ -14,20 +14,20 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.signals import task_failure, worker_ready
 from celery.worker.consumer import Consumer
 
-import workers.execution_pool
-import workers.result_backend
-import workers.task_run
-from workers.acknowledgement import batch_acks
-from workers.execution_pool import await_, in_task_greenlet, loop_resource
+import dicast.workers.runtime.pool
+import dicast.workers.runtime.result_backend
+import dicast.workers.runtime.task_run
+from dicast.workers.broker.acknowledgement import batch_acks
+from dicast.workers.runtime.pool import await_, in_task_greenlet, loop_resource
 
 BROKER = os.environ.get("POOL_TEST_BROKER", "/nowhere")
 STORE = os.environ.get("POOL_TEST_STORE", BROKER)
-BACKEND = os.environ.get("POOL_TEST_BACKEND", "workers.result_backend:RedisBackend+socket")
+BACKEND = os.environ.get("POOL_TEST_BACKEND", "dicast.workers.runtime.result_backend:RedisBackend+socket")
 WAIT_S = 30
 
-workers.task_run.REQUEUE_DELAY_S = 0.2
-workers.result_backend.RETRIES = 1
-workers.execution_pool.STALL_WARNING_S, workers.execution_pool.STALL_LIMIT_S = 1.0, 2.0
+dicast.workers.runtime.task_run.REQUEUE_DELAY_S = 0.2
+dicast.workers.runtime.result_backend.RETRIES = 1
+dicast.workers.runtime.pool.STALL_WARNING_S, dicast.workers.runtime.pool.STALL_LIMIT_S = 1.0, 2.0
 
 
 class TestConsumer(Consumer):
@@ -41,12 +41,12 @@ class TestConsumer(Consumer):
         return connection
 
 
-app = Celery("pool_tests", amqp="workers.publishing:AMQP")
+app = Celery("pool_tests", amqp="dicast.workers.runtime.publishing:AMQP")
 app.conf.update(
     broker_url=f"redis+socket://{BROKER}",
     result_backend=f"{BACKEND}://{STORE}",
     broker_connection_retry_on_startup=True,
-    worker_pool="workers.execution_pool:TaskPool",
+    worker_pool="dicast.workers.runtime.pool:TaskPool",
     worker_consumer=TestConsumer,
     worker_prefetch_multiplier=4,
     worker_soft_shutdown_timeout=float(os.environ.get("POOL_TEST_SOFT_SHUTDOWN_S", "0")),

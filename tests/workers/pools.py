@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from workers.policy.parameters import Parameters
+from dicast.workers.policy.parameters import Parameters
 
 
 def parameters(limit=1000, version=1, **more):

@@ -5,9 +5,9 @@ import pytest
 from kombu import Connection, Producer, Queue
 from kombu.asynchronous import Hub, set_event_loop
 
-import workers.acknowledgement
+import dicast.workers.broker.acknowledgement
+from dicast.workers.broker.acknowledgement import batch_acks, pending_acks
 from tests.workers.pool_harness import DEADLINE_S, Server, unique, until
-from workers.acknowledgement import batch_acks, pending_acks
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def server():
 
 @pytest.fixture
 def hub(monkeypatch):
-    monkeypatch.setattr(workers.acknowledgement, "_pending", {})
-    monkeypatch.setattr(workers.acknowledgement, "RETRY_S", 0.01)
+    monkeypatch.setattr(dicast.workers.broker.acknowledgement, "_pending", {})
+    monkeypatch.setattr(dicast.workers.broker.acknowledgement, "RETRY_S", 0.01)
     before = kombu.asynchronous.get_event_loop()
     hub = set_event_loop(Hub())
     yield hub

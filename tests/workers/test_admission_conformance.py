@@ -13,16 +13,16 @@ from dataclasses import replace
 
 import pytest
 
+from dicast.workers.admission.governor_store import GovernorStore
+from dicast.workers.admission.leases import LeaseStore, Returned, Verdict, Want
+from dicast.workers.policy import admission as model
+from dicast.workers.policy.admission import Denied, EnforcementState, Lease, Outcome, Request
+from dicast.workers.policy.events import Cost
+from dicast.workers.policy.headers import NO_READINGS, Reading, Readings, Unit
+from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.keys import Keys
 from tests.workers.pools import obey, parameters
-from workers.policy import admission as model
-from workers.policy.admission import Denied, EnforcementState, Lease, Outcome, Request
-from workers.policy.events import Cost
-from workers.policy.headers import NO_READINGS, Reading, Readings, Unit
-from workers.policy.parameters import BreakerPhase, Bucket, FairMode
-from workers.store.connection import connect_async
-from workers.store.governor_store import GovernorStore
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Returned, Verdict, Want
 
 HISTORIES = int(os.environ.get("ADMISSION_HISTORIES", "120"))
 STEPS = 40

@@ -11,7 +11,7 @@ import pytest
 
 THREADS = """
 import ctypes, sys, threading
-from workers.allocator import share_one_arena
+from dicast.workers.system.allocator import share_one_arena
 if sys.argv[1] == "one": share_one_arena()
 ready = threading.Barrier(5)
 def hold(): kept = [bytes(10_000) for _ in range(10)]; ready.wait(10); ready.wait(10)

@@ -7,9 +7,9 @@ import redis.asyncio
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
+from dicast.workers.store.batches import BATCH_MAX, Batches
+from dicast.workers.store.connection import connect_batching
 from tests.workers.pool_harness import DEADLINE_S, Server
-from workers.store.batches import BATCH_MAX, Batches
-from workers.store.connection import connect_batching
 
 
 @pytest.fixture

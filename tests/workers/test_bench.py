@@ -1,4 +1,4 @@
-from workers.bench import Bench
+from dicast.workers.admission.suspension import Bench
 
 
 def test_three_reports_in_a_row_that_fail_bench_a_worker_for_good(caplog):

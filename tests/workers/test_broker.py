@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.broker import Broker, result_backend
+from dicast.workers.broker.profiles import Broker, result_backend
 
 SENTINELS = "sentinel://:pw@a:1;sentinel://b:2/0?master=m&sentinel_password=t&ssl=true"
 
@@ -11,7 +11,7 @@ def test_the_store_as_broker():
     broker = Broker.of("redis://h/1")
     assert (broker.is_store, broker.settings["broker_url"], dict(broker.queue_arguments)) == (True, "redis://h/1", {})
     assert broker.short_lived(10, 100) == {}
-    assert result_backend("redis://h/1") == "workers.result_backend:RedisBackend+redis://h/1"
+    assert result_backend("redis://h/1") == "dicast.workers.runtime.result_backend:RedisBackend+redis://h/1"
 
 
 def test_a_watched_store_as_broker():
@@ -20,7 +20,7 @@ def test_a_watched_store_as_broker():
     options = settings["broker_transport_options"]
     assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("m", "t")
     assert settings["broker_use_ssl"] == {"ssl_cert_reqs": "required"}
-    assert result_backend(SENTINELS) == f"workers.result_backend:SentinelBackend+{SENTINELS}"
+    assert result_backend(SENTINELS) == f"dicast.workers.runtime.result_backend:SentinelBackend+{SENTINELS}"
 
 
 def test_rabbitmq():

@@ -4,7 +4,7 @@ import pytest
 import redis
 import uvloop
 
-from workers.store.connection import connect_async
+from dicast.workers.store.connection import connect_async
 
 
 @pytest.mark.parametrize("retried", [True, False])

@@ -9,9 +9,9 @@ from celery import Celery
 from kombu.message import Message
 from redis.exceptions import ResponseError
 
-from workers.admitted import Admitted
-from workers.consumer import AdmissionConsumer, _GatedBucket
-from workers.signing import SIGNATURE, signature
+from dicast.workers.admission.request import Admitted
+from dicast.workers.broker.signing import SIGNATURE, signature
+from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
 
 KEY = "k" * 32
 app = Celery("consumer", set_as_current=False)

@@ -2,13 +2,13 @@
 
 import pytest
 
+from dicast.workers.admission.governor_store import GovernorStore
+from dicast.workers.admission.leases import LeaseStore, Returned, Verdict, Want
+from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.parameters import Bucket
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.keys import Keys
 from tests.workers.pools import obey, parameters
-from workers.policy.headers import Unit
-from workers.policy.parameters import Bucket
-from workers.store.connection import connect_async
-from workers.store.governor_store import GovernorStore
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Returned, Verdict, Want
 
 KEYS = Keys("test")
 TTL_MS = 60_000

@@ -6,10 +6,10 @@ import pytest
 from celery import Celery, states
 from redis.exceptions import ReadOnlyError
 
+from dicast.workers.runtime.loop_bridge import TaskGreenlet, close_loop_resources
+from dicast.workers.store.batches import LANES
+from dicast.workers.store.connection import ASYNC_CONNECTIONS, connect, connect_async, connect_batching
 from tests.e2e.servers import Pair
-from workers.loop_bridge import TaskGreenlet, close_loop_resources
-from workers.store.batches import LANES
-from workers.store.connection import ASYNC_CONNECTIONS, connect, connect_async, connect_batching
 
 
 @pytest.fixture
@@ -84,7 +84,8 @@ async def test_pipelines_that_look_at_each_error_find_it_too(pair):
 async def test_results_are_stored_at_the_successor(pair, in_greenlet):
     app = Celery("results", set_as_current=False)
     app.conf.update(
-        result_backend=f"workers.result_backend:RedisBackend+{pair.url}", result_backend_always_retry=True,
+        result_backend=f"dicast.workers.runtime.result_backend:RedisBackend+{pair.url}",
+        result_backend_always_retry=True,
         result_backend_base_sleep_between_retries_ms=1,
     )  # fmt: skip
 

@@ -15,10 +15,9 @@ import redis
 from celery import Celery
 from kombu import Connection
 
-from workers import resident
-from workers.processes import Process
-from workers.store import embedded
-from workers.store.embedded import ResidentError, backend_url, broker_url, ensure_running, stop
+from dicast.workers.store import daemon, embedded
+from dicast.workers.store.embedded import ResidentError, backend_url, broker_url, ensure_running, stop
+from dicast.workers.system.processes import Process
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +70,7 @@ def test_it_keeps_a_log_never_evicts_and_opens_no_port(state_dir):
 
 
 def test_it_outlives_its_starter(state_dir):
-    code = "import sys; from workers.store.embedded import *; print(ensure_running(sys.argv[1]).pid)"
+    code = "import sys; from dicast.workers.store.embedded import *; print(ensure_running(sys.argv[1]).pid)"
     pid = int(python(code, state_dir))
     found = ensure_running(state_dir)
     assert (found.pid, found.started_by_us) == (pid, False)
@@ -81,7 +80,8 @@ def test_it_outlives_its_starter(state_dir):
 def test_many_start_it_at_once(state_dir):
     """Threads here, and processes beside them: one of them starts it, all of them get the same one."""
     code = (
-        "import sys; from concurrent.futures import ThreadPoolExecutor as T; from workers.store.embedded import *\n"
+        "import sys; from concurrent.futures import ThreadPoolExecutor as T\n"
+        "from dicast.workers.store.embedded import *\n"
         "for s in T(4).map(lambda _: ensure_running(sys.argv[1]), range(4)): print(s.pid, int(s.started_by_us))"
     )
     barrier = Barrier(4)
@@ -119,9 +119,9 @@ def test_data_survive(state_dir, end):
 def test_stop_tells_whether_one_ran_and_leaves_nothing_running(state_dir):
     assert not stop(state_dir)
     process = Process.of(ensure_running(state_dir).pid)
-    assert resident.alive(process)
+    assert daemon.alive(process)
     assert stop(state_dir)
-    assert not resident.alive(process)
+    assert not daemon.alive(process)
     assert not stop(state_dir)
     assert "Valkey is now ready to exit" in (state_dir / "store" / "valkey.log").read_text()
 
@@ -151,7 +151,7 @@ def test_one_without_a_record_is_found_and_can_be_stopped(state_dir):
     (state_dir / "store" / "valkey.json").unlink()
     assert ensure_running(state_dir).pid == store.pid
     assert stop(state_dir)
-    assert not resident.alive(process)
+    assert not daemon.alive(process)
 
 
 def test_a_record_of_another_form_is_nobodys(state_dir):
@@ -264,7 +264,7 @@ def test_round_trip_through_kombu_and_celery(state_dir, password):
             message = queue.get(timeout=5)
             assert message.payload == {"unit": 1}
             message.ack()
-        for prefix in ("celery.backends.redis:RedisBackend+", "workers.result_backend:RedisBackend+"):
+        for prefix in ("celery.backends.redis:RedisBackend+", "dicast.workers.runtime.result_backend:RedisBackend+"):
             app = Celery(broker=broker_url(url), backend=prefix + backend_url(url), set_as_current=False)
             app.backend.store_result("id-1", {"score": 7}, "SUCCESS")
             assert app.AsyncResult("id-1").get(timeout=5) == {"score": 7}

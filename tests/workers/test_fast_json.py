@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kombu.serialization import registry
 from kombu.utils import json as kombu_json
 
-from workers import fast_json
+from dicast.workers.broker import fast_json
 
 KEYS = st.text(max_size=5) | st.just("__value__")
 VALUES = st.recursive(

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from redis.exceptions import ResponseError
 
+from dicast.workers.admission import gate
+from dicast.workers.admission.gate import Gate
+from dicast.workers.admission.leases import Admission, Verdict
+from dicast.workers.admission.request import Admitted
+from dicast.workers.policy.admission import Outcome
 from tests.workers.gates import Host, Request, until_turned
-from workers import gate
-from workers.admitted import Admitted
-from workers.gate import Gate
-from workers.policy.admission import Outcome
-from workers.store.leases import Admission, Verdict
 
 
 @pytest.mark.parametrize(

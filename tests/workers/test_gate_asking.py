@@ -8,10 +8,10 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
+from dicast.workers.admission import gate
+from dicast.workers.admission.gate import ASKED_MIN, FALLBACK_S, HELD_MAX, Gate
+from dicast.workers.admission.leases import Returned, Verdict, Want
 from tests.workers.gates import Host, Request, until_turned
-from workers import gate
-from workers.gate import ASKED_MIN, FALLBACK_S, HELD_MAX, Gate
-from workers.store.leases import Returned, Verdict, Want
 
 HEADER = {"job": "j", "project": "g", "model": "m", "input_tokens": 70, "output_tokens": 30}
 

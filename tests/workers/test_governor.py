@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from workers.governor import Governor
-from workers.nodes import Node, Registry
-from workers.policy.admission import Outcome
-from workers.policy.events import Cost
-from workers.policy.rules import RulesStatus
-from workers.pool_state import PoolStates, findings
-from workers.store.connection import connect, connect_async
-from workers.store.governor_store import Decision
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Returned, Verdict, Want
-from workers.wishes import WishError, Wishes
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.governor_store import Decision
+from dicast.workers.admission.leases import LeaseStore, Returned, Verdict, Want
+from dicast.workers.admission.overrides import WishError, Wishes
+from dicast.workers.admission.pool_state import PoolStates, findings
+from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.events import Cost
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.store.connection import connect, connect_async
+from dicast.workers.store.keys import Keys
 
 KEYS = Keys("test")
 START_MS = 1_700_000_000_000

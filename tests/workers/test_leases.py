@@ -6,11 +6,11 @@ import random
 import pytest
 import redis.asyncio
 
+from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.store.connection import connect, connect_async
+from dicast.workers.store.keys import Keys
 from tests.workers.pools import obey, parameters
-from workers.nodes import Node, Registry
-from workers.store.connection import connect, connect_async
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Verdict, Want
 
 KEYS = Keys("test")
 TTL_MS = 60_000

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-import workers.loop_bridge
-from workers.loop_bridge import (
+import dicast.workers.runtime.loop_bridge
+from dicast.workers.runtime.loop_bridge import (
     TaskGreenlet,
     await_,
     close_loop_resources,
@@ -215,7 +215,7 @@ def test_one_resource_a_loop_closed_with_it():
 
 
 async def test_the_last_made_is_closed_first_and_one_that_fails_stops_nobody(caplog, monkeypatch):
-    monkeypatch.setattr(workers.loop_bridge, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(dicast.workers.runtime.loop_bridge, "CLOSE_TIMEOUT_S", 0.01)
     closed = []
 
     async def close(name):

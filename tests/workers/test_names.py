@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from app.celery import create_app
-from workers.names import Names, plain
+from dicast.app.application import create_app
+from dicast.workers.broker.names import Names, plain
 
 ODD = ["a", "A", "a b", "a@b", "a%40b", "provider.openai", "blue.pidbox", "@", "%"]
 

@@ -7,9 +7,9 @@ import logging
 import psutil
 import pytest
 
-from workers.node_width import NodeWidth, cpu_percent, of_one_core
-from workers.policy.admission import Outcome
-from workers.policy.rules import RulesConfig
+from dicast.workers.admission.concurrency import NodeWidth, cpu_percent, of_one_core
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.rules import RulesConfig
 
 
 class Machine:

@@ -10,13 +10,13 @@ import orjson
 import psutil
 import pytest
 
+from dicast.workers.nodes.registry import Beacon, Node, Registry
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.store.connection import connect
+from dicast.workers.store.epoch import Epoch
+from dicast.workers.store.keys import Keys, encode
+from dicast.workers.system.processes import Process
 from tests.e2e.cluster import until
-from workers.nodes import Beacon, Node, Registry
-from workers.policy.rules import RulesStatus
-from workers.processes import Process
-from workers.store.connection import connect
-from workers.store.epoch import Epoch
-from workers.store.keys import Keys, encode
 
 KEYS = Keys("test")
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from dicast.workers.admission.leases import LeaseStore, Returned, Want
+from dicast.workers.admission.outages import Outage, Outages
+from dicast.workers.admission.pool_state import findings
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.parameters import BreakerPhase
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.keys import Keys
 from tests.workers.pools import obey, parameters
 from tests.workers.test_pool_state import CALM, WAITING
-from workers.outages import Outage, Outages
-from workers.policy.admission import Outcome
-from workers.policy.parameters import BreakerPhase
-from workers.pool_state import findings
-from workers.store.connection import connect_async
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Returned, Want
 
 KEYS = Keys("test")
 START_MS = 1_000_000

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from workers.pool_state import PoolState, ProjectState, findings
-from workers.prospects import Health, health_now
+from dicast.workers.admission.pool_health import Health, health_now
+from dicast.workers.admission.pool_state import PoolState, ProjectState, findings
 
 CALM = PoolState(
     pool="p", profile="adaptive", limit=8, effective_limit=8, ceiling=16, floor=2, open=4,

@@ -3,7 +3,7 @@
 from collections import deque
 from types import SimpleNamespace
 
-from workers.prefetch import Prefetch
+from dicast.workers.broker.prefetch import Prefetch
 
 
 class Queue:

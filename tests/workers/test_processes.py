@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dicast.workers.system import processes
+from dicast.workers.system.processes import Fate, Process
 from tests.e2e.cluster import until
-from workers import processes
-from workers.processes import Fate, Process
 
 LEADER_ENDS = """
 import ctypes, os, threading

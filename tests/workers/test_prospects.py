@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from workers.governor import Governor
-from workers.policy.admission import Outcome
-from workers.policy.parameters import BreakerPhase
-from workers.prospects import Prospect, Prospects
-from workers.store.connection import connect_async
-from workers.store.governor_store import Decision
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Returned, Want
-from workers.wishes import Wishes
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.governor_store import Decision
+from dicast.workers.admission.leases import LeaseStore, Returned, Want
+from dicast.workers.admission.overrides import Wishes
+from dicast.workers.admission.pool_health import Prospect, Prospects
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.parameters import BreakerPhase
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.keys import Keys
 
 KEYS = Keys("test")
 

@@ -6,9 +6,9 @@ import pytest
 from celery import Celery, group
 from kombu.exceptions import OperationalError
 
+from dicast.workers.runtime.loop_bridge import TaskGreenlet, close_loop_resources
+from dicast.workers.runtime.publishing import AMQP
 from tests.workers.pool_harness import DEADLINE_S, Server, unique
-from workers.loop_bridge import TaskGreenlet, close_loop_resources
-from workers.publishing import AMQP
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def server():
 
 @pytest.fixture
 def app(server):
-    app = Celery("publishing", amqp="workers.publishing:AMQP", set_as_current=False)
+    app = Celery("publishing", amqp="dicast.workers.runtime.publishing:AMQP", set_as_current=False)
     app.conf.update(broker_url=f"redis+socket://{server.socket}", broker_pool_limit=1, task_ignore_result=True)
 
     @app.task(name="named", shared=False)

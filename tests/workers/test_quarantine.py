@@ -3,9 +3,9 @@
 import orjson
 import redis
 
-from workers.quarantine import KEPT, Quarantine
-from workers.store.connection import connect
-from workers.store.keys import Keys
+from dicast.workers.broker.dead_letters import KEPT, Quarantine
+from dicast.workers.store.connection import connect
+from dicast.workers.store.keys import Keys
 
 KEYS = Keys("test")
 

@@ -8,11 +8,11 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 
-from workers import reaper
-from workers.message_faults import RETURNS
-from workers.nodes import Node, Registry
-from workers.store.connection import connect
-from workers.store.keys import Keys
+from dicast.workers.broker.message_faults import RETURNS
+from dicast.workers.nodes import reaper
+from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.store.connection import connect
+from dicast.workers.store.keys import Keys
 
 KEYS = Keys("test")
 

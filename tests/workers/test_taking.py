@@ -7,10 +7,10 @@ import pytest
 from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport.redis import QoS
 
+from dicast.workers.broker.acknowledgement import batch_acks
+from dicast.workers.broker.fetch import read_pops, take_in_batches
 from tests.e2e.cluster import until
 from tests.workers.pool_harness import DEADLINE_S, Server, unique
-from workers.acknowledgement import batch_acks
-from workers.taking import read_pops, take_in_batches
 
 
 @pytest.fixture

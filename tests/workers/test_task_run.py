@@ -13,11 +13,11 @@ from celery.worker import state as worker_state
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-import workers.execution_pool
-import workers.task_run
+import dicast.workers.runtime.pool
+import dicast.workers.runtime.task_run
+from dicast.workers.runtime.pool import TaskPool, on_loop_close
+from dicast.workers.runtime.task_run import PASSES_PER_TURN, Turnstile
 from tests.workers.pool_harness import DEADLINE_S, until
-from workers.execution_pool import TaskPool, on_loop_close
-from workers.task_run import PASSES_PER_TURN, Turnstile
 
 app = Celery("runs", set_as_current=False)
 
@@ -104,9 +104,9 @@ class Told:
 
 @pytest.fixture
 def make_pool(monkeypatch):
-    monkeypatch.setattr(workers.task_run, "CANCEL_GRACE_S", 0.05)
-    monkeypatch.setattr(workers.execution_pool, "CANCEL_GRACE_S", 0.05)
-    monkeypatch.setattr(workers.task_run, "REQUEUE_DELAY_S", 0.0)
+    monkeypatch.setattr(dicast.workers.runtime.task_run, "CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr(dicast.workers.runtime.pool, "CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr(dicast.workers.runtime.task_run, "REQUEUE_DELAY_S", 0.0)
     pools = []
 
     def make(limit):
@@ -184,7 +184,7 @@ def test_a_lost_connection_forgets_what_has_not_started(make_pool):
 
 
 def test_threads_are_few_and_leave_slots_to_others(make_pool, monkeypatch):
-    monkeypatch.setattr(workers.execution_pool, "THREADS", 2)
+    monkeypatch.setattr(dicast.workers.runtime.pool, "THREADS", 2)
     pool, meeting, told, go = make_pool(4), Meeting(), Told(), threading.Event()
     for _ in range(3):
         told.apply(pool, block, meeting, go)

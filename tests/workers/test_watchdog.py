@@ -1,10 +1,10 @@
 import pytest
 from celery.worker import state as worker_state
 
-from workers.depths import StoreDepths
-from workers.policy.progress import STUCK_LOOKS
-from workers.store.connection import connect_async
-from workers.watchdog import Watchdog
+from dicast.workers.broker.queue_length import StoreDepths
+from dicast.workers.policy.progress import STUCK_LOOKS
+from dicast.workers.runtime.watchdog import Watchdog
+from dicast.workers.store.connection import connect_async
 
 
 @pytest.fixture

@@ -8,19 +8,19 @@ learned rate (`rate`), follows the provider's own budgets (`buckets`), watches l
 
 from __future__ import annotations
 
-from workers.policy import breaker as breakers
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.adaptive_demands import directives, next_at, verdict_at
-from workers.policy.adaptive_state import AdaptiveState, Solo
-from workers.policy.breaker import Breaker
-from workers.policy.calls import Trial
-from workers.policy.engines import Directives
-from workers.policy.events import OVERLOADED, Done, Sent
-from workers.policy.failures import Failures
-from workers.policy.noise import SLOWED
-from workers.policy.rate import NAME as RATE_BUCKET
-from workers.policy.rate import LearnedRate
-from workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge, wander
+from dicast.workers.policy import breaker as breakers
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.adaptive_demands import directives, next_at, verdict_at
+from dicast.workers.policy.adaptive_state import AdaptiveState, Solo
+from dicast.workers.policy.breaker import Breaker
+from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.engines import Directives
+from dicast.workers.policy.events import OVERLOADED, Done, Sent
+from dicast.workers.policy.failures import Failures
+from dicast.workers.policy.noise import SLOWED
+from dicast.workers.policy.rate import NAME as RATE_BUCKET
+from dicast.workers.policy.rate import LearnedRate
+from dicast.workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge, wander
 
 EPSILON_S = 1e-9
 START_S = 0.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.policy.breaker import BreakerConfig
-from workers.policy.verdict import VerdictConfig
+from dicast.workers.policy.breaker import BreakerConfig
+from dicast.workers.policy.verdict import VerdictConfig
 
 
 @dataclass(frozen=True, slots=True)

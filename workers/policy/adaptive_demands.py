@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.adaptive_state import AdaptiveState
-from workers.policy.engines import Directives
-from workers.policy.parameters import BreakerPhase
-from workers.policy.pulse import Pulse
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.engines import Directives
+from dicast.workers.policy.parameters import BreakerPhase
+from dicast.workers.policy.pulse import Pulse
 
 
 def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.breaker import Breaker
-from workers.policy.budgets.told import Told
-from workers.policy.calls import NEVER, CallLog
-from workers.policy.failures import Failures
-from workers.policy.growth import Growth
-from workers.policy.latency import LatencyWatch
-from workers.policy.noise import Noise
-from workers.policy.pulse import Pulse
-from workers.policy.rate import LearnedRate
-from workers.policy.reversal import Reversals
-from workers.policy.suspicion import Suspicion
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.breaker import Breaker
+from dicast.workers.policy.budgets.told import Told
+from dicast.workers.policy.calls import NEVER, CallLog
+from dicast.workers.policy.failures import Failures
+from dicast.workers.policy.growth import Growth
+from dicast.workers.policy.latency import LatencyWatch
+from dicast.workers.policy.noise import Noise
+from dicast.workers.policy.pulse import Pulse
+from dicast.workers.policy.rate import LearnedRate
+from dicast.workers.policy.reversal import Reversals
+from dicast.workers.policy.suspicion import Suspicion
 
 
 @dataclass(slots=True)

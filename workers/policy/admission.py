@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from workers.policy.buckets import amount
-from workers.policy.events import NOTHING, Cost, Done, Sent
-from workers.policy.fairness import Standing, may_take, most_of
-from workers.policy.headers import NO_READINGS, Readings
-from workers.policy.parameters import BreakerPhase, Bucket, Parameters
+from dicast.workers.policy.buckets import amount
+from dicast.workers.policy.events import NOTHING, Cost, Done, Sent
+from dicast.workers.policy.fairness import Standing, may_take, most_of
+from dicast.workers.policy.headers import NO_READINGS, Readings
+from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 
 MAX_WAIT_S = 5.0
 """Longest wait told for an empty bucket: by then the parameters are others."""

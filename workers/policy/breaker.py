@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from workers.policy.parameters import BreakerPhase
+from dicast.workers.policy.parameters import BreakerPhase
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workers.policy.events import Cost
-from workers.policy.headers import Unit
-from workers.policy.parameters import Bucket
+from dicast.workers.policy.events import Cost
+from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.parameters import Bucket
 
 
 def amount(unit: Unit, cost: Cost) -> float:

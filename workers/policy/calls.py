@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from workers.policy.events import Done, Sent
+from dicast.workers.policy.events import Done, Sent
 
 NEVER = -1e9
 """An instant long before all others (JSON has no infinity)."""

@@ -22,10 +22,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from workers.policy import breaker as breakers
-from workers.policy.breaker import Breaker, BreakerConfig
-from workers.policy.engines import Directives
-from workers.policy.events import Done, Sent
+from dicast.workers.policy import breaker as breakers
+from dicast.workers.policy.breaker import Breaker, BreakerConfig
+from dicast.workers.policy.engines import Directives
+from dicast.workers.policy.events import Done, Sent
 
 MOST_REPORTS = 1000
 

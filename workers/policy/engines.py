@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from workers.policy.breaker import Breaker
-from workers.policy.events import Done, Sent
-from workers.policy.parameters import Bucket
+from dicast.workers.policy.breaker import Breaker
+from dicast.workers.policy.events import Done, Sent
+from dicast.workers.policy.parameters import Bucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from workers.policy.calls import NEVER
-from workers.policy.events import Done
+from dicast.workers.policy.calls import NEVER
+from dicast.workers.policy.events import Done
 
 SLICES = 60
 SHORT_PART = 12

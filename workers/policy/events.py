@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workers.policy.headers import NO_READINGS, Readings
+from dicast.workers.policy.headers import NO_READINGS, Readings
 
 REFUSALS = frozenset({429, 529})
 """The provider's limits said no: the call was not served and says nothing about the unit."""

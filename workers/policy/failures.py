@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.policy.events import Done
+from dicast.workers.policy.events import Done
 
 
 @dataclass(slots=True)

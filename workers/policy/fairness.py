@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from workers.policy.parameters import FairMode
+from dicast.workers.policy.parameters import FairMode
 
 
 @dataclass(slots=True)

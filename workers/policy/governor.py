@@ -17,20 +17,20 @@ from typing import Annotated
 
 from pydantic import Discriminator, TypeAdapter
 
-from workers.policy import error_budget
-from workers.policy.adaptive import Adaptive
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.adaptive_state import AdaptiveState
-from workers.policy.breaker import Breaker
-from workers.policy.buckets import configured_bucket
-from workers.policy.classic import Classic, ClassicConfig, ClassicState
-from workers.policy.engines import Directives, Engine, Fixed, FixedState
-from workers.policy.error_budget import BudgetUse
-from workers.policy.events import Event, Sent, is_sane
-from workers.policy.headers import Unit
-from workers.policy.parameters import Parameters
-from workers.policy.profiles import PoolConfig
-from workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus
+from dicast.workers.policy import error_budget
+from dicast.workers.policy.adaptive import Adaptive
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.breaker import Breaker
+from dicast.workers.policy.buckets import configured_bucket
+from dicast.workers.policy.classic import Classic, ClassicConfig, ClassicState
+from dicast.workers.policy.engines import Directives, Engine, Fixed, FixedState
+from dicast.workers.policy.error_budget import BudgetUse
+from dicast.workers.policy.events import Event, Sent, is_sane
+from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.parameters import Parameters
+from dicast.workers.policy.profiles import PoolConfig
+from dicast.workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus
 
 MOST_CHANGES = 50
 SLO = "slo"

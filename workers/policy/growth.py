@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from workers.policy.calls import NEVER
+from dicast.workers.policy.calls import NEVER
 
 FILLS = 3
 """So often has a new limit to be filled."""

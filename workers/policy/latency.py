@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from workers.policy.events import Done
+from dicast.workers.policy.events import Done
 
 MOST_COHORTS = 50
 LEAST_IN_COHORT = 12

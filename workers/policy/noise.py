@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from workers.policy.calls import Trial
+from dicast.workers.policy.calls import Trial
 
 SLOWED = 0.7
 """Speed of the test, as a part of the speed that was refused."""

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from workers.policy.headers import Unit
+from dicast.workers.policy.headers import Unit
 
 
 class BreakerPhase(StrEnum):

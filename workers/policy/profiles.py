@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.classic import ClassicConfig
-from workers.policy.error_budget import ErrorBudget
-from workers.policy.parameters import FairMode
-from workers.policy.rules import RulesConfig
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.classic import ClassicConfig
+from dicast.workers.policy.error_budget import ErrorBudget
+from dicast.workers.policy.parameters import FairMode
+from dicast.workers.policy.rules import RulesConfig
 
 
 @dataclass(frozen=True, slots=True)

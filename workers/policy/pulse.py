@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.events import Done
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.events import Done
 
 LAST_REFUSALS = 8
 WAY_MOST_S = 0.1

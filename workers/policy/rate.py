@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workers.policy.calls import NEVER, CallLog, Trial
-from workers.policy.headers import Unit
-from workers.policy.parameters import Bucket
+from dicast.workers.policy.calls import NEVER, CallLog, Trial
+from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.parameters import Bucket
 
 NAME = "learned_rate"
 LEAST_PER_S = 0.2

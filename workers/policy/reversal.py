@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.policy.calls import NEVER
+from dicast.workers.policy.calls import NEVER
 
 CLEARLY = 0.89
 """A refused level below this part of an accepted limit is disproved."""

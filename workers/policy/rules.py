@@ -17,10 +17,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from workers.policy.breaker import Breaker
-from workers.policy.calls import NEVER
-from workers.policy.engines import Directives
-from workers.policy.events import Done, Sent
+from dicast.workers.policy.breaker import Breaker
+from dicast.workers.policy.calls import NEVER
+from dicast.workers.policy.engines import Directives
+from dicast.workers.policy.events import Done, Sent
 
 CPU_HIGH = "CPU"
 """Begins the reason of a limit that was halved for it."""

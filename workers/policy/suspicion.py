@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.policy.calls import NEVER
+from dicast.workers.policy.calls import NEVER
 
 RETRY_RTTS = 3.0
 """A slot accepted again so soon was not refused for the level."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from workers.policy.calls import CallLog, Trial
+from dicast.workers.policy.calls import CallLog, Trial
 
 BLUR = 0.10
 """The burst of a slow start's step blurs the order of arrival: a tenth more is not clearly above."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis.asyncio
 
-from workers.supervision import watch
+from dicast.workers.system.supervision import watch
 
 BATCH_MAX = 64
 """Callers that share one round trip; all of them go on in one turn of the loop when it is back."""

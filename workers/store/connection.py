@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
 
-from workers.store.batches import BatchingClient
-from workers.store.sentinel import async_master_pool, is_sentinel, master_pool
+from dicast.workers.store.batches import BatchingClient
+from dicast.workers.store.sentinel import async_master_pool, is_sentinel, master_pool
 
 # redis-py types every answer as bytes or str or more. These clients decode: their answers are text and numbers.
 StoreClient = Any
@@ -55,7 +55,7 @@ def connect_async(url: str) -> AsyncStoreClient:
 
 
 def connect_batching(url: str) -> AsyncStoreClient:
-    """The same for many callers at once: their commands share round trips (see `workers.store.batches`)."""
+    """The same for many callers at once: their commands share round trips (see `dicast.workers.store.batches`)."""
     return BatchingClient(_async_pool(url), BATCHING_LANES)
 
 

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 
 import redis
 
-from workers.resident import Answer, Resident, ResidentError
-from workers.store.sentinel import SentinelAddress, is_sentinel
+from dicast.workers.store.daemon import Answer, Resident, ResidentError
+from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
 __all__ = ["EmbeddedStore", "ResidentError", "backend_url", "broker_url", "ensure_running", "server_command", "stop"]
 

@@ -1,4 +1,4 @@
-"""Lua scripts: one verb a file, beside its caller. `--@include name.lua` pastes one that lies beside it, or here.
+"""Lua scripts: one verb a file, beside its caller. `--@include path.lua` pastes another one in, named from its folder.
 
 A script begins with `#!lua`, and a store whose memory is full refuses it before it changes anything; or with
 `#!lua flags=allow-oom`, if it gives back, records or ends something: that must go on, and makes room. Redis 7 or newer.
@@ -10,8 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-_HERE = Path(__file__).parent
-_INCLUDE = re.compile(r"^--@include ([a-z_]+\.lua)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^--@include ([a-z_./]+\.lua)$", re.MULTILINE)
 
 
 PLAIN, FREEING = "#!lua\n", "#!lua flags=allow-oom\n"
@@ -27,7 +26,6 @@ def script_text(path: Path) -> str:
     """The source of a script with its includes."""
 
     def included(match: re.Match[str]) -> str:
-        beside = path.parent / match[1]
-        return (beside if beside.exists() else _HERE / match[1]).read_text()
+        return (path.parent / match[1]).read_text()
 
     return _INCLUDE.sub(included, path.read_text())

@@ -1,4 +1,4 @@
-"""`python -m app.providers.simulated`: run a simulated provider until it is told to stop."""
+"""`python -m dicast.app.providers.simulated`: run a simulated provider until it is told to stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from app.providers.simulated.config import (
+from dicast.app.providers.simulated.config import (
     ANSWER_FAULTS,
     BODY_FAULTS,
     Behaviour,
@@ -23,7 +23,7 @@ from app.providers.simulated.config import (
     parse_step,
     parse_value,
 )
-from app.providers.simulated.server import SimulatedProvider
+from dicast.app.providers.simulated.server import SimulatedProvider
 
 _EPILOG = f"""\
 faults      of the HTTP answer: {", ".join(BODY_FAULTS)}
@@ -42,7 +42,7 @@ _METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
 def parser() -> argparse.ArgumentParser:
     """The command line; every behaviour option is offered under its own name."""
     parse = argparse.ArgumentParser(
-        prog="python -m app.providers.simulated",
+        prog="python -m dicast.app.providers.simulated",
         description="A stand-in for an LLM provider: OpenAI's and Anthropic's APIs with real limits and real faults.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -10,8 +10,8 @@ from dataclasses import Field, dataclass, field, fields, replace
 from random import Random
 from typing import Any, NamedTuple
 
-from app.providers.simulated.budgets import parse_budgets
-from app.providers.simulated.told import DIALECTS
+from dicast.app.providers.simulated.budgets import parse_budgets
+from dicast.app.providers.simulated.told import DIALECTS
 
 # How an answer can be spoilt. The first group breaks the HTTP answer, the second the judge's words in it.
 BODY_FAULTS = ("drip", "cut", "hang", "huge", "bomb", "html", "invalid_json")

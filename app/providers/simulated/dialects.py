@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from app.providers.simulated import headers
-from app.providers.simulated.limits import Limits
+from dicast.app.providers.simulated import headers
+from dicast.app.providers.simulated.limits import Limits
 
 _CHARS_PER_TOKEN = 4
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.providers.simulated.limits import Level, Limits
-from app.providers.simulated.times import duration, instant
+from dicast.app.providers.simulated.limits import Level, Limits
+from dicast.app.providers.simulated.times import duration, instant
 
 
 def openai(limits: Limits, now: float) -> dict[str, str]:

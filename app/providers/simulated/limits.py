@@ -11,8 +11,8 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from app.providers.simulated.budgets import Account, State, amount_of, longest_wait, parse_budgets
-from app.providers.simulated.config import Behaviour
+from dicast.app.providers.simulated.budgets import Account, State, amount_of, longest_wait, parse_budgets
+from dicast.app.providers.simulated.config import Behaviour
 
 _RAMP_WINDOW_S = 10.0
 _RAMP_ALLOWANCE = 15

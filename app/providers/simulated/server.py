@@ -23,19 +23,13 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 
-from app.providers.simulated import faults
-from app.providers.simulated.answers import Judge, nonce_of, spoil
-from app.providers.simulated.config import (
-    ANSWER_FAULTS,
-    Behaviour,
-    ConfigError,
-    SimulatedConfig,
-    Step,
-)
-from app.providers.simulated.dialects import Anthropic, BadRequest, Call, Dialect, OpenAI, tokens_of
-from app.providers.simulated.limits import Limits, Refusal
-from app.providers.simulated.record import Meter, Record
-from app.providers.simulated.told import DIALECTS
+from dicast.app.providers.simulated import faults
+from dicast.app.providers.simulated.answers import Judge, nonce_of, spoil
+from dicast.app.providers.simulated.config import ANSWER_FAULTS, Behaviour, ConfigError, SimulatedConfig, Step
+from dicast.app.providers.simulated.dialects import Anthropic, BadRequest, Call, Dialect, OpenAI, tokens_of
+from dicast.app.providers.simulated.limits import Limits, Refusal
+from dicast.app.providers.simulated.record import Meter, Record
+from dicast.app.providers.simulated.told import DIALECTS
 
 _JSON = "application/json"
 _BACKLOG = 8192

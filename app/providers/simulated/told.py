@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from app.providers.simulated.budgets import State
-from app.providers.simulated.times import duration, instant
+from dicast.app.providers.simulated.budgets import State
+from dicast.app.providers.simulated.times import duration, instant
 
 Headers = dict[str, str]
 Writer = Callable[[Sequence[State], float, bool], Headers]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.job import Agent, Dimension, Item, Scale
-from app.domain.prompt import batch_prompt, single_prompt
-from app.domain.verdict import Verdict, read_batch, read_single
-from app.providers.simulated.answers import Judge, nonce_of, spoil
+from dicast.app.domain.job import Agent, Dimension, Item, Scale
+from dicast.app.domain.prompt import batch_prompt, single_prompt
+from dicast.app.domain.verdict import Verdict, read_batch, read_single
+from dicast.app.providers.simulated.answers import Judge, nonce_of, spoil
 
 NONCE, OTHER = "0123456789abcdef", "fedcba9876543210"
 AGENT = Agent(name="ann", max_tokens=400)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.providers.simulated.budgets import Account, Budget, parse_budgets
-from app.providers.simulated.config import Behaviour, ConfigError
-from app.providers.simulated.limits import Limits
-from app.providers.simulated.told import DIALECTS
+from dicast.app.providers.simulated.budgets import Account, Budget, parse_budgets
+from dicast.app.providers.simulated.config import Behaviour, ConfigError
+from dicast.app.providers.simulated.limits import Limits
+from dicast.app.providers.simulated.told import DIALECTS
 
 
 def test_budgets_are_written_in_one_line():

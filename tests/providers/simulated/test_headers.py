@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.providers.simulated import headers
-from app.providers.simulated.config import Behaviour
-from app.providers.simulated.limits import Limits
+from dicast.app.providers.simulated import headers
+from dicast.app.providers.simulated.config import Behaviour
+from dicast.app.providers.simulated.limits import Limits
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.providers.simulated.config import Behaviour
-from app.providers.simulated.limits import Bucket, Limits
+from dicast.app.providers.simulated.config import Behaviour
+from dicast.app.providers.simulated.limits import Bucket, Limits
 
 
 def test_a_bucket_starts_full_and_refills_continuously():

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from app.providers.simulated import Behaviour, ConfigError, SimulatedConfig, SimulatedProvider
-from app.providers.simulated.config import parse_step
+from dicast.app.providers.simulated import Behaviour, ConfigError, SimulatedConfig, SimulatedProvider
+from dicast.app.providers.simulated.config import parse_step
 from tests.providers.conftest import until
 
 OPENAI_PATH = "/v1/chat/completions"

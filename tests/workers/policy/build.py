@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workers.policy.events import NOTHING, Cost, Done, Sent
-from workers.policy.headers import NO_READINGS, Readings
-from workers.policy.parameters import Parameters
+from dicast.workers.policy.events import NOTHING, Cost, Done, Sent
+from dicast.workers.policy.headers import NO_READINGS, Readings
+from dicast.workers.policy.parameters import Parameters
 
 
 def parameters(limit: int = 10, **changes: object) -> Parameters:

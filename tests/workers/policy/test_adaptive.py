@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.events import Event
+from dicast.workers.policy.governor import Governor
+from dicast.workers.policy.profiles import PoolConfig
 from tests.workers.policy.build import done, sent
-from workers.policy.adaptive_state import AdaptiveState
-from workers.policy.events import Event
-from workers.policy.governor import Governor
-from workers.policy.profiles import PoolConfig
 
 
 def engine_of(governor: Governor) -> AdaptiveState:

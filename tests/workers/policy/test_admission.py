@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.workers.policy.build import parameters
-from workers.policy.admission import (
+from dicast.workers.policy.admission import (
     Denied,
     EnforcementState,
     Granted,
@@ -19,9 +18,10 @@ from workers.policy.admission import (
     grant,
     release,
 )
-from workers.policy.events import Cost, Done, Sent
-from workers.policy.headers import Reading, Readings, Unit
-from workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
+from dicast.workers.policy.events import Cost, Done, Sent
+from dicast.workers.policy.headers import Reading, Readings, Unit
+from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
+from tests.workers.policy.build import parameters
 
 REQUESTS = Bucket("requests", Unit.REQUESTS, "", capacity=2.0, refill_per_s=0.5)
 TOKENS = Bucket("tokens", Unit.TOKENS, "", capacity=1000.0, refill_per_s=10.0)

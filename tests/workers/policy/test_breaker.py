@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.policy.breaker import Breaker, BreakerConfig, probe_answered, probe_sent, tick, trip
-from workers.policy.parameters import BreakerPhase
+from dicast.workers.policy.breaker import Breaker, BreakerConfig, probe_answered, probe_sent, tick, trip
+from dicast.workers.policy.parameters import BreakerPhase
 
 CONFIG = BreakerConfig(break_s=5.0, break_max_s=15.0, probe_s=60.0)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dicast.workers.policy.budgets.nature import Kind
+from dicast.workers.policy.budgets.told import Told
+from dicast.workers.policy.calls import CallLog
+from dicast.workers.policy.events import Cost
+from dicast.workers.policy.headers import Reading, Readings, Unit
+from dicast.workers.policy.parameters import Bucket
 from tests.workers.policy.build import done, sent
-from workers.policy.budgets.nature import Kind
-from workers.policy.budgets.told import Told
-from workers.policy.calls import CallLog
-from workers.policy.events import Cost
-from workers.policy.headers import Reading, Readings, Unit
-from workers.policy.parameters import Bucket
 
 LATENCY_S, FEEDBACK_S = 0.5, 0.2
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dicast.workers.policy.calls import MOST_TRIALS, NEVER, CallLog
 from tests.workers.policy.build import done, sent
-from workers.policy.calls import MOST_TRIALS, NEVER, CallLog
 
 
 def log_of(calls: int = 6, refused: tuple[int, ...] = ()) -> CallLog:

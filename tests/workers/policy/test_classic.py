@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dicast.workers.policy.breaker import Breaker
+from dicast.workers.policy.classic import Classic, ClassicConfig, ClassicState, on_refused, on_tick
+from dicast.workers.policy.headers import Readings
+from dicast.workers.policy.parameters import BreakerPhase
 from tests.workers.policy.build import done, sent
-from workers.policy.breaker import Breaker
-from workers.policy.classic import Classic, ClassicConfig, ClassicState, on_refused, on_tick
-from workers.policy.headers import Readings
-from workers.policy.parameters import BreakerPhase
 
 CONFIG = ClassicConfig()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dicast.workers.policy.error_budget import SLICES, BudgetUse, ErrorBudget, burning, record, step
+from dicast.workers.policy.governor import BUDGET, SLO, Governor, GovernorState
+from dicast.workers.policy.profiles import FixedConfig, PoolConfig, profile
 from tests.workers.policy.build import done
-from workers.policy.error_budget import SLICES, BudgetUse, ErrorBudget, burning, record, step
-from workers.policy.governor import BUDGET, SLO, Governor, GovernorState
-from workers.policy.profiles import FixedConfig, PoolConfig, profile
 
 BUDGET_OF_AN_HOUR = ErrorBudget(target=0.99)
 SHORT_S = 300.0

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from dicast.workers.policy.events import Cost, is_sane
 from tests.workers.policy.build import done, sent
-from workers.policy.events import Cost, is_sane
 
 DONE = done("a", 2.0, 1.0)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.policy.fairness import Standing, in_turn, may_take, most_of, shares
-from workers.policy.parameters import FairMode
+from dicast.workers.policy.fairness import Standing, in_turn, may_take, most_of, shares
+from dicast.workers.policy.parameters import FairMode
 
 OPEN, SHUT = FairMode.WORK_CONSERVING, FairMode.STRICT
 

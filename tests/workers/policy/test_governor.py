@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.engines import Directives
+from dicast.workers.policy.events import Done, Event
+from dicast.workers.policy.governor import MOST_CHANGES, Governor, GovernorState
+from dicast.workers.policy.parameters import BreakerPhase, FairMode, Parameters
+from dicast.workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, names_of, profile
 from tests.workers.policy.build import done, sent
-from workers.policy.adaptive_state import AdaptiveState
-from workers.policy.engines import Directives
-from workers.policy.events import Done, Event
-from workers.policy.governor import MOST_CHANGES, Governor, GovernorState
-from workers.policy.parameters import BreakerPhase, FairMode, Parameters
-from workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, names_of, profile
 
 STATUSES = st.sampled_from([200, 200, 200, 200, 429, 429, 529, 500, 503, 0, 400])
 STEPS = st.lists(

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.policy.headers import (
-    NO_READINGS,
-    Readings,
-    Unit,
-    is_about_limits,
-    read_limits,
-    read_retry_after,
-)
+from dicast.workers.policy.headers import NO_READINGS, Readings, Unit, is_about_limits, read_limits, read_retry_after
 
 WALL = 1767323045.0  # 2026-01-02T03:04:05Z
 OPENAI = {

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from workers.simulation.adapter import Adapter
-from workers.simulation.client import Ceiling
+from lab.simulation.adapter import Adapter
+from lab.simulation.client import Ceiling
 
 ANSWER_S, REFUSAL_S = 1.0, 0.1
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from dicast.workers.policy.latency import LatencyWatch
 from tests.workers.policy.build import done
-from workers.policy.latency import LatencyWatch
 
 LIMIT = 40.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.policy.calls import Trial
-from workers.policy.noise import FORGIVEN_AT_ONCE, PATIENCE_CALLS, TEST_RTTS, WATCHED_CALLS, Noise
+from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.noise import FORGIVEN_AT_ONCE, PATIENCE_CALLS, TEST_RTTS, WATCHED_CALLS, Noise
 
 RTT_S = 1.0
 

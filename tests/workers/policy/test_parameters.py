@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from workers.policy.buckets import amount, configured_bucket
-from workers.policy.events import Cost
-from workers.policy.headers import Unit
-from workers.policy.parameters import Bucket
+from dicast.workers.policy.buckets import amount, configured_bucket
+from dicast.workers.policy.events import Cost
+from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.parameters import Bucket
 
 BUCKET = Bucket("b", Unit.REQUESTS, "", capacity=100.0, refill_per_s=10.0, reserve=0.25, surplus_gain=1.5)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from workers.policy.progress import STUCK_LOOKS, Progress, Remedy, look
+from dicast.workers.policy.progress import STUCK_LOOKS, Progress, Remedy, look
 
 
 def looks(*sights):

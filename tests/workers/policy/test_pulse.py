@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.pulse import Pulse
 from tests.workers.policy.build import done
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.pulse import Pulse
 
 CONFIG = AdaptiveConfig()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dicast.workers.policy.calls import CallLog
+from dicast.workers.policy.rate import LearnedRate
 from tests.workers.policy.build import done, sent
-from workers.policy.calls import CallLog
-from workers.policy.rate import LearnedRate
 
 
 def refused(rate: LearnedRate, log: CallLog, at: float, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.policy.reversal import Reversals
+from dicast.workers.policy.reversal import Reversals
 
 
 def after_a_refusal(level: int = 80, at: float = 100.0) -> Reversals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.policy.rules import Rules, RulesConfig, RulesState, error_rate, record, step
+from dicast.workers.policy.rules import Rules, RulesConfig, RulesState, error_rate, record, step
 
 CONFIG = RulesConfig()
 

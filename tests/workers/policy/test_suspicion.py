@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dicast.workers.policy.failures import Failures
+from dicast.workers.policy.suspicion import MOST_HONEST, Suspicion
 from tests.workers.policy.build import done
-from workers.policy.failures import Failures
-from workers.policy.suspicion import MOST_HONEST, Suspicion
 
 
 def suspected(level: int = 40, at: float = 100.0) -> Suspicion:

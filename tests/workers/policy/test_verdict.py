@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dicast.workers.policy.calls import CallLog
+from dicast.workers.policy.verdict import Kind, VerdictConfig, ceiling_of, episode_start, is_enough, judge, wander
 from tests.workers.policy.build import done, sent
-from workers.policy.calls import CallLog
-from workers.policy.verdict import Kind, VerdictConfig, ceiling_of, episode_start, is_enough, judge, wander
 
 CONFIG = VerdictConfig()
 

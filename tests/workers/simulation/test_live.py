@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.simulation.__main__ import run
-from workers.simulation.live import SCENARIOS, judge_live, live_shortfalls, possible
+from lab.simulation.__main__ import run
+from lab.simulation.live import SCENARIOS, judge_live, live_shortfalls, possible
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workers.simulation.__main__ import run
-from workers.simulation.catalogue import CATALOGUE, random_scenario
-from workers.simulation.report import FLOOR, judge, shortfalls
+from lab.simulation.__main__ import run
+from lab.simulation.catalogue import CATALOGUE, random_scenario
+from lab.simulation.report import FLOOR, judge, shortfalls
 
 
 @pytest.mark.parametrize("name", ["conc", "rpm_hdr", "rpm_blind", "outage"])

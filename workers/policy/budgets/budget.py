@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.policy.budgets.meter import MOST_POINTS, Meter
-from workers.policy.budgets.nature import Kind, Nature, Snapshot
-from workers.policy.budgets.trust import MOST_STEP, Test, Trust
-from workers.policy.calls import CallLog, Trial
-from workers.policy.headers import Reading, Unit
-from workers.policy.parameters import Bucket
+from dicast.workers.policy.budgets.meter import MOST_POINTS, Meter
+from dicast.workers.policy.budgets.nature import Kind, Nature, Snapshot
+from dicast.workers.policy.budgets.trust import MOST_STEP, Test, Trust
+from dicast.workers.policy.calls import CallLog, Trial
+from dicast.workers.policy.headers import Reading, Unit
+from dicast.workers.policy.parameters import Bucket
 
 GUARD_S = 0.06
 """A call sent so long after a window's end arrives after it, however short its way."""

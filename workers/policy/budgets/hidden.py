@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from workers.policy.budgets.budget import FEW, Budget
-from workers.policy.budgets.meter import Meter
-from workers.policy.budgets.nature import MOST, NICE_PERIODS_S, USUAL_PERIOD_S
-from workers.policy.calls import NEVER, CallLog, Trial
-from workers.policy.headers import Unit
+from dicast.workers.policy.budgets.budget import FEW, Budget
+from dicast.workers.policy.budgets.meter import Meter
+from dicast.workers.policy.budgets.nature import MOST, NICE_PERIODS_S, USUAL_PERIOD_S
+from dicast.workers.policy.calls import NEVER, CallLog, Trial
+from dicast.workers.policy.headers import Unit
 
 NAME = "retry-after"
 LEAST_S = 2.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from workers.policy.buckets import amount
-from workers.policy.budgets.budget import FEW, Budget
-from workers.policy.budgets.hidden import Hidden
-from workers.policy.calls import NEVER, CallLog, Trial
-from workers.policy.events import Done
-from workers.policy.headers import Reading, Unit
-from workers.policy.parameters import Bucket
+from dicast.workers.policy.buckets import amount
+from dicast.workers.policy.budgets.budget import FEW, Budget
+from dicast.workers.policy.budgets.hidden import Hidden
+from dicast.workers.policy.calls import NEVER, CallLog, Trial
+from dicast.workers.policy.events import Done
+from dicast.workers.policy.headers import Reading, Unit
+from dicast.workers.policy.parameters import Bucket
 
 SCALE_WEIGHT = 0.02
 SCALE_MOST = 4.0

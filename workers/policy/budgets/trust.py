@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.policy.calls import NEVER, CallLog
+from dicast.workers.policy.calls import NEVER, CallLog
 
 ENOUGH, MOST_STEP = 15, 64
 """So many calls beyond what is allowed, all accepted, disprove a budget; and so many may go at once."""

@@ -7,9 +7,9 @@ follows the grammar is read, whoever sends it. One that cannot be read is as goo
 must not stop the traffic.
 """
 
-from workers.policy.headers.read import is_about_limits, read_limits
-from workers.policy.headers.reading import NO_READINGS, Reading, Readings, Unit
-from workers.policy.headers.retry import read_retry_after
+from dicast.workers.policy.headers.read import is_about_limits, read_limits
+from dicast.workers.policy.headers.reading import NO_READINGS, Reading, Readings, Unit
+from dicast.workers.policy.headers.retry import read_retry_after
 
 __all__ = [
     "NO_READINGS",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from workers.policy.headers.reading import NO_READINGS, Reading, Readings
-from workers.policy.headers.retry import retry_after
-from workers.policy.headers.structured import Item, ietf, items, period
-from workers.policy.headers.values import count, number, provider_now, reset
-from workers.policy.headers.words import Name, Role, parse, seems_about_limits
+from dicast.workers.policy.headers.reading import NO_READINGS, Reading, Readings
+from dicast.workers.policy.headers.retry import retry_after
+from dicast.workers.policy.headers.structured import Item, ietf, items, period
+from dicast.workers.policy.headers.values import count, number, provider_now, reset
+from dicast.workers.policy.headers.words import Name, Role, parse, seems_about_limits
 
 MOST_BUDGETS = 12
 MOST_UNKNOWN = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workers.policy.headers.structured import items
-from workers.policy.headers.values import LONGEST_S, instant, number, provider_now
+from dicast.workers.policy.headers.structured import items
+from dicast.workers.policy.headers.values import LONGEST_S, instant, number, provider_now
 
 
 def retry_after(headers: Mapping[str, str], wall_s: float) -> tuple[float, float] | None:

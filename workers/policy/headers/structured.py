@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from workers.policy.headers.reading import Reading, Unit
-from workers.policy.headers.values import LONGEST_TEXT, count, reset
+from dicast.workers.policy.headers.reading import Reading, Unit
+from dicast.workers.policy.headers.values import LONGEST_TEXT, count, reset
 
 MOST_ITEMS = 8
 _SPLIT = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from workers.policy.headers.reading import Unit
+from dicast.workers.policy.headers.reading import Unit
 
 
 class Role(Enum):

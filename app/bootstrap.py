@@ -1,0 +1,109 @@
+"""What a worker and a beat do when they start and when they end: Celery's signals, connected by importing this."""
+# ruff: noqa: PLC0415  (a worker loads what only workers need)
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from celery import signals
+
+from dicast.app import logs
+from dicast.app.application import app
+from dicast.app.monitoring import heartbeat
+from dicast.workers.nodes.registry import Node
+from dicast.workers.system.supervision import end_worker, watch
+
+
+@signals.setup_logging.connect
+def _json_logs(loglevel: Any = None, logfile: str | None = None, **_: Any) -> None:
+    """`-l` and `-f` mean what they do in Celery; without them the settings' level, and standard error."""
+    from dicast.app.commands.worker_options import given
+
+    level = loglevel if "loglevel" in given() else app.settings.log_level
+    # Open as long as the process lives.
+    stream = Path(logfile).open("a", buffering=1, encoding="ascii") if logfile else None  # noqa: SIM115
+    formatter = logs.configure(level, app.secrets(), stream)
+    if app.node is not None:
+        formatter.bind(node=app.node.id)
+
+
+@signals.worker_ready.connect
+def _keep_house(sender: Any, **_: Any) -> None:
+    """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
+    from dicast.app.assembly import services
+    from dicast.app.providers.registry import load_sdks
+    from dicast.workers.runtime.pool import keep_imports
+
+    async def begin() -> None:
+        services()
+        await asyncio.to_thread(load_sdks, app.pools.pools.values())
+        keep_imports()
+
+    watch(sender.pool.submit(begin()), "the worker's housekeeping", end_worker)
+    if app.settings.metrics_port:
+        app.metrics_server.start()
+
+
+@signals.worker_shutdown.connect
+def _close_the_metrics(**_: Any) -> None:
+    app.metrics_server.stop()
+
+
+def _refuse_an_unsafe_store() -> None:
+    """End the process if the store would lose jobs silently, or lets anybody in, or RabbitMQ's queues are of another
+    kind than was asked for. What is away is waited for."""
+    from dicast.app.doctor.broker import QUEUE_TYPE, broker
+    from dicast.app.doctor.finding import Severity
+    from dicast.app.doctor.store import SAFETY, store
+
+    unsafe = [f for f in store(app) if f.area in SAFETY and f.severity is Severity.ERROR]
+    for finding in (f for f in broker(app) if f.area == QUEUE_TYPE):
+        sys.exit(f"{finding.message}; {finding.advice}")
+    for finding in unsafe:
+        print(f"the store is not safe: {finding.area}: {finding.message}; {finding.advice}", file=sys.stderr)  # noqa: T201
+    if unsafe and not app.settings.allow_unsafe_store:
+        sys.exit("this worker does not start on such a store; DICAST_ALLOW_UNSAFE_STORE=true lets it")
+
+
+def _say_nothing_for_people(worker: Any) -> None:
+    """Neither the banner nor the lines with which Celery answers signals; what it warns of before it sets its logs up
+    is logged too."""
+    import celery.apps.worker
+
+    logs.configure(app.settings.log_level, app.secrets())
+    worker.quiet = True
+    celery.apps.worker.safe_say = lambda *_: None
+
+
+@signals.beat_init.connect
+def _mark_ticks(**_: Any) -> None:
+    """Have the beat's health be seen from outside: by each tick that the broker took."""
+    signals.after_task_publish.connect(_ticked, weak=False)
+
+
+def _ticked(**_: Any) -> None:
+    with contextlib.suppress(OSError):  # a full disk stops no beat; its mark grows old, which is what it tells
+        heartbeat.mark(app.settings.state_dir)
+
+
+@signals.celeryd_init.connect
+def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
+    """Before the worker connects: it looks at its options and the store, and gets an identity and unacknowledged
+    messages."""
+    from dicast.app.commands import remote_control, worker_options
+
+    assert remote_control, "its commands take the place of Celery's"
+    try:
+        worker_options.check(options or {}, worker_options.given())
+    except worker_options.OptionRefused as refused:
+        sys.exit(f"celery worker: {refused}")
+    calls = worker_options.calls(options or {}, app.settings.slots)
+    if app.settings.log_json_only:
+        _say_nothing_for_people(instance)
+    _refuse_an_unsafe_store()
+    app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=calls)
+    conf.broker_transport_options = app.transport_options(app.node.id)

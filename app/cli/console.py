@@ -1,0 +1,149 @@
+"""The two outputs of a command, and how it ends: results go to stdout, all that is said about them to stderr.
+
+rich is loaded with the first word, so that `--help`, which needs none of it, answers at once.
+"""
+# ruff: noqa: PLC0415  (see above)
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+from functools import cached_property
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dicast.app.domain.printable import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MESSAGE_CHARS = 2000
+
+
+class Exit(IntEnum):
+    """Exit codes of all commands."""
+
+    OK = 0
+    FAILED = 1
+    """Some units have no score, the results cannot be had, or the doctor found an error."""
+    REFUSED = 2
+    """Nothing was done: wrong usage, settings or job, or no store or worker."""
+    INTERRUPTED = 3
+    """The job was cancelled, or is no longer watched."""
+
+
+class Refused(Exception):
+    """The command cannot do what it is asked for; the message says why and what would help."""
+
+
+class Terminal:
+    """Standard output and error as rich consoles. `secrets` are masked in all that is said."""
+
+    def __init__(self) -> None:
+        self.debug = False
+        self.secrets: list[str] = []
+
+    @cached_property
+    def out(self) -> Console:
+        from rich.console import Console
+
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does by itself
+        return Console(highlight=False)
+
+    @cached_property
+    def err(self) -> Console:
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False)
+
+    def say(self, message: str, style: str = "") -> None:
+        """A line on stderr; texts of jobs, models and errors cannot move the cursor or colour it."""
+        from rich.text import Text
+
+        for line in self._masked(message).splitlines():
+            self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=not self.err.is_terminal)
+
+    def emit(self, document: str) -> None:
+        """A document for other programs on stdout: UTF-8, whatever the terminal speaks."""
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(document.encode() + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            self.out.on_broken_pipe()  # ends the process, as it does when a table is cut short
+
+    def fail(self, error: BaseException) -> Exit:
+        """Say why a command ends. What Dicast itself foresees needs one line; anything else tells where it comes from,
+        with `--debug` by its whole traceback."""
+        known = foreseen(error)
+        if known is not None:
+            self.say("dicast: " + "\n  ".join(known.lines), "red")
+        elif not self.debug:
+            self.say(f"dicast: {_chain(error)}", "red")
+            self.say(f"  raised in {_place(error)}; `dicast --debug ...` shows the whole traceback")
+        if self.debug:
+            self.say("".join(traceback.format_exception(error)))
+        return known.code if known is not None else Exit.FAILED
+
+    def _masked(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+class Foreseen(NamedTuple):
+    lines: list[str]
+    code: Exit = Exit.REFUSED
+
+
+# By name, because loading the modules takes long, and one that is not loaded has raised nothing.
+SPEAK_FOR_THEMSELVES = {
+    "dicast.app.cli.console.Refused",
+    "dicast.app.datasets.errors.DatasetError",
+    "dicast.app.submission.job_file.JobFileError",
+    "dicast.app.ledger.client.JobConflict",
+    "dicast.app.ledger.client.UnknownJob",
+    "dicast.app.providers.base.ProviderFailure",
+    "dicast.app.refusals.JobRefused",
+    "dicast.app.reports.collecting.ResultsAway",
+    "dicast.app.reports.files.NoResults",
+    "dicast.app.stack.StackError",
+    "dicast.config.pools.PoolsError",
+    "dicast.config.pools.UnknownPool",
+    "dicast.config.settings.SettingsError",
+    "dicast.workers.store.daemon.ResidentError",
+    "dicast.workers.admission.overrides.WishError",
+}
+LOST = {"dicast.app.ledger.client.JobLost"}
+UNWATCHED = {"dicast.app.cli.following.StoreAway", "dicast.app.cli.following.JobVanished"}
+STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalError"}
+
+
+def foreseen(error: BaseException) -> Foreseen | None:
+    """What to say of an error that a person can do something about; None for any other."""
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    if names & SPEAK_FOR_THEMSELVES:
+        return Foreseen(str(error).splitlines())
+    if names & LOST:
+        return Foreseen([str(error)], Exit.FAILED)
+    if names & UNWATCHED:
+        return Foreseen([str(error)], Exit.INTERRUPTED)
+    if names & STORE_TROUBLE:
+        return Foreseen([f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"])
+    if isinstance(error, OSError) and error.filename is not None:
+        return Foreseen([f"{error.filename}: {error.strerror}"])
+    return None
+
+
+def _chain(error: BaseException) -> str:
+    said = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{said}, caused by {_chain(cause)}" if cause is not None else said
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "an unknown place"

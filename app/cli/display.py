@@ -1,0 +1,78 @@
+"""Where progress is shown: a block that renews itself on a terminal, now and then a line elsewhere, or nowhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from rich.live import Live
+
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.progress import Progress, Sight
+
+LINE_EVERY_S = 10.0
+
+
+class Display(Protocol):
+    """`pause` makes room for a question, until the next `show`."""
+
+    def show(self, sight: Sight) -> None: ...
+    def pause(self) -> None: ...
+
+
+class Hidden:
+    def show(self, sight: Sight) -> None:
+        """Nobody looks."""
+
+    def pause(self) -> None:
+        """Nothing is in the way."""
+
+
+class Block:
+    """Some lines at the bottom of a terminal; gone when it is paused."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._console = terminal.err
+        self._progress = Progress(time.monotonic())
+        self._live: Live | None = None
+
+    def show(self, sight: Sight) -> None:
+        self._progress.look(sight, time.monotonic())
+        if self._live is None:
+            self._live = Live(self._progress, console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.refresh()
+
+    def pause(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class Lines:
+    """A line when the state or a notice changes, and every `LINE_EVERY_S` while units come in."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._progress = Progress(time.monotonic())
+        self._last: tuple[object, ...] = ()
+        self._said_s = float("-inf")
+
+    def show(self, sight: Sight) -> None:
+        now_s = time.monotonic()
+        self._progress.look(sight, now_s)
+        news = (sight.status.state, bool(sight.away_s), bool(sight.workers), sight.waits_for)
+        moved = (*news, sight.status.done)
+        if news != self._last[: len(news)] or (moved != self._last and now_s - self._said_s >= LINE_EVERY_S):
+            self._last, self._said_s = moved, now_s
+            self._terminal.say(self._progress.line())
+
+    def pause(self) -> None:
+        """Lines stay."""
+
+
+def display(terminal: Terminal, *, quiet: bool) -> Display:
+    """The display that fits; `quiet` keeps it off unless it is a terminal's block, which leaves nothing behind."""
+    if terminal.err.is_terminal and not terminal.err.is_dumb_terminal:
+        return Block(terminal)
+    return Hidden() if quiet else Lines(terminal)

@@ -1,0 +1,56 @@
+"""`dicast doctor`: its findings as they are made, worst ones told by colour and exit code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from textwrap import TextWrapper
+
+import orjson
+from rich.text import Text
+
+from dicast.app.cli.console import Exit, Terminal
+from dicast.app.cli.progress import counted
+from dicast.app.doctor import Finding, Severity, examine
+from dicast.config.settings import environment
+
+MARKS = {
+    Severity.OK: ("ok", "green"),
+    Severity.INFO: ("info", "cyan"),
+    Severity.WARNING: ("warning", "yellow"),
+    Severity.ERROR: ("ERROR", "bold red"),
+}
+NEVER = 100_000
+"""Columns of a file, which nothing has to fit into."""
+MARK_WIDTH = max(len(mark) for mark, _ in MARKS.values())
+
+
+def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
+    """`FAILED` if any finding is an error."""
+    findings: list[Finding] = []
+    for finding in examine(environment(), call=call):
+        findings.append(finding)
+        if not json:
+            _show(terminal, finding)
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    warnings = sum(finding.severity is Severity.WARNING for finding in findings)
+    if json:
+        document = {"ok": not errors, "findings": [asdict(finding) for finding in findings]}
+        terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    else:
+        said = f"{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}"
+        terminal.out.print(f"\n{said}" if errors or warnings else "\nAll is well.")
+    return Exit.FAILED if errors else Exit.OK
+
+
+def _show(terminal: Terminal, finding: Finding) -> None:
+    mark, style = MARKS[finding.severity]
+    out = terminal.out
+    margin = " " * (MARK_WIDTH + 2)
+    layout = TextWrapper(
+        width=out.width if out.is_terminal else NEVER, break_on_hyphens=False, initial_indent=margin,
+        subsequent_indent=margin,
+    )  # fmt: skip
+    told = layout.fill(f"{finding.area}: {finding.message}")
+    out.print(Text.assemble((mark.ljust(len(margin)), style), told.removeprefix(margin)), soft_wrap=True)
+    if finding.advice:
+        out.print(Text(layout.fill(finding.advice), style="italic"), soft_wrap=True)

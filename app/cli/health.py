@@ -1,0 +1,28 @@
+"""`dicast health`: is the worker of this host getting on?"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from dicast.app.application import create_app
+from dicast.app.cli.console import Exit
+from dicast.app.monitoring import heartbeat
+from dicast.config.settings import environment
+
+BEAT_SILENT_S = 30.0
+
+
+def check_health(*, beat: bool = False) -> Exit:
+    """Prints one line about the worker, or the beat, of this host. Raises `SettingsError` or redis errors, which are
+    ill health too."""
+    dicast = create_app(environment())
+    if beat:
+        age_s = heartbeat.age_s(dicast.settings.state_dir)
+        said = "no beat of this host is heard" if age_s is None else f"the beat sent its last tick {age_s:.0f} s ago"
+        sys.stdout.write(f"{said}\n")
+        return Exit.OK if age_s is not None and age_s < BEAT_SILENT_S else Exit.FAILED
+    here = [node for node in dicast.registry.alive() if node.host == socket.gethostname()]
+    stuck = [f"{node.name} takes nothing from {node.stuck}" for node in here if node.stuck]
+    sys.stdout.write(("; ".join(stuck) or (f"{len(here)} well" if here else "no worker of this host is heard")) + "\n")
+    return Exit.OK if here and not stuck else Exit.FAILED

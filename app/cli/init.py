@@ -1,0 +1,32 @@
+"""`dicast init`: a job file and a pools file to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dicast import config
+from dicast.app.cli.console import Refused, Terminal
+from dicast.config.settings import Settings
+
+STARTER = Path(config.__file__).parent
+
+
+def make_files(terminal: Terminal, folder: str) -> None:
+    """Write `job.yaml` and `config/pools.toml` into a folder. What is there already stays as it is.
+
+    Raises `Refused` if both are there, OSError.
+    """
+    root = Path(folder)
+    made = {"job.yaml": STARTER / "jobs" / "starter.yaml", Settings.pools_file_default(): STARTER / "pools.toml"}
+    new = {name: source for name, source in made.items() if not (root / name).exists()}
+    if not new:
+        raise Refused(f"{' and '.join(made)} are in {root.resolve()} already; nothing was changed")
+    for name, source in new.items():
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+        terminal.say(f"Wrote {target}")
+    for name in made.keys() - new.keys():
+        terminal.say(f"Left {root / name} as it is")
+    job = root / "job.yaml"
+    terminal.say(f"Next:\n  dicast validate {job}\n  dicast run --local {job}")

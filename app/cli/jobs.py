@@ -1,0 +1,173 @@
+"""`dicast jobs list|show|cancel|resume|export`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.cli.run import application, cancel, show_report
+from dicast.app.doctor import waiting
+from dicast.app.domain.printable import printable
+from dicast.app.domain.report import Report
+from dicast.app.ledger.client import JobState, JobStatus, UnknownJob
+from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+
+STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}
+
+
+def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
+    found = list(application(terminal).ledger.jobs(newest))
+    if json:
+        _print_json(terminal, [_plain(status, report=False) for status in found])
+        return
+    if not found:
+        terminal.say("There are no jobs.")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    rows = [
+        (
+            Text(status.id),
+            Text(printable(status.project, 30), no_wrap=True, overflow="ellipsis"),
+            Text(status.state, style=STATES.get(status.state, "cyan")),
+            Text(f"{status.done:,} of {status.units:,}"),
+            Text(f"{status.counters['failed']:,}", style="red" if status.counters["failed"] else "dim"),
+            Text(_since(status.created_ms)),
+        )
+        for status in found
+    ]
+    for n, title in enumerate(("job", "project", "state", "done", "failed", "since")):
+        # What does not fit costs the project's name, and never an id that somebody wants to copy.
+        shrinks = title == "project"
+        least = None if shrinks else max(len(title), *(row[n].cell_len for row in rows))
+        table.add_column(title, no_wrap=not shrinks, min_width=least, justify="right" if n > 2 else "left")
+    for row in rows:
+        table.add_row(*row)
+    terminal.out.print(table)
+
+
+def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
+    """A job past its retention in the store is shown from its files, if they are here. Raises `UnknownJob`."""
+    dicast = application(terminal)
+    try:
+        status = dicast.ledger.status(job_id)
+    except UnknownJob as unknown:
+        filed = _filed(dicast, unknown)
+        shown = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}
+    else:
+        shown = _plain(status, report=True)
+        if shown["report"] is None and not json:
+            _show_running(terminal, dicast, status)
+            return
+    if json:
+        _print_json(terminal, shown)
+    else:
+        show_report(terminal, Report.model_validate(shown["report"]), json=False)
+
+
+def cancel_job(terminal: Terminal, job_id: str) -> None:
+    before = cancel(application(terminal), job_id)
+    if before in (JobState.SUBMITTED, JobState.RUNNING):
+        terminal.say(f"Cancelled: job {job_id} makes no new calls; open ones end and count.")
+    else:
+        terminal.say(f"Nothing to do: job {job_id} was {before} already.")
+
+
+def resume_job(terminal: Terminal, job_id: str) -> None:
+    dicast = application(terminal)
+    status = dicast.ledger.status(job_id)
+    if status.state is JobState.COMPLETED and not status.counters["failed"]:
+        terminal.say(f"Nothing to do: every unit of job {job_id} has its score.")
+        return
+    before = dicast.ledger.resume(job_id)
+    if before not in (JobState.COMPLETED, JobState.CANCELLED):
+        raise Refused(f"job {job_id} is {before}; a job can be resumed when it has ended")
+    dicast.backend.forget(job_id)  # who waits for it now waits for the new report
+    dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+    terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
+
+
+def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str) -> None:
+    """Raises `UnknownJob`, `ResultsAway` or OSError."""
+    from dicast.app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.exports import export  # noqa: PLC0415
+
+    dicast = application(terminal)
+    try:
+        status = dicast.ledger.status(job_id)
+    except UnknownJob as unknown:
+        report, root = _filed(dicast, unknown), Path(dicast.settings.results_dir)
+    else:
+        if status.report is None:
+            raise Refused(f"job {job_id} is {status.state}; there is something to export when it has ended")
+        report = Report.model_validate(status.report)
+        root = results_root(report, dicast.settings.results_dir)
+    export(root, job_id, format, to)
+    terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
+
+
+def _filed(dicast: Dicast, unknown: UnknownJob) -> Report:
+    """The report among the files here, of a job that the ledger does not hold; raises `unknown` if there is none."""
+    from dicast.app.reports.files import NoResults, read_report  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.folders import job_folder  # noqa: PLC0415
+
+    try:
+        return read_report(dicast.settings.results_dir, unknown.job)
+    except NoResults:
+        raise unknown from None
+    except ValidationError:
+        folder = job_folder(dicast.settings.results_dir, unknown.job)
+        raise Refused(f"the ledger holds no job {unknown.job!r}, and the report in {folder} is damaged") from None
+    except ValueError as error:  # no id that any job can have
+        raise Refused(str(error)) from None
+
+
+def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None:
+    calls = dicast.ledger.open_calls().get(f"j:{status.id}", 0)
+    rows = {
+        "job": status.id,
+        "project": printable(status.project),
+        "state": status.state,
+        "units": f"{status.done:,} of {status.units:,} done, {status.counters['failed']:,} failed",
+        "calls": f"{calls:,} open"
+        + (f" of {status.limit:,}" if status.limit else "")
+        + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
+        f"{status.counters['requeues']:,} requeues",
+        **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
+        **({"why": printable(status.why)} if status.why else {}),
+        **({"waits": printable(waits, 400)} if (waits := waiting.reason(dicast, status)) is not None else {}),
+        "submitted": f"{_local(status.created_ms):%Y-%m-%d %H:%M:%S}",
+    }
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in rows.items():
+        table.add_row(Text(name, style="dim"), Text(text))
+    terminal.out.print(table)
+
+
+def _plain(status: JobStatus, *, report: bool) -> dict[str, Any]:
+    fields = {**asdict(status), "done": status.done}
+    if not report:
+        del fields["report"]
+    return fields
+
+
+def _print_json(terminal: Terminal, value: Any) -> None:
+    terminal.emit(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def _since(ms: int) -> str:
+    """The time of day if it is today's, else the day."""
+    then = _local(ms)
+    return f"{then:%H:%M}" if then.date() == datetime.now(then.tzinfo).date() else f"{then:%d %b}"
+
+
+def _local(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000).astimezone()

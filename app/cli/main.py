@@ -1,0 +1,422 @@
+"""`dicast`, the command line: options and help. The work is done in `dicast.app.cli` and `dicast.app.doctor`.
+
+What takes long to load is imported by the command that needs it, so that `--help` answers at once.
+"""
+# ruff: noqa: PLC0415  (see above)
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+cli = typer.Typer(
+    name="dicast",
+    help="Judge texts with panels of LLM judges, at any scale.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Settings come from the environment and .env. Exit codes: 0 all went well, 1 some units have no score or "
+    "something is wrong, 2 refused, 3 interrupted or cancelled.",
+)
+jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich_markup_mode=None)
+cli.add_typer(jobs, name="jobs")
+governor = typer.Typer(rich_markup_mode=None)
+cli.add_typer(governor, name="governor")
+
+
+JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
+Project = Annotated[str | None, typer.Option(metavar="NAME", help="On whose behalf; the file's project.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job; may be repeated.")
+]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `dicast jobs list` shows it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="DIR", help="Put the job's files into DIR/<job id>/, copied if need be."),
+]
+Interrupted = Annotated[
+    Literal["ask", "detach", "cancel"] | None,
+    typer.Option(help="What Ctrl-C does to the job. Default: ask on a terminal, else detach (with --local: cancel)."),
+]
+
+
+Pool = Annotated[
+    str | None,
+    typer.Option("--pool", metavar="POOL", help="Which pool; '' is the default one. Not needed where there is one."),
+]
+OnePool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="This one only; '' is the default one.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")]
+
+
+def main() -> None:
+    """The console script."""
+    from dicast.app.cli.console import Terminal
+
+    terminal = Terminal()
+    try:
+        cli(obj=terminal)
+    except Exception as error:  # noqa: BLE001  (told, with its cause, by `fail`)
+        sys.exit(terminal.fail(error))
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"dicast {version('dicast')}")
+        except PackageNotFoundError:
+            typer.echo("dicast, run from its sources and not installed")
+        raise typer.Exit
+
+
+@cli.callback()
+def _every_command(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show whole tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    context.obj.debug = debug
+
+
+@cli.command(no_args_is_help=True)
+def run(
+    context: typer.Context,
+    job: JobFile,
+    local: Annotated[
+        bool, typer.Option("--local", help="Start store, worker, beat and local model, and stop them at the end.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and show all, as `dicast validate` does; submit nothing.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Submit, print the job's id, and leave.")] = False,
+    json: AsJson = False,
+    out: Out = None,
+    project: Project = None,
+    assignments: Assignments = None,
+    on_interrupt: Interrupted = None,
+) -> None:
+    """Submit a job, show its progress, and print its report.
+
+    \b
+      dicast run job.yaml                     judged by the workers that run
+      dicast run job.yaml --local             no worker, no Redis, no key needed
+      dicast run job.yaml --json >report.json
+      dicast run job.yaml --set replicates=3 --set agents.0.model=gpt-4.1
+      id=$(dicast run job.yaml --detach) && dicast jobs watch $id
+
+    Progress goes to standard error. A job with an id of its own is submitted once: run it again to see it again.
+    """
+    from dicast.app.cli.run import Wishes, run_job
+
+    wishes = Wishes(
+        json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run
+    )
+    raise typer.Exit(run_job(context.obj, job, project, assignments or [], wishes))
+
+
+@cli.command(no_args_is_help=True)
+def validate(
+    context: typer.Context, job: JobFile, json: AsJson = False, project: Project = None, assignments: Assignments = None
+) -> None:
+    """Check a job and show what it would do.
+
+    \b
+      dicast validate job.yaml
+      dicast validate job.yaml --set items.limit=20
+
+    Counts, judges, and the first prompt as it will be sent. Every item of its file is read. Nothing is started, stored
+    or called.
+    """
+    from dicast.app.cli.run import validate_job
+
+    validate_job(context.obj, job, project, assignments or [], json=json)
+
+
+@cli.command()
+def init(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where to.")] = ".",
+) -> None:
+    """Write a commented job.yaml and config/pools.toml to begin with."""
+    from dicast.app.cli.init import make_files
+
+    make_files(context.obj, folder)
+
+
+@jobs.command("list")
+def list_(
+    context: typer.Context,
+    newest: Annotated[int, typer.Option("--newest", "-n", min=1, max=10_000, help="At most so many.")] = 20,
+    json: AsJson = False,
+) -> None:
+    """List the newest jobs."""
+    from dicast.app.cli.jobs import list_jobs
+
+    list_jobs(context.obj, newest, json=json)
+
+
+@jobs.command(no_args_is_help=True)
+def show(context: typer.Context, job_id: JobId, json: AsJson = False) -> None:
+    """Show a job's state or, when it has ended, its report."""
+    from dicast.app.cli.jobs import show_job
+
+    show_job(context.obj, job_id, json=json)
+
+
+@jobs.command(no_args_is_help=True)
+def watch(
+    context: typer.Context, job_id: JobId, json: AsJson = False, out: Out = None, on_interrupt: Interrupted = None
+) -> None:
+    """Show a job's progress until it ends, then its report."""
+    from dicast.app.cli.run import Wishes, watch_job
+
+    wishes = Wishes(json=json, out=out, on_interrupt=_unless_ask(on_interrupt))
+    raise typer.Exit(watch_job(context.obj, job_id, wishes))
+
+
+@jobs.command(no_args_is_help=True)
+def cancel(context: typer.Context, job_id: JobId) -> None:
+    """Make no new calls for a job.
+
+    Open calls end and count, and a report is written of what there is.
+    """
+    from dicast.app.cli.jobs import cancel_job
+
+    cancel_job(context.obj, job_id)
+
+
+@jobs.command(no_args_is_help=True)
+def resume(context: typer.Context, job_id: JobId) -> None:
+    """Judge again what has no score in an ended job.
+
+    Units that failed, and those that a cancelled job never came to. Scores stay as they are.
+    """
+    from dicast.app.cli.jobs import resume_job
+
+    resume_job(context.obj, job_id)
+
+
+@jobs.command(no_args_is_help=True)
+def export(
+    context: typer.Context,
+    job_id: JobId,
+    to: Annotated[str, typer.Option(metavar="FILE", help="Where to.")],
+    format: Annotated[
+        Literal["csv", "jsonl", "parquet"],
+        typer.Option(help="CSV is made safe for spreadsheets; the others are exact."),
+    ],
+) -> None:
+    """Write the opinions of a finished job to a file.
+
+    \b
+      dicast jobs export ID --format csv --to opinions.csv
+    """
+    from dicast.app.cli.jobs import export_job
+
+    export_job(context.obj, job_id, format, to)
+
+
+@governor.callback(invoke_without_command=True)
+def governor_alone(context: typer.Context, json: AsJson = False, watch: Watch = False) -> None:
+    """See and set the pools' limits. Without a command: `show`."""
+    if context.invoked_subcommand is None:
+        governor_show(context, json=json, watch=watch)
+    elif json or watch:
+        raise typer.BadParameter(f"give the option to the command: dicast governor {context.invoked_subcommand} ...")
+
+
+@governor.command("show")
+def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = False, watch: Watch = False) -> None:
+    """Show every pool's limit and why it is so, who waits, what was refused, and what needs attention.
+
+    Busy pools first, idle ones a line each; with --pool, all that is known of one.
+    """
+    from dicast.app.cli.governor import show
+
+    show(context.obj, pool, json=json, watch=watch)
+
+
+@governor.command("set", no_args_is_help=True)
+def governor_set(
+    context: typer.Context,
+    pool: Pool = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Open calls: to begin with, or always.")] = None,
+    adaptive: Annotated[
+        bool | None, typer.Option("--adaptive/--fixed", help="Whether the limit moves by itself.")
+    ] = None,
+    ceiling: Annotated[int | None, typer.Option(metavar="N", help="Most open calls; twice the limit.")] = None,
+    floor: Annotated[int | None, typer.Option(metavar="N", help="Least limit.")] = None,
+    rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute, never exceeded.")] = None,
+    tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute, never exceeded.")] = None,
+    settle: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="No change so long after a cut (profile classic).")
+    ] = None,
+    break_: Annotated[
+        float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
+    ] = None,
+    cpu_high: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="CPU, of one core, that halves it (profile rules).")
+    ] = None,
+    cpu_by: Annotated[
+        str | None, typer.Option(metavar="READING", help="sample, or load of five minutes (profile rules).")
+    ] = None,
+    window: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Of calls that make the error rate (profile rules).")
+    ] = None,
+    sustain: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Few errors so long: one more (profile rules).")
+    ] = None,
+    slo_target: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Of calls to be served; 0: no cap by itself.")
+    ] = None,
+    slo_window: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Over which that is looked at.")
+    ] = None,
+    slo_burn_rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Errors so many times too fast: capped.")
+    ] = None,
+    pacing: Annotated[float | None, typer.Option(metavar="SECONDS", help="Between two grants, +-50 %.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME", help="default, classic, rules or fixed.")] = None,
+    fair: Annotated[str | None, typer.Option(metavar="MODE", help="work_conserving, strict or off.")] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(metavar="PROJECT=W", help="A project's share; may be repeated.")
+    ] = None,
+    project_max: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PROJECT=N", help="Most calls of a project, or share below 1; '*': of each other one."),
+    ] = None,
+) -> None:
+    """Set wishes for a pool. They hold at once, for all workers, until they are unset.
+
+    \b
+      dicast governor set --pool openai --limit 40 --ceiling 200
+      dicast governor set --pool openai --limit 10 --fixed
+      dicast governor set --pool openai --weight newsroom=3
+
+    A limit below the number of open calls lets them finish and admits none.
+    """
+    from dicast.app.cli.governor import set_wishes
+
+    wishes = {
+        "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
+        "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "cpu_by": cpu_by, "window_s": window,
+        "sustain_s": sustain, "slo_target": slo_target, "slo_window_s": slo_window, "slo_burn_rate": slo_burn_rate,
+        "pacing_s": pacing, "profile": profile,
+        "fair": fair,
+    }  # fmt: skip
+    set_wishes(context.obj, pool, wishes, weights=weight or [], project_max=project_max or [])
+
+
+@governor.command("unset", no_args_is_help=True)
+def governor_unset(
+    context: typer.Context,
+    pool: Pool = None,
+    wishes: Annotated[list[str] | None, typer.Argument(metavar="WISH", help="limit, ceiling, rpm, ...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All wishes of the pool.")] = False,
+) -> None:
+    """Take wishes for a pool back; what the pools file says is in force again.
+
+    \b
+      dicast governor unset --pool openai limit ceiling
+    """
+    from dicast.app.cli.governor import unset_wishes
+
+    unset_wishes(context.obj, pool, wishes or [], every=every)
+
+
+@governor.command("slo", no_args_is_help=True)
+def governor_slo(
+    context: typer.Context,
+    most: Annotated[str, typer.Argument(metavar="N|none", help="A whole number, or none to lift the cap.")],
+) -> None:
+    """Cap the limit of every pool, whatever else is wished."""
+    from dicast.app.cli.governor import set_slo
+
+    set_slo(context.obj, most)
+
+
+@cli.command()
+def doctor(
+    context: typer.Context,
+    call: Annotated[
+        bool, typer.Option("--call", help="Ask each usable pool one tiny question (real calls, within the limit).")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Check settings, pools, store, workers and keys.
+
+    What is seen is this machine with this environment; a worker elsewhere may have other keys.
+    Exit code 1 if something is wrong that keeps jobs from being judged or safe.
+    """
+    from dicast.app.cli.doctor import show_findings
+
+    raise typer.Exit(show_findings(context.obj, call=call, json=json))
+
+
+@cli.command()
+def pools(context: typer.Context) -> None:
+    """Print the pools file as it is understood, in its present shape.
+
+    \b
+      dicast pools >pools.toml && mv pools.toml config/pools.toml
+    """
+    from dicast.app.cli.run import application
+
+    context.obj.emit(application(context.obj).pools.to_toml().rstrip())
+
+
+@cli.command()
+def metrics(context: typer.Context) -> None:
+    """Print the installation's metrics once, as Prometheus reads them.
+
+    Each worker serves the same and its own with DICAST_METRICS_PORT.
+    """
+    from dicast.app.cli.metrics import show_metrics
+
+    show_metrics(context.obj)
+
+
+@cli.command()
+def health(
+    beat: Annotated[
+        bool, typer.Option("--beat", help="The beat of this host, with the same DICAST_STATE_DIR.")
+    ] = False,
+) -> None:
+    """Say whether the worker on this host is getting on. Exit code 1 if not: for containers' health checks.
+
+    A worker is when its beacon is heard in the store and it takes the work that waits for it; a beat, when the broker
+    took a tick of it in the last 30 s.
+    """
+    from dicast.app.cli.health import check_health
+
+    raise typer.Exit(check_health(beat=beat))
+
+
+@cli.command()
+def stop(
+    context: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Even if workers live on that store.")] = False,
+) -> None:
+    """Stop the embedded store and local model of this machine.
+
+    They outlive the command that needed them first. Jobs stay on disk; the next command finds them again.
+    """
+    from dicast.app.cli.stop import stop_residents
+
+    stop_residents(context.obj, force=force)
+
+
+def _unless_ask(choice: str | None) -> str | None:
+    return None if choice == "ask" else choice
+
+
+if __name__ == "__main__":
+    main()

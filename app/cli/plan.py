@@ -1,0 +1,134 @@
+"""`dicast validate`, `run --dry-run`: what a job would do, shown before anything is stored, started or paid."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.table import Table
+from rich.text import Text
+
+from dicast.app import datasets
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.progress import counted
+from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.printable import printable
+from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
+from dicast.app.pipeline.nonce_key import given
+from dicast.app.submission.submit import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class FirstUnit:
+    """What the first call of a job asks; `dimensions` are the ids of those that it asks for."""
+
+    item: str
+    agent: str
+    dimensions: list[str]
+    prompt: Prompt
+
+
+def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool) -> None:
+    """Counts, judges, what is known to stand in the way, and the first call's whole prompt."""
+    first = first_unit(dicast, ready)
+    said = notes(dicast, ready)
+    if json:
+        terminal.emit(orjson.dumps(_document(dicast, ready, first, said), option=orjson.OPT_INDENT_2).decode())
+        return
+    job = ready.job
+    counts = (
+        counted(ready.items, "item", "items"), counted(len(job.agents), "agent", "agents"),
+        counted(len(job.dimensions), "dimension", "dimensions"), counted(job.replicates, "replicate", "replicates"),
+    )  # fmt: skip
+    units, calls = counted(ready.units, "unit", "units"), counted(ready.calls, "call", "calls")
+    out = terminal.out
+    out.print(f"{' x '.join(counts)} = {units}, {calls}", soft_wrap=True)
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    rows.add_row(Text("items", style="dim"), Text(f"{_items(ready)}, {ready.text_bytes:,} bytes of text"))
+    for agent in job.agents:
+        rows.add_row(Text(printable(agent.name, 40), style="dim"), Text(", or ".join(_places(dicast, agent.choices))))
+    out.print(rows)
+    for note in said:
+        terminal.say(note, "yellow")
+    asked = printable(", ".join(first.dimensions))
+    told = f"\nThe first call: item {printable(first.item)}, agent {printable(first.agent)}, {asked}"
+    out.print(Text(told, "bold"), soft_wrap=True)
+    for title, text in (("system", first.prompt.system), ("user", first.prompt.user)):
+        out.print(Text(f"--- {title}", "dim"))
+        for line in text.splitlines():
+            out.print(Text(printable(line)), soft_wrap=True)
+    if first.prompt.schema is not None:
+        out.print(Text("--- the answer's schema", "dim"))
+        out.print(Text(orjson.dumps(first.prompt.schema).decode()), soft_wrap=True)
+    code = "" if _nonce_key(dicast) else " The code at the material's end will be another."
+    terminal.say(f"Nothing was submitted.{code}", "dim")
+
+
+def notes(dicast: Dicast, ready: Prepared) -> list[str]:
+    """What is wise to know before this job starts."""
+    names = dict.fromkeys(place.pool for agent in ready.job.agents for place in agent.choices)
+    specs = {spec.name: spec for spec in map(dicast.pools.get, names)}.values()
+    most = dicast.settings.max_concurrent_llm_calls
+    found = [f"pool {spec.name}: {cut}" for spec in specs if (cut := spec.cut_to(most)) is not None]
+    found += [
+        f"pool {spec.name}: {spec.api_key_env} is not set here; its workers need it"
+        for spec in specs
+        if spec.api_key_env and not dicast.environ.get(spec.api_key_env)
+    ]
+    return found
+
+
+def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
+    """The prompt as a judge will send it; its code alone is another, if its secret lies in the store."""
+    job, lane = ready.job, ready.lanes[0]
+    unit = lane.unit(0)
+    agent, item = job.agents[unit.agent], _first_item(ready)
+    asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
+    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate)
+    spec = dicast.pools.get(agent.choices[0].pool)
+    fixed = spec.nonce_in_schema
+    if lane.batched:
+        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed)
+    else:
+        structured = spec.structured_output
+        prompt = single_prompt(agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed)
+    return FirstUnit(item.id, agent.name, [dimension.id for dimension in asked], prompt)
+
+
+def _nonce_key(dicast: Dicast) -> bytes | None:
+    return given(dicast.settings, dicast.keys.namespace)
+
+
+def _first_item(ready: Prepared) -> Item:
+    if isinstance(ready.job.items, ItemSource):
+        return datasets.read_page(ready.job.items, None, 1)[0][0]
+    return ready.job.items[0]
+
+
+def _items(ready: Prepared) -> str:
+    source = ready.job.items
+    return printable(Path(source.path).name, 60) if isinstance(source, ItemSource) else "in the job"
+
+
+def _places(dicast: Dicast, choices: Any) -> list[str]:
+    specs = [(dicast.pools.get(place.pool), place.model) for place in choices]
+    return [f"pool {spec.name}, {printable(model or spec.model, 60)}" for spec, model in specs]
+
+
+def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]) -> dict[str, Any]:
+    job = ready.job
+    return {
+        "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
+        "replicates": job.replicates, "units": ready.units, "calls": ready.calls, "text_bytes": ready.text_bytes,
+        "judges": {agent.name: _places(dicast, agent.choices) for agent in job.agents},
+        "notes": said,
+        "first_call": {
+            "item": first.item, "agent": first.agent, "dimensions": first.dimensions, "system": first.prompt.system,
+            "user": first.prompt.user, "schema": first.prompt.schema, "max_tokens": first.prompt.max_tokens,
+        },
+    }  # fmt: skip

@@ -1,0 +1,263 @@
+"""`dicast run` and `dicast jobs watch`: from a job's file to its report."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.prompt import Prompt
+from rich.text import TextType
+
+from dicast.app.application import Dicast, create_app
+from dicast.app.cli.console import Exit, Refused, Terminal
+from dicast.app.cli.display import Display, display
+from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
+from dicast.app.cli.plan import notes, show_plan
+from dicast.app.doctor import waiting
+from dicast.app.doctor.store import URL_SHAPES, understood
+from dicast.app.domain.report import Report
+from dicast.app.ledger.client import JobLost, JobState, JobStatus
+from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from dicast.app.reports.table import print_report
+from dicast.app.submission import job_file
+from dicast.app.submission.submit import Prepared
+from dicast.config.settings import environment
+
+NO_WORKER = """no worker is alive, so nothing was submitted
+celery -A dicast worker      starts one, in another terminal
+dicast run --local ...    starts all that is needed, for this one run
+dicast run --detach ...   submits now; the job waits for a worker"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options of `run` and `watch`. `on_interrupt` None: ask if somebody is there to be asked."""
+
+    json: bool = False
+    out: str | None = None
+    on_interrupt: str | None = None
+    local: bool = False
+    detach: bool = False
+    dry_run: bool = False
+
+
+def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
+    """Submit the job in a file and follow it."""
+    if wishes.local and (wishes.detach or wishes.on_interrupt == Action.DETACH):
+        raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
+    if wishes.detach and wishes.out is not None:
+        raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
+    document = _document(path, project, assignments)
+    with Interrupts() as interrupts:
+        job_id = None
+        try:
+            # All that can be checked without a store is, before anything is started.
+            dicast = application(terminal, _local_changes(wishes))
+            ready = dicast.prepared(document)
+            if wishes.dry_run:
+                show_plan(terminal, dicast, ready, json=wishes.json)
+                return Exit.OK
+            job_id = ready.id
+            if wishes.out is not None:
+                Path(wishes.out).mkdir(parents=True, exist_ok=True)
+            for note in notes(dicast, ready):
+                terminal.say(note, "yellow")
+            run = _run_local if wishes.local else _run
+            return run(terminal, dicast, ready, wishes, interrupts)
+        except KeyboardInterrupt:
+            known = f" If job {job_id} was submitted already, `dicast jobs show {job_id}` tells." if job_id else ""
+            terminal.say(f"Interrupted.{known}")
+            return Exit.INTERRUPTED
+
+
+def validate_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], *, json: bool) -> None:
+    """Check a job's file and all that it names; show what it would do."""
+    dicast = application(terminal)
+    show_plan(terminal, dicast, dicast.prepared(_document(path, project, assignments)), json=json)
+
+
+def _document(path: str, project: str | None, assignments: list[str]) -> dict[str, Any]:
+    document = job_file.load_job(path)
+    for assignment in assignments:
+        job_file.override(document, assignment)
+    if project is not None:
+        document["project"] = project
+    return document
+
+
+def watch_job(terminal: Terminal, job_id: str, wishes: Wishes) -> Exit:
+    """Follow a job that was submitted before."""
+    dicast = application(terminal)
+    dicast.ledger.status(job_id)
+    with Interrupts() as interrupts:
+        return _followed(terminal, dicast, job_id, wishes, interrupts)
+
+
+def cancel(dicast: Dicast, job_id: str) -> str:
+    """Cancel a job; its state before. Raises `UnknownJob`."""
+    before, finish = dicast.ledger.cancel(job_id)
+    if finish:
+        dicast.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
+    return before
+
+
+def application(terminal: Terminal, changes: Mapping[str, str] | None = None) -> Dicast:
+    """The application of this environment, its secrets known to the terminal. Raises `SettingsError`."""
+    dicast = create_app({**environment(), **(changes or {})})
+    terminal.secrets = dicast.secrets()
+    if dicast.settings.redis_url and not understood(dicast.settings.redis_url):
+        raise Refused(f"REDIS_URL cannot be understood; it looks like {URL_SHAPES}")
+    return dicast
+
+
+def _local_changes(wishes: Wishes) -> dict[str, str]:
+    """With --local, this command's worker writes the files, so it may as well write them where they are wanted."""
+    return {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.local and wishes.out is not None else {}
+
+
+def _run_local(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    from dicast.app.stack import LocalStack  # noqa: PLC0415
+
+    places = [place for agent in ready.job.agents for place in agent.choices]
+    model = any(dicast.pools.get(place.pool).provider == "local" for place in places)
+    parts = "store, worker, beat and local model" if model else "store, worker and beat"
+    terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
+    with contextlib.ExitStack() as stack:
+        local = stack.enter_context(LocalStack(dicast.settings, model=model))
+        try:
+            return _run(terminal, dicast, ready, wishes, interrupts)
+        finally:
+            if interrupts.presses:  # who ends this command does not want to wait for the worker's calls
+                local.hasten()
+
+
+def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    if not wishes.detach and not dicast.registry.alive():
+        raise Refused(NO_WORKER)
+    job_id = dicast.submit(ready)
+    try:
+        dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+    except (OperationalError, RedisError) as error:
+        terminal.say(f"Job {job_id} is stored, but its message could not be sent ({error}); a worker will find it.")
+    if wishes.detach:
+        terminal.emit(orjson.dumps({"job_id": job_id}).decode() if wishes.json else job_id)
+        terminal.say(f"Submitted. See how it goes:\n  dicast jobs watch {job_id}")
+        return Exit.OK
+    return _followed(terminal, dicast, job_id, wishes, interrupts)
+
+
+def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, interrupts: Interrupts) -> Exit:
+    shown = display(terminal, quiet=wishes.json)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(interrupts.held())
+        look = Lookout(dicast.ledger, dicast.registry, job_id, partial(waiting.reason, dicast))
+        lookout = stack.enter_context(look)
+        stack.callback(shown.pause)
+        status = follow(
+            lookout,
+            interrupts,
+            show=shown.show,
+            ask=lambda: _ask(terminal, shown, wishes, interrupts),
+            cancel=lambda: _cancelled(terminal, dicast, job_id),
+            alone=lambda: interrupts.ordered or not _somebody_sits(terminal),
+        )
+    if status is not None and status.state is JobState.LOST:
+        raise JobLost(job_id)
+    if status is None:
+        if wishes.local:
+            terminal.say("Stopping at once. What is open is lost, and the job stays cancelled.")
+        else:
+            terminal.say(f"Detached. The job goes on:\n  dicast jobs watch {job_id}\n  dicast jobs cancel {job_id}")
+        return Exit.INTERRUPTED
+    return _reported(terminal, dicast, status, wishes)
+
+
+def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interrupts) -> Action:
+    leave = Action.CANCEL if wishes.local else Action.DETACH
+    if wishes.on_interrupt is not None:
+        return Action(wishes.on_interrupt)
+    if interrupts.ordered or not _somebody_sits(terminal):
+        return leave
+    shown.pause()
+    answers = {"c": Action.CANCEL, "k": Action.KEEP}
+    if wishes.local:
+        terminal.say("Interrupted. Cancel the job (its worker stops with it), or keep watching?")
+    else:
+        answers["d"] = Action.DETACH
+        terminal.say("Interrupted. Detach (the job goes on), cancel it, or keep watching?")
+    with interrupts.raised():
+        try:
+            answer = _Question.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
+        except (KeyboardInterrupt, EOFError):
+            terminal.err.print()
+            return leave
+    return answers[answer]
+
+
+def _somebody_sits(terminal: Terminal) -> bool:
+    return sys.stdin.isatty() and terminal.err.is_terminal
+
+
+class _Question(Prompt):
+    """A prompt that an interrupt ends at any time."""
+
+    @classmethod
+    def get_input(cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None) -> str:
+        console.print(prompt, end="")
+        # A signal that comes just before `input` begins to read would be heeded with the next key only.
+        while not select.select([sys.stdin], [], [], LOOK_EVERY_S)[0]:
+            continue
+        return super().get_input(console, "", password, stream)
+
+
+def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
+    """Whether the ledger has heard of it."""
+    try:
+        cancel(dicast, job_id)
+    except (RedisError, OperationalError, OSError) as error:
+        terminal.say(f"The job could not be cancelled, for the store does not answer: {error}", "red")
+        return False
+    terminal.say("Cancelling: no new calls; open ones end and count. Ctrl-C again leaves at once.")
+    return True
+
+
+def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, wishes: Wishes) -> Exit:
+    """Print the report of an ended job, and fetch its files if that is asked."""
+    from dicast.app.reports.collecting import ResultsAway, collect, results_root  # noqa: PLC0415  (takes long to load)
+
+    report = Report.model_validate(status.report)
+    note, code = None, Exit.OK
+    try:
+        if wishes.out is not None:
+            report = collect(report, dicast.settings.results_dir, wishes.out)
+        else:
+            results_root(report, dicast.settings.results_dir)
+    except (ResultsAway, OSError) as error:
+        note = str(error)
+        code = Exit.FAILED if wishes.out is not None else Exit.OK
+    show_report(terminal, report, json=wishes.json)
+    if note is not None:
+        terminal.say(note, "yellow")
+    if report.status == "cancelled":
+        return Exit.INTERRUPTED
+    if report.failed:
+        terminal.say(f"{report.failed:,} of {report.units:,} units have no score; errors.jsonl tells why", "red")
+        code = Exit.FAILED
+    return code
+
+
+def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:
+    if json:
+        terminal.emit(report.model_dump_json(indent=2))
+    else:
+        print_report(report, terminal.out)

@@ -1,0 +1,37 @@
+"""`dicast stop`: ends what Dicast started on this machine and left running for others."""
+
+from __future__ import annotations
+
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.cli.run import application
+from dicast.app.providers.local import running_local_model, stop_local_model
+from dicast.workers.store import embedded
+
+
+def stop_residents(terminal: Terminal, *, force: bool) -> None:
+    """Stop the embedded store and the local model of the state directory; what the store holds stays on disk.
+
+    Raises `Refused` while workers live on that store, unless forced.
+    """
+    dicast = application(terminal)
+    state_dir = dicast.settings.state_dir
+    stopped = []
+    # The store first: if it is refused, nothing is stopped.
+    if dicast.settings.redis_url is None and _stop_store(dicast, force=force):
+        stopped.append("the embedded Valkey")
+    if running_local_model(state_dir) is not None and stop_local_model(state_dir):
+        stopped.append("the local model")
+    terminal.say(f"Stopped {' and '.join(stopped)} of {state_dir}." if stopped else f"Nothing runs in {state_dir}.")
+
+
+def _stop_store(dicast: Dicast, *, force: bool) -> bool:
+    """Whether one was running. Only a running store can tell who lives on it."""
+    state_dir = dicast.settings.state_dir
+    if force:
+        return embedded.stop(state_dir)
+    store = embedded.ensure_running(state_dir)
+    if not store.started_by_us and (nodes := [node.name for node in dicast.registry.alive()]):
+        raise Refused(f"workers live on this store ({', '.join(nodes)}): stop them first, or use --force")
+    embedded.stop(state_dir)
+    return not store.started_by_us

@@ -1,0 +1,210 @@
+"""Celery's remote control, `celery control`, `app.control` and Flower's buttons, where it means something else here.
+
+Importing this replaces some of the commands that a worker answers; `Control` is the callers' side. What cannot be done
+is refused by both: a worker's reply is an error, and a caller who waits for no reply gets an exception.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import celery.app.control
+from celery.utils.functional import maybe_list
+from celery.utils.serialization import strtobool
+from celery.worker import control as celerys
+from celery.worker import state as worker_state
+from celery.worker.control import Panel, nok, ok
+
+from dicast.app.commands import revocation
+from dicast.app.commands.revocation import Revoked
+from dicast.app.logs import JsonFormatter
+from dicast.workers.admission.request import QUEUE_PREFIX
+
+logger = logging.getLogger(__name__)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OURS = "dicast."
+"""Begins the names of this application's tasks."""
+LEDGER = "ledger"
+"""Answers where no worker does."""
+REVOKES = ("revoke", "terminate")
+
+NO_RATE = "has no rate limit of its own; its pool's: dicast governor set --pool NAME --rpm N"
+NO_TIME = "has no time limit; a call's is LLM_CALL_TIMEOUT, or its pool's timeout_s"
+NO_STAMPS = "jobs and units are not known by stamps: revoke them by their ids"
+NO_ELECTION = "workers hold no elections: who leads is in the store"
+NO_RESTART = "the execution pool cannot be restarted: stop the worker (SIGTERM) and start it again"
+
+
+class CommandRefused(ValueError):
+    """A command that no worker will obey; the text says why."""
+
+
+def refusal(command: str, arguments: Mapping[str, Any]) -> str | None:
+    """Why a command is refused, None if it is not."""
+    task = str(arguments.get("task_name") or "")
+    if command == "rate_limit" and task.startswith(OURS):
+        return f"{task} {NO_RATE}"
+    if command == "time_limit" and task.startswith(OURS):
+        return f"{task} {NO_TIME}"
+    refused = {"revoke_by_stamped_headers": NO_STAMPS, "pool_restart": NO_RESTART, "election": NO_ELECTION}
+    return refused.get(command)
+
+
+class Control(celery.app.control.Control):  # type: ignore[misc]
+    """The callers' side. What is revoked is in the ledger when this returns, with or without a worker."""
+
+    def broadcast(
+        self, command: str, arguments: Mapping[str, Any] | None = None, destination: Sequence[str] | None = None,
+        connection: Any = None, reply: bool = False, timeout: float = 1.0, limit: int | None = None,
+        callback: Callable[[Any], None] | None = None, channel: Any = None, pattern: str | None = None,
+        matcher: str | None = None, **more: Any,
+    ) -> Any:  # fmt: skip
+        """Celery's. Raises `CommandRefused`, unless a reply is waited for, which tells it."""
+        given = {**(arguments or {}), **more}
+        if not reply and (why := refusal(command, given)):
+            raise CommandRefused(why)
+        revoked = None
+        if command in REVOKES:
+            cut = command == "terminate" or bool(given.get("terminate"))
+            revoked = revocation.revoke(self.app, maybe_list(given.get("task_id")) or (), cut=cut)
+        replies = super().broadcast(
+            command, given, destination, connection, reply, timeout, limit, callback, channel, pattern, matcher
+        )
+        if revoked is None:
+            return replies
+        if not reply and revoked.refused:
+            raise CommandRefused("; ".join(revoked.told))
+        if reply and not replies and revoked.told:
+            replies = [{LEDGER: _answer(revoked)}]
+            if callback is not None:
+                callback(replies[0])
+        return replies
+
+    def revoke_by_stamped_headers(self, headers: Any, *_: Any, **__: Any) -> Any:
+        """Raises `CommandRefused`."""
+        raise CommandRefused(NO_STAMPS)
+
+
+def _answer(revoked: Revoked) -> Any:
+    text = "; ".join(revoked.told)
+    return nok(text) if revoked.refused else ok(text)
+
+
+# ------------------------------------------------------------------------------------------ a worker's side, on its hub
+def _command(**about: Any) -> Callable[[Command], Command]:
+    register: Callable[[Command], Command] = Panel.register(**about)
+    return register
+
+
+@_command(variadic="task_id", signature="[id1 [id2 [... [idN]]]]")
+def revoke(state: Any, task_id: Any, terminate: bool = False, signal: str | None = None, **more: Any) -> Any:
+    """Revoke jobs and units by their ids; with terminate, cut their open calls."""
+    revoked = revocation.revoke(state.app, maybe_list(task_id) or (), cut=terminate)
+    control_work = [name for name in revoked.unknown if _is_control_work(name)]
+    unknown = [name for name in revoked.unknown if name not in control_work]
+    told = list(revoked.told)
+    told += [f"{name} is work of Dicast's own, which cannot be revoked: revoke its job" for name in control_work]
+    if terminate:
+        _cut(state, revoked, signal)
+    if unknown:
+        theirs = celerys.revoke(state, unknown, terminate, signal, **more)
+        told.append(f"no job or unit is called {', '.join(unknown)}; as of other tasks: {theirs['ok']}")
+    for line in told:
+        logger.info("%s", line, extra={"event": "revoke"})
+    return _answer(Revoked(tuple(told), refused=revoked.refused or bool(control_work)))
+
+
+def _is_control_work(name: str) -> bool:
+    request = worker_state.requests.get(name)
+    return request is not None and str(request.task.name).startswith(OURS)
+
+
+def _cut(state: Any, revoked: Revoked, signal: str | None) -> None:
+    for request in tuple(worker_state.active_requests):
+        unit = getattr(request, "unit", None)
+        if request.id in revoked.units or (unit is not None and unit.job in revoked.jobs):
+            request.terminate(state.consumer.pool, signal=signal)
+
+
+@_command(variadic="task_id", args=[("signal", str)], signature="<signal> [id1 [id2 [... [idN]]]]")
+def terminate(state: Any, signal: str, task_id: Any, **_: Any) -> Any:
+    """Revoke jobs and units by their ids, and cut their open calls."""
+    return revoke(state, task_id, terminate=True, signal=signal)
+
+
+@_command(variadic="headers", signature="[key1=value1 [key2=value2 [... [keyN=valueN]]]]")
+def revoke_by_stamped_headers(state: Any, **given: Any) -> Any:
+    """Refused: jobs and units are revoked by their ids."""
+    return nok(refusal("revoke_by_stamped_headers", given))
+
+
+@_command(
+    args=[("task_name", str), ("rate_limit", str)], signature="<task_name> <rate_limit (e.g., 5/s | 5/m | 5/h)>"
+)
+def rate_limit(state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
+    """Refused for Dicast's tasks, whose rate is their pool's; of others as in Celery."""
+    why = refusal("rate_limit", {"task_name": task_name})
+    return nok(why) if why else celerys.rate_limit(state, task_name, rate_limit, **more)
+
+
+@_command(
+    args=[("task_name", str), ("soft", float), ("hard", float)], signature="<task_name> <soft_secs> [hard_secs]"
+)
+def time_limit(state: Any, task_name: str = "", hard: float | None = None, soft: float | None = None, **_: Any) -> Any:
+    """Refused for Dicast's tasks, whose calls have a time limit of their own; of others as in Celery."""
+    why = refusal("time_limit", {"task_name": task_name})
+    return nok(why) if why else celerys.time_limit(state, task_name, hard, soft)
+
+
+@_command(
+    args=[("queue", str), ("exchange", str), ("exchange_type", str), ("routing_key", str)],
+    signature="<queue> [exchange [type [routing_key]]]",
+)
+def add_consumer(state: Any, queue: str, *args: Any, **options: Any) -> Any:
+    """Read a queue from now on: a pool's, or another."""
+    if state.consumer.reads(queue):
+        return ok(f"{queue} is read already")
+    if queue.startswith(QUEUE_PREFIX) and queue not in known_queues(state.app):
+        return nok(f"no pool of this worker is called {queue.removeprefix(QUEUE_PREFIX)}")
+    return celerys.add_consumer(state, queue, *args, **options)
+
+
+@_command(args=[("queue", str)], signature="<queue>")
+def cancel_consumer(state: Any, queue: str, **_: Any) -> Any:
+    """Read a queue no more. Open calls end; what waits for a lease goes back to the queue."""
+    return celerys.cancel_consumer(state, queue) if state.consumer.reads(queue) else nok(f"{queue} is not read here")
+
+
+@_command(type="inspect")
+def active_queues(state: Any) -> list[Any]:
+    """The queues that are read now."""
+    return [dict(queue.as_dict(recurse=True)) for queue in state.consumer.queues]
+
+
+def known_queues(app: Any) -> set[str]:
+    """The names of all queues, plain ones and those at the broker."""
+    return {name for queue in app.amqp.queues.values() for name in (queue.name, queue.alias)}
+
+
+@_command()
+def pool_restart(state: Any, **_: Any) -> Any:
+    """Refused: a worker is stopped and started again."""
+    return nok(NO_RESTART)
+
+
+@_command(
+    type="inspect", alias="dump_conf", signature="[include_defaults=False]", args=[("with_defaults", strtobool)]
+)
+def conf(state: Any, with_defaults: bool = False, **_: Any) -> Any:
+    """The worker's configuration, without secrets."""
+    return JsonFormatter(state.app.secrets()).masked(celerys.conf(state, with_defaults=with_defaults))
+
+
+@_command()
+def election(state: Any, **_: Any) -> Any:
+    """Refused: who leads is in the store."""
+    return nok(NO_ELECTION)

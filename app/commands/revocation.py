@@ -1,0 +1,86 @@
+"""What `revoke` means for the ids of jobs and units: the ledger decides, whoever asks and whether a worker is up.
+
+Celery keeps revoked ids in its workers and has them discard messages; here a discarded message would be sent again for
+ever, and a worker that starts later would know of nothing. All of it may be asked twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from dicast.app.ledger.client import JobState, UnitState, UnknownJob
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Token
+from dicast.app.pipeline.messages import CONTROL_QUEUE, FINISH_JOB
+
+if TYPE_CHECKING:
+    from dicast.app.application import Dicast
+
+REVOKED = "revoked"
+"""What Celery's `TaskRevokedError` says to who waits for a revoked job."""
+
+
+class Revoked(NamedTuple):
+    """What became of each id, for people. `jobs` and `units` are those of which calls may be open; `unknown` ids are
+    nobody's here; `refused`: one of them cannot be revoked."""
+
+    told: tuple[str, ...] = ()
+    jobs: frozenset[str] = frozenset()
+    units: frozenset[str] = frozenset()
+    unknown: tuple[str, ...] = ()
+    refused: bool = False
+
+    def plus(self, other: Revoked) -> Revoked:
+        return Revoked(
+            self.told + other.told, self.jobs | other.jobs, self.units | other.units, self.unknown + other.unknown,
+            self.refused or other.refused,
+        )  # fmt: skip
+
+
+def revoke(dicast: Dicast, ids: Iterable[str], *, cut: bool) -> Revoked:
+    """Revoke jobs and units; `cut` tells that their open calls are going to be cut. Raises redis errors."""
+    found = Revoked()
+    for name in dict.fromkeys(map(str, ids)):
+        try:
+            ref, token = PageRef.of_name(name)
+        except ValueError:
+            found = found.plus(_job(dicast, name, cut=cut))
+        else:
+            found = found.plus(_unit(dicast, name, ref, token, cut=cut))
+    return found
+
+
+def _job(dicast: Dicast, name: str, *, cut: bool) -> Revoked:
+    ledger = dicast.ledger
+    try:
+        job = ledger.named(name)
+        before, finish = ledger.cancel(job, revoked=REVOKED)
+        is_revoked = ledger.is_revoked(job)
+    except UnknownJob:
+        return Revoked(unknown=(name,))
+    if finish:
+        dicast.send_task(FINISH_JOB, args=(job,), queue=CONTROL_QUEUE)
+    if is_revoked and not before.ended:
+        calls = "are cut" if cut else "end and count"
+        return Revoked((f"job {job} is revoked: open calls {calls}, no new ones are made",), jobs=frozenset({job}))
+    if before is JobState.CANCELLING:
+        return Revoked((f"job {job} was cancelled before",), jobs=frozenset({job}))
+    return Revoked((f"job {job} has ended ({before}): nothing is left to revoke",))
+
+
+def _unit(dicast: Dicast, name: str, ref: PageRef, token: str, *, cut: bool) -> Revoked:
+    if not token:
+        return Revoked((f"{name} gathers a page, which cannot be revoked: revoke its job, {ref.job}",), refused=True)
+    try:
+        states = set(dicast.ledger.revoke_unit(ref, Token.parse(token)))
+    except UnknownJob:
+        return Revoked((f"no job holds unit {name}: nothing is revoked",))
+    if states & {UnitState.OPEN, UnitState.REVOKED}:
+        call = "is cut" if cut else "ends and counts"
+        open_call = f"its open call {call}, and none is made again" if UnitState.OPEN in states else "it gets no call"
+        return Revoked((f"unit {name} is revoked: {open_call}",), units=frozenset({name}))
+    if UnitState.CANCELLED in states:
+        return Revoked((f"unit {name} ends with its job, which is cancelled",), units=frozenset({name}))
+    where = "has ended" if UnitState.ENDED in states else "is not in work"
+    return Revoked((f"unit {name} {where}: nothing is revoked",))

@@ -1,0 +1,59 @@
+"""What the options of `celery worker` mean here: how many calls may be open, and which options are refused.
+
+Nothing is accepted that would do nothing: an option of Celery's own pools, or one that would break a promise of the
+ledger's, ends the worker before it starts, with what to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from celery.utils.sysinfo import is_auto_concurrency
+from click.core import ParameterSource
+
+from dicast.workers.runtime.pool import TaskPool
+
+_OWN_PROCESSES = "it is about child processes, and this worker has none: its calls share one event loop"
+_CALLS_OWN = "a call's time is limited by LLM_CALL_TIMEOUT, and by its pool's timeout_s"
+REFUSED = {
+    "time_limit": ("--time-limit", _CALLS_OWN),
+    "soft_time_limit": ("--soft-time-limit", _CALLS_OWN),
+    "max_tasks_per_child": ("--max-tasks-per-child", _OWN_PROCESSES),
+    "max_memory_per_child": ("--max-memory-per-child", _OWN_PROCESSES),
+    "pool_start_method": ("--pool-start-method", _OWN_PROCESSES),
+    "disable_prefetch": ("--disable-prefetch", "units are taken from the broker only as there is room for calls"),
+}
+
+
+class OptionRefused(ValueError):
+    """A worker's option that cannot be; the text says why and what to use instead."""
+
+
+def given() -> frozenset[str]:
+    """The names of the options that this process's command was given, by flags or Celery's environment variables."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return frozenset()
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    return frozenset(name for name in context.params if context.get_parameter_source(name) in sources)
+
+
+def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
+    """Raises `OptionRefused` for the first option that cannot be."""
+    for name, (flag, why) in REFUSED.items():
+        if name in given:
+            raise OptionRefused(f"{flag} is refused: {why}")
+    pool = options.get("pool")
+    if isinstance(pool, type) and pool is not TaskPool:
+        raise OptionRefused("--pool is refused: tasks run on this worker's own event loop; leave it out")
+    if is_auto_concurrency(options.get("concurrency")):
+        raise OptionRefused("-c auto is refused: calls wait for a provider, not for a CPU; give their number, or none")
+
+
+def calls(options: Mapping[str, Any], default: int) -> int:
+    """Most calls that the worker may have open: `-c`, or the larger number of `--autoscale`."""
+    if options.get("autoscale"):
+        return int(max(options["autoscale"]))
+    return int(options.get("concurrency") or default)

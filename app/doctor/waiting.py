@@ -1,0 +1,62 @@
+"""Why a job stands still, as far as it can be seen from outside: for its watchers, `jobs show` and the doctor."""
+
+from __future__ import annotations
+
+from kombu.exceptions import OperationalError
+
+from dicast.app.application import Dicast
+from dicast.app.doctor.workers import depth
+from dicast.app.ledger.client import JobState, JobStatus
+from dicast.app.monitoring.snapshot import Shared, look
+from dicast.app.pipeline.messages import CONTROL_QUEUE
+from dicast.workers.admission.pool_state import PoolState
+from dicast.workers.admission.request import QUEUE_PREFIX
+from dicast.workers.policy.parameters import BreakerPhase
+
+
+def reason(dicast: Dicast, status: JobStatus, shared: Shared | None = None) -> str | None:
+    """What a job waits for, None if nothing is known of it. `shared` saves a look of its own; not for an event loop.
+
+    In this order: a worker's own word (a full disk, a file that is gone), no worker, a pool that is down (also while a
+    call tries it), messages that nobody takes. Raises redis errors.
+    """
+    if status.state.ended:
+        return None
+    if status.waits_for is not None:
+        return status.waits_for
+    if not dicast.registry.alive():
+        return "no worker is alive; start one: celery -A dicast worker"
+    if status.state is JobState.SUBMITTED:
+        return _untaken(dicast, [CONTROL_QUEUE])
+    if status.state is not JobState.RUNNING:
+        return None
+    names = dicast.ledger.pools(status.id)
+    states = {state.pool: state for state in (shared or look(dicast.store_url, dicast.keys)).pools}
+    troubled = [state for name in names if (state := states.get(name)) is not None]
+    calls = dicast.ledger.open_calls().get(f"j:{status.id}")
+    down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]
+    if down or calls:
+        return "; ".join(down) or None
+    return _untaken(dicast, [QUEUE_PREFIX + name for name in names])
+
+
+def _down(state: PoolState) -> str | None:
+    if state.down is not None:
+        rest = f"; its circuit breaker is open for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else ""
+        return f"pool {state.pool} has been {state.down}{rest}"
+    if state.breaker == BreakerPhase.CLOSED.value:
+        return None
+    failures = ", ".join(f"{code or 'no answer'}: {n:,}" for code, n in state.statuses.items() if code != 200)
+    until = f"for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else "until one call has tried it"
+    return f"pool {state.pool} is down, its circuit breaker is open {until}" + (f" ({failures})" if failures else "")
+
+
+def _untaken(dicast: Dicast, queues: list[str]) -> str | None:
+    try:
+        waiting = {queue: count for queue in queues if (count := depth(dicast, queue))}
+    except (OperationalError, OSError) as error:
+        return f"the broker does not answer: {error}"
+    if not waiting:
+        return None
+    names = ", ".join(f"{queue} ({count:,})" for queue, count in waiting.items())
+    return f"messages wait in {names} and nobody takes them: does a worker serve that queue (celery worker -Q)?"

@@ -1,0 +1,207 @@
+"""Prometheus metrics. What all share is read from the store at each scrape; what one process does, it counts itself.
+
+Every worker serves the shared metrics too, so that one that can be scraped is enough: `max by (pool)` over them.
+docs/operations.md lists every metric.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from dicast.app.monitoring.snapshot import Shared
+from dicast.workers.admission.pool_state import PoolState
+from dicast.workers.nodes.registry import Node
+from dicast.workers.policy.parameters import BreakerPhase
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.system.supervision import supervised_thread
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+_NUMBERS = re.compile(r" \d+ ?%")
+"""Left out of reasons: each number would be a series of its own."""
+SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+class SharedCollector(Collector):
+    """Looks at each scrape. A store that does not answer leaves only `dicast_store_up` 0."""
+
+    def __init__(self, look: Callable[[], Shared]) -> None:
+        self._look = look
+
+    def describe(self) -> list[Metric]:
+        return []  # registering is no scrape
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            shared = self._look()
+        except (RedisError, OSError) as error:
+            logger.warning("no shared metrics: %s", error)
+            yield GaugeMetricFamily("dicast_store_up", "Whether the store answered this scrape", 0)
+            return
+        yield GaugeMetricFamily("dicast_store_up", "Whether the store answered this scrape", 1)
+        yield from pool_metrics(shared.pools)
+        yield from node_metrics(shared.nodes)
+
+
+class ProcessMetrics:
+    """What this process counts; `assignments` are choices among several deployments of one judge."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._assignments = Counter(
+            "dicast_assignments", "Units assigned to one of several deployments", ["pool", "model"], registry=registry
+        )
+        self._scores = Histogram(
+            "dicast_assignment_score", "success_rate / (1 + load) of the deployment chosen", registry=registry,
+            buckets=SCORES,
+        )  # fmt: skip
+        self._adopted = Counter(
+            "dicast_adopted_answers", "Answers found on this machine's disk, by whether they counted", ["counted"],
+            registry=registry,
+        )  # fmt: skip
+
+    def adopted(self, *, counted: bool) -> None:
+        self._adopted.labels(str(counted).lower()).inc()
+
+    def assigned(self, pool: str, model: str, score: float) -> None:
+        self._assignments.labels(pool, model).inc()
+        self._scores.observe(score)
+
+
+class MetricsServer:
+    """Serves a registry over HTTP from a supervised thread until it is stopped. A port that is taken costs the metrics,
+    and no work."""
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        self._registry, self._host, self._port = registry, host, port
+        self._serving: tuple[WSGIServer, threading.Thread] | None = None
+        self._stopped = threading.Event()
+        self._keeper = supervised_thread("metrics", self._keep)
+
+    def start(self) -> None:
+        if self._open():
+            logger.info("metrics at http://%s:%d/metrics", self._host, self._port)
+            self._keeper.start()
+
+    def _open(self) -> bool:
+        try:
+            self._serving = start_http_server(self._port, self._host, self._registry)
+        except OSError as error:
+            logger.error("metrics cannot be served at %s:%d: %s", self._host, self._port, error.strerror)
+            return False
+        self._serving[1].name = "metrics-server"
+        return True
+
+    def _keep(self) -> None:
+        """Until it is stopped, or raises that the server's own thread has ended."""
+        if self._serving is None and not self._open():
+            return
+        assert self._serving is not None
+        server, thread = self._serving
+        try:
+            while thread.is_alive():
+                thread.join(LOOK_EVERY_S)
+        finally:
+            self._serving = None
+            server.server_close()
+        if not self._stopped.is_set():
+            raise RuntimeError("the server of the metrics has ended")
+
+    def stop(self) -> None:
+        self._stopped.set()
+        serving = self._serving
+        if serving is not None:
+            serving[0].shutdown()
+            self._keeper.join()
+
+
+# ------------------------------------------------------------------ from the store
+def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
+    """A series for each pool with live state."""
+    for name, help, value in _GAUGES:
+        gauge = GaugeMetricFamily(f"dicast_pool_{name}", help, labels=["pool"])
+        for state in states:
+            gauge.add_metric([state.pool], value(state))
+        yield gauge
+    for name, help, value in _COUNTERS:
+        counter = CounterMetricFamily(f"dicast_pool_{name}", help, labels=["pool"])
+        for state in states:
+            counter.add_metric([state.pool], value(state))
+        yield counter
+    refused = CounterMetricFamily("dicast_pool_refused", "Leases refused, by reason", labels=["pool", "reason"])
+    answers = CounterMetricFamily("dicast_pool_answers", "Calls ended, by HTTP status", labels=["pool", "status"])
+    tokens = CounterMetricFamily("dicast_pool_tokens", "Tokens used, as reported", labels=["pool", "direction"])
+    breaker = GaugeMetricFamily("dicast_pool_breaker", "1 for the breaker's state", labels=["pool", "state"])
+    success = GaugeMetricFamily("dicast_pool_success_rate", "Of a model's calls, lately", labels=["pool", "model"])
+    level = GaugeMetricFamily("dicast_budget_level", "What is left of a budget", labels=["pool", "budget"])
+    capacity = GaugeMetricFamily("dicast_budget_capacity", "Most of it that can be left", labels=["pool", "budget"])
+    refill = GaugeMetricFamily("dicast_budget_refill_per_minute", "What comes back", labels=["pool", "budget"])
+    slo = GaugeMetricFamily("dicast_slo_limit", "The operator's cap on every pool's limit")
+    for state in states:
+        for reason, count in state.refused.items():
+            refused.add_metric([state.pool, reason], count)
+        for status, count in state.statuses.items():
+            answers.add_metric([state.pool, str(status)], count)
+        for direction, count in (("input", state.input_tokens), ("output", state.output_tokens)):
+            tokens.add_metric([state.pool, direction], count)
+        for phase in BreakerPhase:
+            breaker.add_metric([state.pool, phase.value], float(state.breaker == phase.value))
+        for model, health in state.health.items():
+            success.add_metric([state.pool, model], health.success_rate)
+        for name, budget in state.budgets.items():
+            level.add_metric([state.pool, name], budget.level)
+            capacity.add_metric([state.pool, name], budget.capacity)
+            refill.add_metric([state.pool, name], budget.refill_per_min)
+    if states and states[0].slo is not None:
+        slo.add_metric([], states[0].slo)
+    yield from (refused, answers, tokens, breaker, success, level, capacity, refill, slo)
+
+
+def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
+    """A series for each living node."""
+    labels = ["node", "host"]
+    level = GaugeMetricFamily(
+        "dicast_parallelism_level", "Calls that a node may have open, and why", labels=[*labels, "reason"]
+    )
+    configured = GaugeMetricFamily("dicast_parallelism_configured", "The same, if nothing narrows it", labels=labels)
+    cpu = GaugeMetricFamily("dicast_node_cpu_percent", "CPU of its machine, percent of one core", labels=labels)
+    load = GaugeMetricFamily("dicast_node_load_percent", "Load of 5 min there, percent of one core", labels=labels)
+    errors = GaugeMetricFamily(
+        "dicast_node_error_rate", "Share of its calls that failed, of ten minutes", labels=labels
+    )
+    for node, status in nodes:
+        level.add_metric([node.name, node.host, _NUMBERS.sub("", status.reason)], status.current)
+        configured.add_metric([node.name, node.host], status.configured)
+        cpu.add_metric([node.name, node.host], status.cpu_percent)
+        load.add_metric([node.name, node.host], status.load_percent)
+        errors.add_metric([node.name, node.host], status.error_rate)
+    yield from (level, configured, cpu, load, errors)
+
+
+_Value = Callable[[PoolState], float]
+_GAUGES: tuple[tuple[str, str, _Value], ...] = (
+    ("limit", "Most open calls, as decided", lambda s: s.limit),
+    ("effective_limit", "Most open calls, in force now", lambda s: s.effective_limit),
+    ("ceiling", "Most that the limit may become", lambda s: s.ceiling),
+    ("floor", "Least that the limit may become", lambda s: s.floor),
+    ("open", "Open calls", lambda s: s.open),
+    ("load", "Open calls and assigned units over the limit", lambda s: s.load),
+    ("waiting_projects", "Projects that were refused a lease and still want one", lambda s: len(s.waiting)),
+    ("error_rate", "Share of the calls that failed, lately", lambda s: s.error_rate),
+    ("decision_age_seconds", "Since the last decision", lambda s: s.decided_s_ago),
+    ("zombie_leases", "Leases of nodes that cannot be heard", lambda s: s.zombies),
+)
+_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
+    ("granted", "Leases granted: requests spent", lambda s: s.granted),
+    ("rate_limited", "Calls that the provider refused with 429", lambda s: s.rate_limited),
+    ("breaks", "Times that the circuit breaker opened", lambda s: s.breaks),
+)

@@ -1,0 +1,35 @@
+"""What all workers share, read from the store for those who look on: commands, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dicast.workers.admission.open_leases import OpenLease, open_leases
+from dicast.workers.admission.pool_state import PoolState, PoolStates
+from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.store.connection import connect, connect_async
+from dicast.workers.store.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all workers share, at one instant."""
+
+    pools: Sequence[PoolState]
+    nodes: Sequence[tuple[Node, RulesStatus]]
+    leases: Sequence[OpenLease] = ()
+
+
+def look(store_url: str, keys: Keys) -> Shared:
+    """Read it from the store, in a thread that has no event loop. Raises redis errors."""
+
+    async def pools() -> tuple[Sequence[PoolState], Sequence[OpenLease]]:
+        async with connect_async(store_url) as client:
+            return await PoolStates(client, keys).all(), await open_leases(client, keys)
+
+    with connect(store_url) as client:
+        states, leases = asyncio.run(pools())
+        return Shared(states, Registry(client, keys).statuses(), leases)

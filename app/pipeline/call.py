@@ -1,0 +1,167 @@
+"""One call's facts, and what is told of it: to the ledger, to the log, to the pool's governor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import to_json
+
+from dicast.app.domain.batching import named
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Agent, Deployment, Dimension, Item
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from dicast.app.domain.verdict import Verdict
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Claim, JobRecord, Result, Token
+from dicast.app.providers.base import ChatReply, ProviderFailure
+from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.policy.events import Cost
+from dicast.workers.policy.headers import read_limits
+
+NO_ANSWER = 0
+"""The status told to the governor for a call that was not answered."""
+TOLD_CHARS = 200
+
+
+@dataclass(slots=True)
+class Call:
+    """One call's facts, from the claim to its end."""
+
+    ref: PageRef
+    token: Token
+    job: JobRecord
+    agent: Agent
+    deployment: Deployment
+    pool: str
+    item: Item
+    dimensions: Sequence[Dimension]
+    claims: Sequence[Claim]
+    replicate: int
+    model: str = ""
+    latency_s: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    ends_at: float = math.inf
+    """Until when it may go on, by the loop's clock."""
+    probe: bool = False
+    """It tries a pool that was down when it was allowed."""
+    told: str = ""
+    """What became of it, for people who look at the task: no text of the item, the judge or the key."""
+
+    @property
+    def item_number(self) -> int:
+        return self.job.lanes[self.ref.lane].unit(self.token.position).item
+
+    @property
+    def label(self) -> str:
+        return named(self.dimensions)
+
+    def tell(self, text: str) -> None:
+        self.told = text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS - 3]}..."
+
+    def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
+        """One line of the log about this call, or about one of its dimensions."""
+        event(
+            dimension=dimension or self.label, agent=self.agent.name, job=self.ref.job, item=self.item.id,
+            pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
+        )  # fmt: skip
+
+    def scored(self, claim: Claim, dimension: Dimension, verdict: Verdict, usage: Usage) -> Result:
+        """A unit's opinion, as the ledger keeps it."""
+        opinion = JudicialOpinion(
+            judge=self.agent.name,
+            criterion_id=dimension.id,
+            item_id=self.item.id,
+            replicate=self.replicate,
+            score=verdict.score,
+            argument=verdict.argument,
+            cited_evidence=list(verdict.cited_evidence),
+            model=self.model,
+            usage=usage,
+            latency_s=round(self.latency_s, 4),
+            attempts=claim.attempts + 1,
+            metadata=_kept(self.job, self.item),
+        )
+        return Result(claim.position, claim.fence, _payload(opinion, None), scored=True)
+
+    def failed(
+        self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
+        attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
+    ) -> Result:  # fmt: skip
+        """A unit's error, as the ledger keeps it."""
+        payload = unscored(
+            self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
+            attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
+            latency_s=self.latency_s,
+        )  # fmt: skip
+        return Result(claim.position, claim.fence, payload, scored=False)
+
+
+def unscored(
+    job: JobRecord, agent: Agent, dimension: Dimension, item: Item, replicate: int, *,
+    kind: ErrorKind, message: str, argument: str, attempts: int, calls: int, elapsed_s: float, status_code: int | None,
+    model: str, latency_s: float = 0.0,
+) -> bytes:  # fmt: skip
+    """A unit's error, with the opinion without a score that stands for it."""
+    unit: dict[str, Any] = {
+        "judge": agent.name,
+        "criterion_id": dimension.id,
+        "item_id": item.id,
+        "replicate": replicate,
+        "attempts": attempts,
+    }
+    error = EvaluationError(
+        **unit, kind=kind, message=message, status_code=status_code, calls=calls, elapsed_s=round(elapsed_s, 3)
+    )
+    opinion = JudicialOpinion(
+        **unit,
+        score=None,
+        argument=argument,
+        model=model,
+        latency_s=round(latency_s, 4),
+        metadata=_kept(job, item),
+    )
+    return _payload(opinion, error)
+
+
+def _kept(job: JobRecord, item: Item) -> dict[str, Any]:
+    """The item's metadata that goes with its opinions."""
+    return {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
+
+
+_TOLD_AS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, FailureKind.OVERLOADED: 529}
+
+
+def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
+    """What the pool's governor learns from an answer; `wall_s` is Unix time."""
+    used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
+    return CallOutcome(200, used, read_limits(reply.headers, wall_s), reporter)
+
+
+def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
+    """What the pool's governor learns from a failure; nothing from one of this program's own.
+
+    No money left is told as 402, since waiting cannot help it; a refusal as 429 or 529, whatever status it came under.
+    """
+    if failure.kind is FailureKind.INTERNAL:
+        return None
+    status = _TOLD_AS.get(failure.kind, failure.status_code or NO_ANSWER)
+    readings = read_limits(failure.headers, wall_s)
+    return CallOutcome(status, readings=readings, reporter=reporter, error=failure.message)
+
+
+def spent(failure: ProviderFailure) -> dict[str, int]:
+    """What the books count of a call that failed. Of one without an answer nobody knows what it cost."""
+    unanswered = failure.reached and failure.kind in {FailureKind.TIMEOUT, FailureKind.CONNECTION}
+    return {
+        "calls": 1,
+        "timeouts": int(failure.kind is FailureKind.TIMEOUT),
+        "calls_without_answer": int(unanswered),
+    }
+
+
+def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
+    # Not by orjson, whose bytes keep the 4 KB that they were written into, and the recorder keeps them for a while.
+    return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error})

@@ -1,0 +1,53 @@
+"""The claim of a message's units, which is the intent to pay for their call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dicast.app.domain.job import Item
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Claim, Deferral, Due, Token, Verdict
+from dicast.app.pipeline.record import Recorder, patiently
+
+Answer = tuple[JobState | None, Item | None, list[Claim]]
+
+STOPPING_MAX_S = 2.0
+"""A worker that stops waits so long for a claim that is under way."""
+
+
+class Claimer:
+    """Claims on one event loop."""
+
+    def __init__(self, ledger: Ledger, recorder: Recorder) -> None:
+        self._ledger, self._recorder = ledger, recorder
+
+    async def claim(
+        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, again_ms: int | None = None,
+        *, early: bool = False,
+    ) -> Answer:  # fmt: skip
+        """As `Ledger.claim`, however long that takes. A caller that is cancelled meanwhile has claimed nothing."""
+        attempt = self._ledger.attempt()
+        claiming = asyncio.ensure_future(
+            patiently(lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms, early=early))
+        )
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._hand_back(ref, token, claiming))
+            raise
+
+    async def _hand_back(self, ref: PageRef, token: Token, claiming: asyncio.Future[Answer]) -> None:
+        """The claim may be obeyed yet, and others would take it for a call that was paid."""
+        done, _ = await asyncio.wait({claiming}, timeout=STOPPING_MAX_S)
+        if not done or claiming.exception() is not None:
+            claiming.cancel()
+            return
+        _, _, claims = claiming.result()
+        deferrals = [
+            Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1) for c in claims if c.verdict is Verdict.RUN
+        ]
+        if deferrals:
+            await self._recorder.defer(ref, {}, deferrals, [Due(token, 0)])

@@ -1,0 +1,104 @@
+"""How units end without a score: after their last call, or without any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dicast.app import logs
+from dicast.app.domain.job import Item
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.retry import GiveUp
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.records import Claim, JobRecord, Result
+from dicast.app.ledger.records import Verdict as Claimed
+from dicast.app.pipeline.call import Call, unscored
+from dicast.app.providers.base import ProviderFailure
+
+CLOSED = {
+    Claimed.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
+    Claimed.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
+    Claimed.POISON: (ErrorKind.LOST, "the workers that tried it died"),
+    Claimed.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
+    Claimed.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
+    Claimed.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
+}
+"""What is recorded of units that get no call."""
+WISHED = frozenset({Claimed.CANCELLED, Claimed.REVOKED, Claimed.EXPIRED})
+"""Ends that somebody asked for: nothing was lost."""
+
+
+def given_up(
+    call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, *, made: bool, model: str
+) -> list[Result]:
+    """The errors of all units of a call that failed for good; `made`: it was really made. Each is told to the log."""
+    call.tell(f"error: {decision.kind}: {failure.message}")
+    call.latency_s = took_s
+    results = []
+    for claim, dimension in zip(call.claims, call.dimensions, strict=True):
+        elapsed_s = claim.elapsed_ms / 1000 + took_s
+        call.log(
+            logs.failed, dimension=dimension.id, status_code=failure.status_code,
+            elapsed_s=round(elapsed_s, 3), kind=failure.kind, reason=failure.message,
+        )  # fmt: skip
+        results.append(call.failed(
+            claim, dimension, decision.kind, failure.message, decision.argument, attempts=decision.attempts,
+            calls=claim.calls if made else claim.calls - 1, elapsed_s=elapsed_s,
+            status_code=failure.status_code, model=model,
+        ))  # fmt: skip
+    return results
+
+
+def not_asked(call: Call, stop: Stop) -> list[Result]:
+    """The errors of all units of a call that is not made, since its job asks no more at its place."""
+    call.tell(f"error: {stop.kind}: {stop.reason}")
+    results = []
+    for claim, dimension in zip(call.claims, call.dimensions, strict=True):
+        elapsed_s = claim.elapsed_ms / 1000
+        call.log(
+            logs.failed, dimension=dimension.id, status_code=stop.status_code,
+            elapsed_s=elapsed_s, kind=stop.kind, reason=stop.reason,
+        )  # fmt: skip
+        results.append(call.failed(
+            claim, dimension, attempts=claim.attempts, calls=claim.calls - 1, elapsed_s=elapsed_s, **_because(stop)
+        ))  # fmt: skip
+    return results
+
+
+def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
+    """The result of a unit that is not even published, since its job asks no more at its place."""
+    unit = lane.unit(position)
+    return unscored(
+        job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
+        attempts=0, calls=0, elapsed_s=0.0, **_because(stop),
+    )  # fmt: skip
+
+
+def _because(stop: Stop) -> dict[str, Any]:
+    return {
+        "kind": stop.kind,
+        "message": f"not asked: {stop.reason}",
+        "argument": f"Not evaluated: {stop.reason}",
+        "status_code": stop.status_code,
+        "model": stop.model,
+    }
+
+
+def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[Result]:
+    """The errors of units that get no call: they or their job were cancelled, their workers died, or the like;
+    `trouble` is what kept those that expired from being asked, if it is known."""
+    results = []
+    for claim in claims:
+        dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
+        kind, message = CLOSED[claim.verdict]
+        if trouble and kind is ErrorKind.DEADLINE:
+            message = f"{message}; {trouble}"
+        call.tell(f"error: {kind}: {message}")
+        elapsed_s = claim.elapsed_ms / 1000
+        call.log(logs.failed, dimension=dimension.id, status_code=None, elapsed_s=elapsed_s, reason=message)
+        results.append(call.failed(
+            claim, dimension, kind, message, f"Not evaluated: {message}", attempts=claim.attempts, calls=claim.calls,
+            elapsed_s=elapsed_s, status_code=None, model=model,
+        ))  # fmt: skip
+    return results

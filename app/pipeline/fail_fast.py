@@ -1,0 +1,175 @@
+"""Whether a unit is worth a call: a job that gets nothing but the same error stops asking, and an account without money
+is tried once in a while, by one unit.
+
+Rules, in the order in which they are tried, for a job at a place (a pool's model):
+
+1. The account has no money left, and the job waits (`on_exhausted: wait`): its units come again, and one call each
+   `recheck_s` finds out.
+2. The job was stopped at the place, or has given it up (app/pipeline/time_limits.py): the unit ends with the error
+   that stopped it, without a call, unless its judge has another place where the job still asks: then it goes there.
+
+A job stops at a place when its first units there have all ended in the same error that asking again cannot help:
+`fail_fast` of them, of at least `ITEMS_LEAST` items (or what is wrong with one text would stop the others); one, if the
+account has no money left, or no call can be made at all (a missing key). Where it once had an answer, or two errors
+differed, it is not stopped.
+
+What a process knows of the store is up to `LOOK_EVERY_S` old, so a few more calls may be made when a job stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Deployment
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.stop import Stop, place
+from dicast.app.ledger.asking import AskingStore
+from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.record import patiently
+from dicast.app.providers.base import ProviderFailure
+
+ITEMS_LEAST = 3
+LOOK_EVERY_S = 0.25
+JOBS_KEPT = 64
+
+_OF_THE_POOL = {401, 402, 403, 404}
+"""Statuses that say something of key, account, path or model, whatever is asked; of others the words count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No call now, but later."""
+
+    delay_s: float
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this process knows of one job."""
+
+    looked_at: float = float("-inf")
+    stops: Mapping[str, Stop] = field(default_factory=dict)
+    exhausted: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+
+
+class Asking:
+    """For one event loop; a store that is away is waited for. `model` gives a deployment's model."""
+
+    def __init__(
+        self, store: AskingStore, *, model: Callable[[Deployment], str], fail_fast: int, recheck_s: float
+    ) -> None:
+        self._store, self._model, self._fail_fast, self._recheck_s = store, model, fail_fast, recheck_s
+        self._jobs: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+
+    async def refusal(self, job: JobRecord, pool: str, model: str, *, leased: bool = True) -> Stop | Wait | None:
+        """Why a unit of the job gets no call at this place now; None if it does. One that is not `leased` passed the
+        gate because the job makes no calls any more: if no reason is known, it is younger than the last look."""
+        known, at = self._known(job), place(pool, model)
+        now = asyncio.get_running_loop().time()
+        if now >= known.looked_at + LOOK_EVERY_S or not (leased or at in known.stops):
+            known.looked_at = now  # others need not look meanwhile
+            await patiently(lambda: self._look(job, known))
+        if pool in known.exhausted and job.spec.on_exhausted == "wait":
+            recheck_ms = round(1000 * self._recheck_s)
+            may = await patiently(lambda: self._store.may_recheck(pool, recheck_ms))
+            return None if may else Wait(self._recheck_s)
+        return known.stops.get(at)
+
+    def asks_at(self, job: JobRecord, places: Iterable[str]) -> bool:
+        """Whether the job still asks at any of these, as far as `refusal` has seen a moment ago."""
+        stops = self._known(job).stops
+        return any(at not in stops for at in places)
+
+    async def seems_broken(self, job: JobRecord, pool: str, model: str) -> bool:
+        """Whether the job had answers of the pool's other models, and none of this one."""
+        answered = (await self._store.look(job))[1] | self._known(job).answered
+        return place(pool, model) not in answered and any(at.startswith(place(pool, "")) for at in answered)
+
+    async def give_up(self, job: JobRecord, stop: Stop) -> None:
+        """The job asks no more at `stop.place`."""
+        if await patiently(lambda: self._store.give_up(job, stop)):
+            self._known(job).looked_at = float("-inf")
+            await patiently(lambda: self._silence(job))
+            logs.stopped_asking(job=job.id, pool=stop.pool, model=stop.model, after=0, reason=stop.message)
+
+    async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
+        """Where the job asks no more, by place, as of now."""
+        return await self._store.stops(job)
+
+    async def answered(self, job: JobRecord, pool: str, model: str) -> None:
+        """The place has answered with an opinion."""
+        known, at = self._known(job), place(pool, model)
+        if pool in known.exhausted:
+            known.exhausted.discard(pool)
+            await patiently(lambda: self._store.restored(pool))
+        if at not in known.answered:
+            known.answered.add(at)
+            await patiently(lambda: self._store.answered(job, at))
+
+    async def failed(
+        self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
+    ) -> Wait | None:
+        """A unit's last call failed, or could not be `made`. The unit is to come again if the job waits for money."""
+        if failure.kind is FailureKind.QUOTA_EXHAUSTED and job.spec.on_exhausted == "wait":
+            self._known(job).exhausted.add(pool)
+            await patiently(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
+            return Wait(self._recheck_s)
+        most = self._fail_fast if job.spec.fail_fast is None else job.spec.fail_fast
+        if most == 0 or failure.kind not in _NEVER_MENDED:
+            return None
+        at: Any = {"pool": pool, "model": model, "status_code": failure.status_code, "message": failure.message}
+        error, items = f"{failure.kind}|{failure.status_code}", 1
+        if failure.kind is FailureKind.QUOTA_EXHAUSTED:
+            stop, most = Stop(**at, kind=ErrorKind.QUOTA_EXHAUSTED, after=1), 1
+        elif not made:
+            stop, most = Stop(**at, kind=ErrorKind.NOT_ASKED, after=0), 1
+        else:
+            if failure.status_code not in _OF_THE_POOL:
+                error, items = f"{error}|{failure.message}", min(ITEMS_LEAST, job.items)
+            stop = Stop(**at, kind=ErrorKind.NOT_ASKED, after=most)
+        tell = self._store.failed
+        if await patiently(lambda: tell(job, unit, item, error, stop, units=most, items=items)):
+            self._known(job).looked_at = float("-inf")
+            await patiently(lambda: self._silence(job))
+            logs.stopped_asking(job=job.id, pool=pool, model=model, after=stop.after, reason=failure.message)
+        return None
+
+    async def _silence(self, job: JobRecord) -> None:
+        """A job that asks nowhere any more need not wait for leases."""
+        stops = await self._store.stops(job)
+        places = {at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._model)}
+        if places <= stops.keys():
+            await self._store.silence(job.id)
+
+    async def _look(self, job: JobRecord, known: _Known) -> None:
+        known.stops, answered = await self._store.look(job)
+        known.answered &= answered  # of a resumed job it begins anew
+        if job.spec.on_exhausted == "wait":
+            pools = {name for lane in job.lanes for name in lane.pools}
+            known.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
+
+    def _known(self, job: JobRecord) -> _Known:
+        key = job.id, job.incarnation
+        known = self._jobs.setdefault(key, _Known())
+        self._jobs.move_to_end(key)
+        if len(self._jobs) > JOBS_KEPT:
+            self._jobs.popitem(last=False)
+        return known
+
+
+def places_of(job: JobRecord, lane: Lane, agent: int, model: Callable[[Deployment], str]) -> list[str]:
+    """Where a judge may be asked, in the order of its deployments."""
+    choices = zip(lane.pools, job.spec.agents[agent].choices, strict=True)
+    return [place(pool, model(deployment)) for pool, deployment in choices]
+
+
+_NEVER_MENDED = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}
+"""A unit has ended because asking again did not, or cannot, help; what may pass by itself does not count."""

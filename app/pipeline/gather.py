@@ -1,0 +1,183 @@
+"""The end of pages and jobs: results leave the store for files, and a job completes exactly once.
+
+Files come first and the ledger second, and writing a page or a report twice gives the same files, so a process that
+dies in between loses nothing: whoever comes next does the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import orjson
+from redis.exceptions import RedisError
+
+from dicast.app import logs
+from dicast.app.domain.job import Agent, Deployment, Item
+from dicast.app.domain.opinion import EvaluationError, JudicialOpinion
+from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Ended, JobRecord
+from dicast.app.pipeline.record import patiently
+from dicast.app.reports import files
+from dicast.app.reports.resuming import write_items
+
+ITEMS_TOGETHER = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What follows: `finish` the job, `plan` the lane."""
+
+    finish: bool = False
+    plan: bool = False
+
+
+class _ItemsGone(LookupError):
+    """A job's items have left the store."""
+
+
+class Gatherer:
+    """Gathers on one event loop. `announce` tells how a job has ended, and what follows that, by task id; it may be
+    called twice."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        results_dir: str,
+        retention_s: int,
+        model: Callable[[Deployment], str],
+        stopped: Callable[[JobRecord], Awaitable[Mapping[str, Stop]]],
+        announce: Callable[[str, Ended, Mapping[str, str]], None],
+    ) -> None:
+        self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
+        self._model, self._stopped, self._announce = model, stopped, announce
+        self._finishing: set[str] = set()
+
+    async def gather(self, ref: PageRef) -> Gathered:
+        """Move a whole page to its files. What has units open, was gathered before, or is of an earlier job of this id,
+        is left alone."""
+        lanes = await self._ledger.lane_count(ref)
+        page = await self._ledger.take_page(ref) if lanes else None
+        if page is None:
+            return Gathered()
+        if page:
+            async with self._told(ref.job):
+                await asyncio.to_thread(self._write, ref, page)
+        finish, plan = await self._ledger.close_page(ref, lanes)
+        return Gathered(finish, plan)
+
+    @contextlib.asynccontextmanager
+    async def _told(self, job_id: str) -> AsyncIterator[None]:
+        """Have those who watch the job know why its files cannot be written; whoever sweeps tries again."""
+        try:
+            yield
+        except (OSError, files.ResultsMismatch) as error:
+            where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+            with contextlib.suppress(RedisError):  # the trouble itself is raised
+                await self._ledger.waits(job_id, f"its results cannot be written: {where}")
+            raise
+
+    def _write(self, ref: PageRef, page: dict[int, str]) -> None:
+        opinions, errors = [], []
+        for _, text in sorted(page.items()):
+            result = orjson.loads(text)
+            opinions.append(JudicialOpinion.model_construct(**result["opinion"]))
+            if "error" in result:
+                errors.append(EvaluationError.model_construct(**result["error"]))
+        files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
+
+    async def finish(self, job_id: str) -> bool:
+        """Write the report and complete the job; True for the one call that completed it."""
+        if job_id in self._finishing or not await self._ledger.claim_finish(job_id):
+            return False
+        self._finishing.add(job_id)
+        try:
+            return await self._finish(job_id)
+        finally:
+            self._finishing.discard(job_id)
+
+    async def _finish(self, job_id: str) -> bool:
+        job = await self._ledger.job(job_id)
+        record = await self._ledger.progress(job_id)
+        if job is None or "outcome" not in record:  # the store has lost what it said a moment ago
+            return False
+        started_ms = int(record.get("started_ms", record["created_ms"]))
+        finished_ms = await self._ledger.wall_ms()
+        header = ReportHeader(
+            job_id=job_id,
+            project=job.spec.project,
+            status="completed" if record["outcome"] == "completed" else "cancelled",
+            units=job.units,
+            started=_instant(started_ms),
+            finished=_instant(finished_ms),
+            wall_s=max(0, finished_ms - started_ms) / 1000,
+            calls=int(record.get("calls", 0)),
+            retries=int(record.get("retries", 0)),
+            requeues=int(record.get("requeues", 0)),
+            timeouts=int(record.get("timeouts", 0)),
+            calls_without_answer=int(record.get("calls_without_answer", 0)),
+            possible_double_charges=int(record.get("possible_double_charges", 0)),
+            reason=record.get("why") if record["outcome"] == "cancelled" else None,
+            stopped=list((await self._stopped(job)).values()),
+            agents=[self._agent(agent) for agent in job.spec.agents],
+            dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
+            keep=list(job.spec.keep),
+        )
+        async with self._told(job_id):
+            report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
+        if report.scored < job.units and isinstance(job.spec.items, list):
+            await self._keep_items(job)
+        text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
+        completed = await patiently(
+            lambda: self._ledger.complete(job_id, job.incarnation, text, self._retention_s, attempt)
+        )
+        if completed:
+            logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
+        await self.announce(job_id)
+        return completed
+
+    def _agent(self, agent: Agent) -> ReportAgent:
+        models = dict.fromkeys(map(self._model, agent.choices))
+        return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
+
+    async def _keep_items(self, job: JobRecord) -> None:
+        """Items that came with the job leave the store with it; a job that can be resumed needs them again."""
+        count, loop = await self._ledger.item_count(job.id), asyncio.get_running_loop()
+
+        def pages() -> Iterator[list[Item]]:
+            first = 0
+            while first < count:
+                reading = self._ledger.items_within(job.id, range(first, min(first + ITEMS_TOGETHER, count)))
+                page = asyncio.run_coroutine_threadsafe(reading, loop).result()
+                if not page:
+                    raise _ItemsGone
+                yield page
+                first += len(page)
+
+        if count:
+            with contextlib.suppress(_ItemsGone):  # others have ended the job meanwhile, and kept them
+                await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages())
+
+    async def announce(self, job_id: str) -> None:
+        """Tell whoever waits for the job, and send what follows it; the outbox forgets it afterwards."""
+        record = await self._ledger.progress(job_id)
+        if not record:
+            await self._ledger.announced(job_id)
+            return
+        end = Ended.of(record)
+        if end is None:  # submitted again, or resumed
+            return
+        continuations = await self._ledger.continuations(job_id)
+        await asyncio.to_thread(self._announce, job_id, end, continuations)
+        await self._ledger.announced(job_id, list(continuations))
+
+
+def _instant(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

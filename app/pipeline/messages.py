@@ -1,0 +1,215 @@
+"""What is sent to workers: one message a unit (or batch), a chord a page, and control work. Messages carry ids only.
+
+Ids of tasks and chords follow from their place in one incarnation of the job, so anybody can send a message again, a
+message that comes twice is the same task, and what an earlier job of the same id has left is none of this one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu.exceptions import BatchPublishError, OperationalError
+from redis.exceptions import RedisError
+
+from dicast.app.domain.batching import named
+from dicast.app.domain.deployments import Choice
+from dicast.app.domain.job import Agent, Deployment, Dimension, Item
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.prompt import batch_max_tokens
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import JobRecord, Token
+from dicast.workers.admission.request import HEADER, QUEUE_PREFIX
+from dicast.workers.store.errors import is_passing
+
+if TYPE_CHECKING:
+    from dicast.app.pipeline.plan import PageMessages
+
+logger = logging.getLogger(__name__)
+
+CONTROL_QUEUE = "dicast.control"
+BEAT_QUEUE = "dicast.beat"
+
+EVALUATE = "dicast.evaluate"
+JUDGE_DIMENSION = "dicast.judge_dimension"
+JUDGE_BATCH = "dicast.judge_batch"
+GATHER_PAGE = "dicast.gather_page"
+PLAN_LANE = "dicast.plan_lane"
+FINISH_JOB = "dicast.finish_job"
+HOUSEKEEPING = "dicast.housekeeping"
+GOVERNOR = "dicast.governor"
+
+BROKER_TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError, AttributeError)
+"""What publishing raises while the broker is away, one message or a batch. kombu's own `AttributeError` is that of a
+connection which another thread has found broken, and closed, in between."""
+BROKER_AWAY_MAX_S, BROKER_PAUSE_S = 60.0, 0.5
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the store or the broker is away, or will not do it now: the same may be done later."""
+    return is_passing(error) or isinstance(error, OperationalError | BatchPublishError)
+
+
+CHARS_PER_TOKEN = 4
+FRAME_CHARS = 1200
+"""What every prompt says besides the persona, the criteria and the item."""
+TYPICAL_CHARS = 2000
+"""Taken for an item that is not at hand, as when a message is sent again."""
+
+
+ONLY = Choice(0, 0.0, False)
+"""Where there is none."""
+Choose = Callable[[JobRecord, PageRef, Lane, Sequence[Token]], Awaitable[Mapping[Token, Choice]]]
+
+
+class Messages:
+    """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads.
+
+    `model` gives a deployment's model, `choose` the deployment of each message where there is a choice.
+    """
+
+    def __init__(self, app: Celery, model: Callable[[Deployment], str], choose: Choose) -> None:
+        self._app, self._model, self._choose = app, model, choose
+
+    async def page(self, job: JobRecord, page: PageMessages) -> None:
+        """Send a page's chord: a header task a message, and the body that gathers them."""
+        if page.tokens:
+            choices = await self._choose(job, page.ref, page.lane, page.tokens)
+            await _sent(f"page {page.ref}", self._publish, job, page, choices)
+        else:  # all its units had their results before the job was resumed
+            await self.gather(page.ref)
+
+    def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[Token, Choice]) -> None:
+        """The chord as Celery's `chord(header)(body)` sends it, but through one producer, in one round trip where the
+        transport can, and without copies of every signature and subscriptions to results that nobody here reads."""
+        group_id, body = self._chord(page.ref)
+        self._app.backend.set_chord_size(group_id, len(page.tokens))
+        with self._app.producer_or_acquire() as producer, producer.batch():
+            for index, token in enumerate(page.tokens):
+                item = page.items[page.lane.unit(token.position).item]
+                unit = self._unit(job, page.ref, token, choices.get(token, ONLY), _chars(item))
+                unit.apply_async(producer=producer, group_id=group_id, group_index=index, chord=body)
+
+    async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
+        """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
+        group_id, body = self._chord(ref)
+        choices = await self._choose(job, ref, job.lanes[ref.lane], [token])
+        message = self._unit(job, ref, token, choices.get(token, ONLY))
+        await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
+
+    def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[Token], deployment: int) -> None:
+        """Send units of an incomplete batch as further members of the chord of `task`, from its own task greenlet, to
+        the deployment that answered the batch."""
+        for token in tokens:
+            message = self._unit(job, ref, token, ONLY._replace(deployment=deployment))
+            if task.request.chord:
+                task.add_to_chord(message)
+            else:
+                message.apply_async()
+
+    async def start(self, job_id: str) -> None:
+        await self._control(EVALUATE, job_id, task_id=job_id)
+
+    async def gather(self, ref: PageRef) -> None:
+        await self._control(GATHER_PAGE, *ref)
+
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
+        await self._control(PLAN_LANE, job_id, incarnation, lane)
+
+    async def finish(self, job_id: str) -> None:
+        await self._control(FINISH_JOB, job_id)
+
+    async def declare(self) -> None:
+        """Tell the broker of all queues again: one that was emptied with the store drops what is sent to them."""
+
+        def declare() -> None:
+            with self._app.connection_for_write() as connection:
+                for queue in self._app.amqp.queues.values():
+                    queue(connection.default_channel).declare()
+
+        await asyncio.to_thread(declare)
+
+    def queue(self, pool: str) -> str:
+        """What the pool's queue is called at the broker."""
+        return str(self._app.amqp.queues[QUEUE_PREFIX + pool].name)
+
+    async def queues_empty(self, pools: Collection[str]) -> bool:
+        """Whether no message waits in the broker for any of these pools."""
+
+        def waiting(pool: str, connection: Any) -> int:
+            queue = self._app.amqp.queues[QUEUE_PREFIX + pool](connection.default_channel)
+            try:
+                return int(queue.queue_declare(passive=True).message_count)
+            except connection.channel_errors:  # with Redis, an empty queue is none
+                return 0
+
+        def look() -> bool:
+            with self._app.connection_for_read() as connection:
+                return not any(waiting(pool, connection) for pool in pools)
+
+        return await asyncio.to_thread(look)
+
+    async def _control(self, name: str, *args: Any, **options: Any) -> None:
+        await _sent(name, self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
+
+    def _unit(self, job: JobRecord, ref: PageRef, token: Token, choice: Choice, item_chars: int = TYPICAL_CHARS) -> Any:
+        lane = job.lanes[ref.lane]
+        unit = lane.unit(token.position)
+        judge = job.spec.agents[unit.agent]
+        agent = judge.name
+        asked = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
+        dimension = named(asked)
+        header = {
+            "job": job.id,
+            "project": job.spec.project,
+            "agent": agent,
+            "dimension": dimension,
+            "unit": f"{ref.lane}.{ref.page}.{token}",
+            "pool": lane.pools[choice.deployment],
+            "model": self._model(judge.choices[choice.deployment]),
+            "input_tokens": input_tokens(judge, asked, item_chars),
+            "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
+            "elsewhere": choice.elsewhere,
+        }
+        return self._app.signature(
+            JUDGE_BATCH if token.batch else JUDGE_DIMENSION,
+            args=(*ref, str(token), choice.deployment),
+            immutable=True,
+            task_id=f"{ref.name}.{token}",
+            queue=QUEUE_PREFIX + lane.pools[choice.deployment],
+            headers={HEADER: header},
+            argsrepr=f"({agent!r}, {dimension!r}, item {unit.item}, job {ref.job!r})",
+        )
+
+    def _chord(self, ref: PageRef) -> tuple[str, Any]:
+        """The group's id, which is also the body's, and the body."""
+        body = self._app.signature(GATHER_PAGE, args=tuple(ref), immutable=True, task_id=ref.name, queue=CONTROL_QUEUE)
+        return ref.name, body
+
+
+async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Send in a thread. While the broker is away it is tried again for a minute: else what is sent waits for the
+    sweeper. All of it may be sent twice."""
+    end = asyncio.get_running_loop().time() + BROKER_AWAY_MAX_S
+    while True:
+        try:
+            await asyncio.to_thread(send, *args, **options)
+            return
+        except BROKER_TROUBLE as error:
+            if asyncio.get_running_loop().time() > end:
+                raise
+            logger.warning("%s waits for the broker: %r", what, error)
+            await asyncio.sleep(BROKER_PAUSE_S)
+
+
+def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:
+    """A cheap estimate of a prompt's tokens; the governor learns by what factor it is wrong."""
+    criteria = sum(len(d.instructions) + sum(map(len, d.levels.values())) for d in dimensions)
+    return (FRAME_CHARS + len(agent.persona) + criteria + item_chars) // CHARS_PER_TOKEN
+
+
+def _chars(item: Item) -> int:
+    return len(item.text) + len(item.prompt or "") + len(item.reference or "")

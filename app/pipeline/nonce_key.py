@@ -1,0 +1,45 @@
+"""The installation's secret from which every nonce follows (app/domain/nonce.py).
+
+Of its sources the first that there is: `DICAST_NONCE_KEY`; `DICAST_MESSAGE_KEY`, which all processes share anyway; a
+random one that lies in the store, made once, by whoever needs it first. Only the first two outlive the store.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+
+from dicast.config.settings import Settings
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+
+KEY_BYTES = 32
+
+
+class NonceKey:
+    """For one event loop. `epoch` is the store's as far as is known: one that was emptied is asked again."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys, settings: Settings, epoch: Callable[[], int]) -> None:
+        self._redis, self._at, self._epoch = client, keys.nonce_key, epoch
+        self._given = given(settings, keys.namespace)
+        self._kept = (-1, b"")
+
+    async def get(self) -> bytes:
+        """The same for all processes of the installation. Raises redis errors."""
+        if self._given is not None:
+            return self._given
+        epoch = self._epoch()
+        if self._kept[0] != epoch:
+            while (key := await self._redis.get(self._at)) is None:
+                await self._redis.set(self._at, secrets.token_hex(KEY_BYTES), nx=True)
+            self._kept = epoch, bytes.fromhex(key)
+        return self._kept[1]
+
+
+def given(settings: Settings, namespace: str) -> bytes | None:
+    """The key as the operator's settings have it. Two installations that share a secret have different keys."""
+    secret = settings.nonce_key or settings.message_key
+    if secret is None:
+        return None
+    return hmac.digest(secret.encode(), b"dicast nonces of " + namespace.encode(), "sha256")

@@ -1,0 +1,171 @@
+"""Publishing ahead of the calls, a rolling window at a time.
+
+A lane is planned page by page until its window is full. The page is in the ledger before its messages are sent, and
+of two planners the ledger lets one win, so planning may be asked for at any time and by anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from dicast.app import datasets
+from dicast.app.domain.job import Deployment, Item, ItemSource
+from dicast.app.domain.pieces import PIECE_BYTES
+from dicast.app.domain.plan import Lane, window
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import JobRecord, LaneState, Token
+from dicast.app.pipeline.endings import unasked
+from dicast.app.pipeline.fail_fast import places_of
+from dicast.app.pipeline.record import patiently
+
+
+class DatasetChanged(RuntimeError):
+    """The file of a job's items is not what it was when the job was submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageMessages:
+    """A page that is in the ledger and whose messages are to be published, as one chord."""
+
+    ref: PageRef
+    lane: Lane
+    tokens: list[Token]
+    items: Mapping[int, Item]
+
+
+Earlier = Callable[[JobRecord, Lane, Mapping[int, Item], range, int], tuple[dict[int, bytes], int]]
+Stopped = Callable[[JobRecord], Awaitable[Mapping[str, Stop]]]
+Publish = Callable[[JobRecord, PageMessages], Awaitable[None]]
+
+
+class Planner:
+    """Plans lanes on one event loop; `publish` sends one page's chord, `pool_limit` tells a pool's present limit,
+    `earlier` reads the results that a run of a resumed job's units has already (see `dicast.app.reports.resuming`),
+    `stopped` tells at which places a job asks no more, `model` a deployment's model."""
+
+    def __init__(
+        self, ledger: Ledger, publish: Publish, pool_limit: Callable[[str], Awaitable[int]], *,
+        window_s: float, page_max: int, earlier: Earlier, stopped: Stopped, model: Callable[[Deployment], str],
+    ) -> None:  # fmt: skip
+        self._earlier, self._stopped, self._model = earlier, stopped, model
+        self._ledger, self._publish, self._pool_limit = ledger, publish, pool_limit
+        self._window_s, self._page_max = window_s, page_max
+
+    async def plan(self, job: JobRecord, lane_number: int) -> None:
+        """Fill a lane's window. Returns when it is full, at its end, or when another planner is at it."""
+        lane = job.lanes[lane_number]
+        while True:
+            state = await self._ledger.lane(job.id, lane_number)
+            if state.state != "running" or state.cursor == "":
+                return
+            stops = await self._stops(job, lane)
+            if len(stops) == len(lane.agents):  # nothing of what is left is published, so there is no window
+                units = max(1, self._page_max // lane.stride) * lane.stride
+                if not await self._page(job, lane_number, lane, state, units, 0, stops):
+                    return
+                continue
+            rate_per_s, limit, jobs = 0.0, 0, 1
+            for pool in set(lane.pools):
+                rate, jobs = await self._ledger.pool_rate(pool)
+                rate_per_s += rate
+                limit += 2 * await self._pool_limit(pool)  # it may grow meanwhile
+            limit = min(job.limit, limit)
+            size = window(
+                rate_per_s=rate_per_s * lane.stride, limit=limit, seconds=self._window_s,
+                page_max=self._page_max, stride=lane.stride, jobs=jobs,
+            )  # fmt: skip
+            if state.open_units > size.low_water:
+                # Ask to be called again before the last look, or the unit that empties the window is missed.
+                await self._ledger.planned(job.id, lane_number)
+                if (await self._ledger.lane(job.id, lane_number)).open_units > size.low_water:
+                    return
+                continue
+            if not await self._page(job, lane_number, lane, state, size.page, size.low_water, stops):
+                return
+
+    async def _stops(self, job: JobRecord, lane: Lane) -> dict[int, Stop]:
+        """Agents of the lane that are not asked any more, at none of their deployments, each with one reason why."""
+        found = await self._stopped(job)
+        stops = {}
+        for agent in lane.agents if found else ():
+            reasons = [found.get(at) for at in places_of(job, lane, agent, self._model)]
+            if reasons[0] is not None and None not in reasons:
+                stops[agent] = reasons[0]
+        return stops
+
+    async def _page(
+        self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int,
+        stops: Mapping[int, Stop],
+    ) -> bool:  # fmt: skip
+        cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
+        total = job.items * lane.units_per_item
+        first: int = cursor["position"]
+        units = min(units, total - first)
+        wanted = lane.items_of(first, units)
+        if isinstance(job.spec.items, ItemSource):
+            items, source = await asyncio.to_thread(_read, job, wanted, cursor["source"], first + units, lane)
+        else:
+            found = await self._ledger.items_within(job.id, wanted)
+            if not found:  # others have ended the job meanwhile
+                return False
+            items, source = dict(zip(wanted, found, strict=False)), None
+        units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts make a page shorter
+        results: dict[int, bytes] = {}
+        read_to: int = cursor.get("earlier", 0)
+        if job.resumed:
+            positions = range(first, first + units)
+            results, read_to = await asyncio.to_thread(self._earlier, job, lane, items, positions, read_to)
+        rest = "" if first + units >= total else _cursor(first + units, source, read_to)
+        ref = PageRef(job.id, job.incarnation, number, state.page)
+        refused = {
+            position: unasked(job, lane, position, items[unit.item], stops[unit.agent])
+            for position in (range(first, first + units) if stops else ())
+            if (unit := lane.unit(position)).agent in stops and position not in results
+        }
+        results |= refused
+        attempt = secrets.token_hex(8)
+        opened = await patiently(
+            lambda: self._ledger.open_page(
+                ref, first, units, rest, low_water, items, results, attempt, failed=len(refused)
+            )
+        )
+        if opened < 0:
+            return False
+        tokens = [
+            Token(p, batch=lane.batched)
+            for p in range(first, first + units, lane.stride)
+            if any(unit not in results for unit in range(p, p + lane.stride))
+        ]
+        await self._publish(job, PageMessages(ref, lane, tokens, items))
+        await patiently(lambda: self._ledger.published(ref))
+        return True
+
+
+def _cursor(position: int, source: Any, earlier: int) -> str:
+    return orjson.dumps({"position": position, "source": source, "earlier": earlier}).decode()
+
+
+def _read(job: JobRecord, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
+    """The page's items from the job's file, or the first of them if their texts are large, and where the next page has
+    to begin to read."""
+    assert isinstance(job.spec.items, ItemSource)
+    if job.fingerprint is not None and datasets.fingerprint(job.spec.items) != job.fingerprint:
+        raise DatasetChanged(f"{job.spec.items.path} has changed since job {job.id} was submitted")
+    head: list[Item] = []
+    before_last = source
+    if len(wanted) > 1:
+        head, before_last = datasets.read_page(job.spec.items, source, len(wanted) - 1, PIECE_BYTES)
+        if len(head) < len(wanted) - 1:
+            return dict(zip(wanted, head, strict=False)), before_last
+    tail, after_last = datasets.read_page(job.spec.items, before_last, 1)
+    items = dict(zip(wanted, [*head, *tail], strict=True))
+    whole = end % lane.units_per_item == 0
+    return items, (after_last if whole else before_last)

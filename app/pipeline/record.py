@@ -1,0 +1,129 @@
+"""Results on their way into the ledger: a store that is away is waited for, with the answers safe on disk meanwhile.
+
+What the store took may be gone with its server, if the one in its place is a copy that had not got it yet. So what was
+written is remembered for a while, and told to the next server too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import orjson
+
+from dicast.app import logs
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Deferral, Due, Recorded, Result
+from dicast.app.pipeline.spool import Spool
+from dicast.workers.admission.suspension import Bench
+from dicast.workers.store.errors import is_passing
+
+T = TypeVar("T")
+
+SPOOL_AFTER_S = 3.0
+"""A result that the store has not taken by then is kept on disk too: later than a busy loop alone may need."""
+STORE_PAUSE_MAX_S = 2.0
+REMEMBERED_S = 30.0
+"""A copy that is further behind is not one that a sane installation makes its master of."""
+REMEMBERED_MAX = 10_000
+
+
+class _Entry(NamedTuple):
+    at: float
+    ref: PageRef
+    write: Callable[[], Awaitable[Recorded | None]]
+
+
+class Recorder:
+    """Writes how claims ended, on one event loop."""
+
+    def __init__(self, ledger: Ledger, spool: Spool, bench: Bench | None = None) -> None:
+        self._ledger, self._spool, self._bench = ledger, spool, bench or Bench()
+        self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
+
+    async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
+        """Write results into the ledger, however long that takes; on disk too, when it is not at once. Raises what
+        waiting cannot mend; then they are nowhere, and a worker to which that happens again and again is benched."""
+
+        def write() -> Awaitable[Recorded]:
+            return self._ledger.record(ref, counters, results)
+
+        writing = asyncio.ensure_future(patiently(write))
+        kept: Path | None = None
+        try:
+            if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
+                kept = await asyncio.to_thread(self._spool.put, _spooled(ref, counters, results))
+            recorded = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            if writing.done():
+                self._spool.drop(kept)
+            else:
+                writing.cancel()
+                self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
+            raise
+        except Exception as error:
+            self._spool.drop(kept)  # nobody else could store it either
+            self._bench.failed(error)
+            raise
+        self._spool.drop(kept)
+        self._bench.reported()
+        self._remember(ref, write)
+        return recorded
+
+    async def defer(
+        self, ref: PageRef, counters: dict[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
+    ) -> None:
+        """Give units up until their messages come again, however long that takes to write."""
+
+        async def write() -> None:
+            await self._ledger.defer(ref, counters, deferrals, due)
+
+        await patiently(write)
+        self._remember(ref, write)
+
+    def _remember(self, ref: PageRef, write: Callable[[], Awaitable[Recorded | None]]) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._stored and self._stored[0].at < now - REMEMBERED_S:
+            self._stored.popleft()
+        self._stored.append(_Entry(now, ref, write))
+
+    async def recall(self) -> AsyncIterator[tuple[PageRef, Recorded]]:
+        """Tell the store again what it took in the last `REMEMBERED_S`; yields results that it did not know, or that
+        something follows from. Raises redis errors; then all is told again with the next call. What counts is the
+        ledger's decision, by the fences."""
+        open_pages = set(await self._ledger.open_pages()) if self._stored else set()
+        for _, ref, write in list(self._stored):
+            recorded = await write() if ref in open_pages else None
+            if recorded is not None and (recorded.news or recorded.plan or recorded.gather):
+                yield ref, recorded
+
+    async def store_spooled(self, entry: bytes) -> tuple[PageRef, Recorded]:
+        """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""
+        fields = orjson.loads(entry)
+        ref = PageRef.parse(fields["page"])
+        results = [Result(p, fence, text.encode(), scored) for p, fence, text, scored in fields["results"]]
+        return ref, await self._ledger.record(ref, fields["counters"], results)
+
+
+def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> bytes:
+    fields = [[r.position, r.fence, r.payload.decode(), r.scored] for r in results]
+    return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
+
+
+async def patiently(operation: Callable[[], Awaitable[T]]) -> T:
+    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat. Raises at once what
+    waiting cannot mend."""
+    pause_s = 0.05
+    while True:
+        try:
+            return await operation()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            logs.store_away(error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(STORE_PAUSE_MAX_S, pause_s * 2)

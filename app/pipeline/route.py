@@ -1,0 +1,78 @@
+"""Assigns units to deployments, where a judge has several, by how the pools stand in the store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+from dicast.app.domain.deployments import Candidate, Choice, assign
+from dicast.app.domain.job import Deployment
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.stop import place
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import JobRecord, Token
+from dicast.workers.admission.pool_health import UNKNOWN, Prospect, Prospects
+
+ALONE: Mapping[Token, Choice] = {}
+
+
+class Deployments:
+    """Chooses on one event loop. `model` gives a deployment's model, `first_limit` the limit of a pool that nobody has
+    used yet; `chosen` is told pool, model and score of every choice. A pool that is not `known` here is as good as
+    broken: no queue of it can be written to. So is a place where the job has `stopped` asking."""
+
+    def __init__(
+        self,
+        prospects: Prospects,
+        ledger: Ledger,
+        *,
+        model: Callable[[Deployment], str],
+        first_limit: Callable[[str], Awaitable[int]],
+        chosen: Callable[[str, str, float], None],
+        stopped: Callable[[JobRecord], Awaitable[Collection[str]]],
+        known: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self._known, self._stopped = known, stopped
+        self._prospects, self._ledger = prospects, ledger
+        self._model, self._first_limit, self._chosen = model, first_limit, chosen
+
+    async def choose(self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[Token]) -> Mapping[Token, Choice]:
+        """A deployment for each message of a page, counted in the ledger from now on; nothing where there is no choice.
+
+        A message that was assigned before, and that nobody has worked on, is counted anew.
+        """
+        if len(lane.pools) == 1:
+            return ALONE
+        found, stopped = await self._prospects.read(lane.pools), await self._stopped(job)
+        limits = {pool: prospect.limit or await self._first_limit(pool) for pool, prospect in found.items()}
+        by_agent: dict[int, list[Token]] = {}
+        for token in tokens:
+            by_agent.setdefault(lane.unit(token.position).agent, []).append(token)
+        choices: dict[Token, Choice] = {}
+        for agent, mine in by_agent.items():
+            models = [self._model(deployment) for deployment in job.spec.agents[agent].choices]
+            candidates = [
+                _candidate(
+                    found[pool], model, limits[pool], _taken(choices.values(), lane, pool),
+                    usable=self._known(pool) and place(pool, model) not in stopped,
+                )
+                for pool, model in zip(lane.pools, models, strict=True)
+            ]  # fmt: skip
+            draws = [random.random() for _ in mine]  # noqa: S311  spreads work, guards nothing
+            for token, choice in zip(mine, assign(candidates, draws), strict=True):
+                choices[token] = choice
+                self._chosen(lane.pools[choice.deployment], models[choice.deployment], choice.score)
+        await self._ledger.assign(ref, {token: lane.pools[choice.deployment] for token, choice in choices.items()})
+        return choices
+
+
+def _candidate(prospect: Prospect, model: str, limit: int, taken: int, *, usable: bool) -> Candidate:
+    health = prospect.health.get(model, UNKNOWN)
+    in_hand = prospect.open + prospect.assigned + taken
+    return Candidate(health.success_rate, in_hand, limit, prospect.broken or not usable)
+
+
+def _taken(choices: Iterable[Choice], lane: Lane, pool: str) -> int:
+    """How many of the page's units another agent has just sent to this pool."""
+    return sum(lane.pools[choice.deployment] == pool for choice in choices)

@@ -1,0 +1,137 @@
+"""Jobs that wait no longer: for a pool that is down (`max_pool_down`), or beyond `finish_by` and `unit_deadline`.
+
+Whoever keeps house looks at each bounded job as often as its bounds make worthwhile. Everything rests on instants in
+the store, by the lease clock: whoever leads next goes on where this one was. Rules, for one look at a job that runs:
+
+1. The job's end has come: it asks nowhere any more. Open calls are cut at that instant by those who made them.
+2. A pool has been down for longer than the job waits, counted from the job's start where that is later, and was tried
+   since: the job asks there no more. Units whose judge has other deployments go there.
+3. Units that nobody works on end, where their job asks no more, and where their own deadline has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Protocol
+
+from dicast.app.domain.job import Deployment
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.stop import Stop
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Bounded, JobRecord, OpenPage, Token
+from dicast.app.pipeline.blame import Read, described
+from dicast.app.pipeline.fail_fast import Asking, places_of
+from dicast.app.pipeline.judge import Judge
+from dicast.workers.admission.outages import Trouble
+
+
+class Sender(Protocol):
+    async def gather(self, ref: PageRef) -> None: ...
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
+
+
+class Patience:
+    """For one event loop. `outages` reads what is wrong with pools, `model` gives a deployment's model."""
+
+    def __init__(
+        self, ledger: Ledger, asking: Asking, judge: Judge, messages: Sender, outages: Read,
+        model: Callable[[Deployment], str],
+    ) -> None:  # fmt: skip
+        self._ledger, self._asking, self._judge, self._messages = ledger, asking, judge, messages
+        self._outages, self._model = outages, model
+
+    async def look(self, job_id: str) -> None:
+        """End what the job does not wait for any longer. Raises redis errors; the next look does the same again."""
+        bounds = await self._ledger.bounds(job_id)
+        job = await self._ledger.job(job_id) if bounds is not None else None
+        if bounds is None or job is None:
+            return
+        stops = await self._asking.stops(job)
+        new = [stop async for stop in self._given_up(job, bounds, stops)]
+        for stop in new:
+            await self._asking.give_up(job, stop)
+        if new:
+            stops = await self._asking.stops(job)
+        await self._end(job, bounds, stops)
+        if new:
+            for number in range(len(job.lanes)):  # what is not published yet
+                await self._messages.plan(job.id, job.incarnation, number)
+
+    async def _given_up(
+        self, job: JobRecord, bounds: Bounded, stops: Mapping[str, Stop]
+    ) -> AsyncIterator[Stop]:
+        """Stops for places where the job has not stopped yet."""
+        if bounds.ends_ms is not None and bounds.now_ms >= bounds.ends_ms:
+            took_s = max(0, bounds.ends_ms - bounds.began_ms) / 1000
+            message = f"the job's finish_by has passed, {took_s:,.0f} s after its start"
+            for pool, model in self._places(job, stops):
+                yield Stop(pool=pool, model=model, kind=ErrorKind.DEADLINE, after=0, status_code=None, message=message)
+        elif bounds.pool_down_ms is not None:
+            places = list(self._places(job, stops))
+            troubles = await self._outages({pool for pool, _ in places}) if places else {}
+            for pool, model in places:
+                if _is_too_long(troubles[pool], bounds):
+                    status, message = _status(troubles[pool]), described(pool, troubles[pool])
+                    yield Stop(
+                        pool=pool, model=model, kind=ErrorKind.POOL_DOWN, after=0, status_code=status, message=message
+                    )
+
+    def _places(self, job: JobRecord, stops: Mapping[str, Stop]) -> Iterator[tuple[str, str]]:
+        places = (at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._model))
+        for at in dict.fromkeys(places):
+            if at not in stops:
+                pool, _, model = at.partition("|")
+                yield pool, model
+
+    async def _end(self, job: JobRecord, bounds: Bounded, stops: Mapping[str, Stop]) -> None:
+        """Units that are not to be asked, or whose deadline has passed, end without a call; a living worker's own are
+        left to it."""
+        late_ms = bounds.now_ms - bounds.unit_ms if bounds.unit_ms is not None else -1
+        given_up = {at for at, stop in stops.items() if stop.kind in (ErrorKind.POOL_DOWN, ErrorKind.DEADLINE)}
+        if not given_up and bounds.unit_ms is None:
+            return
+        for page in await self._ledger.unended(job.id):
+            lane = job.lanes[page.ref.lane]
+            ended = False
+            is_late = page.opened_ms <= late_ms
+            async for token, deployment in self._waiting(job, lane, page, given_up, all_of_it=is_late):
+                outcome = await self._judge.judge(page.ref, token, None, deployment, early=True)
+                ended = True
+                if outcome.plan:
+                    await self._messages.plan(job.id, job.incarnation, page.ref.lane)
+            if ended:
+                await self._messages.gather(page.ref)
+
+    async def _waiting(
+        self, job: JobRecord, lane: Lane, page: OpenPage, given_up: set[str], *, all_of_it: bool
+    ) -> AsyncIterator[tuple[Token, int]]:
+        """Messages of a page to be ended or sent elsewhere, each with the deployment where it waits."""
+        places = {agent: places_of(job, lane, agent, self._model) for agent in lane.agents}
+        partly = len(lane.pools) > 1 and any(given_up & set(at) for at in places.values())
+        assigned = await self._ledger.assignments(page.ref) if partly else {}
+        seen: set[Token] = set()
+        for position in page.open:
+            token = Token(position - position % lane.stride, batch=True) if lane.batched else Token(position)
+            agent = lane.unit(position).agent
+            pool = assigned.get(token)
+            if token in seen:
+                continue
+            if all_of_it or given_up.issuperset(places[agent]):
+                seen.add(token)
+                yield token, 0
+            elif pool in lane.pools and places[agent][lane.pools.index(pool)] in given_up:
+                seen.add(token)
+                yield token, lane.pools.index(pool)
+
+
+def _is_too_long(trouble: Trouble, bounds: Bounded) -> bool:
+    outage, began_s = trouble.outage, bounds.began_ms / 1000
+    if outage is None or not outage.is_down or outage.at < began_s or bounds.pool_down_ms is None:
+        return False
+    return 1000 * (trouble.now - max(outage.since, began_s)) >= bounds.pool_down_ms
+
+
+def _status(trouble: Trouble) -> int | None:
+    return (trouble.outage.status or None) if trouble.outage is not None else None

@@ -1,0 +1,117 @@
+"""Units of pools that this worker does not know: they are others' to publish and to judge.
+
+A client may be newer than its workers, and a pool may have left the configuration. As long as any living worker knows
+the pool, or may come to know it, its units wait. After `GONE_MS` without one they are recorded as rejected, so that
+their job ends; once the pool is back, `dicast jobs resume` has them judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.plan import Lane
+from dicast.app.ledger import troubles
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import JobRecord, Token
+from dicast.app.ledger.troubles import Troubles
+from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.plan import PageMessages
+from dicast.app.providers.base import ProviderFailure
+from dicast.workers.system.supervision import watch
+
+logger = logging.getLogger(__name__)
+
+TELL_EVERY_S = 5.0
+TOLD_KEPT = 100
+"""Troubles that this worker has told in its log, and does not tell again with each look."""
+DUE_AGAIN_MS = 1000
+ELSEWHERE_S = 1.0
+"""Planning that this worker leaves to another is asked for again after so long."""
+
+
+class Sender(Protocol):
+    async def gather(self, ref: PageRef) -> None: ...
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
+
+
+class Unserved:
+    """For one event loop. `known` are this worker's pools."""
+
+    def __init__(self, found: Troubles, judge: Judge, messages: Sender, known: Collection[str]) -> None:
+        self._troubles, self._judge, self._messages, self._known = found, judge, messages, known
+        self._handed_on: set[tuple[str, str, int]] = set()
+        self._tell_at = 0.0
+        self._told: deque[tuple[str, str]] = deque(maxlen=TOLD_KEPT)
+
+    async def tell(self) -> None:
+        """Tell the others which pools this worker knows, now and then."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._tell_at:
+            await self._troubles.tell_of_pools(self._known)
+            self._tell_at = now + TELL_EVERY_S
+
+    async def due_again(self, messages: Iterable[tuple[PageRef, Token]]) -> None:
+        """Messages that were due and that could not be sent from here."""
+        await self._troubles.due_again(messages, DUE_AGAIN_MS)
+
+    def serves(self, lane: Lane) -> bool:
+        """Whether this worker knows a pool that the lane's units may go to."""
+        return bool(self.served(lane))
+
+    def served(self, lane: Lane) -> set[str]:
+        """The pools of a lane that this worker knows."""
+        return {pool for pool in lane.pools if pool in self._known}
+
+    async def gone(self, job: JobRecord, lane: Lane) -> str:
+        """Of a lane that this worker does not serve: why its units are not judged, or '' while they wait for a worker
+        that does. That they wait is put on record."""
+        names = ", ".join(sorted(set(lane.pools)))
+        unseen_ms = await self._troubles.unseen_ms(lane.pools)
+        if unseen_ms < troubles.SEEN_MS:
+            return ""
+        if unseen_ms < troubles.GONE_MS:
+            why = f"no worker knows the pool {names}: its units wait for one that does"
+            if await self._troubles.note(job.id, why) == 1 and (job.id, why) not in self._told:
+                self._told.append((job.id, why))
+                logger.warning("job %s: %s", job.id, why, extra={"event": "pool_unknown", "job": job.id})
+            return ""
+        return f"the pool {names} is in no worker's configuration"
+
+    def hand_on(self, job: JobRecord, lane_number: int) -> None:
+        """Have a lane planned by another worker, soon."""
+        place = job.id, job.incarnation, lane_number
+        if place not in self._handed_on:
+            self._handed_on.add(place)
+            watch(asyncio.ensure_future(self._hand_on(*place)), f"planning of job {job.id} by others")
+
+    async def _hand_on(self, job_id: str, incarnation: str, lane: int) -> None:
+        try:
+            await asyncio.sleep(ELSEWHERE_S)
+            await self._messages.plan(job_id, incarnation, lane)
+        finally:
+            self._handed_on.discard((job_id, incarnation, lane))
+
+    async def reject(self, ref: PageRef, tokens: Iterable[Token], why: str) -> None:
+        """Record units as rejected, without a call. Those that a living worker has in hand are left to it."""
+        failure = ProviderFailure(FailureKind.REJECTED, why)
+        for token in tokens:
+            outcome = await self._judge.judge(ref, token, None, refusal=failure)
+            if outcome.plan:
+                await self._messages.plan(ref.job, ref.incarnation, ref.lane)
+        await self._messages.gather(ref)
+
+    async def reject_page(self, job: JobRecord, ref: PageRef, why: str) -> None:
+        """All of an open page."""
+        lane = job.lanes[ref.lane]
+        positions = await self._troubles.extent(ref)
+        await self.reject(ref, [Token(p, batch=lane.batched) for p in positions[:: lane.stride]], why)
+
+    async def reject_planned(self, job: JobRecord, page: PageMessages) -> None:
+        """In place of publishing a page."""
+        why = await self.gone(job, page.lane) or "its pool was in no worker's configuration when it was planned"
+        await self.reject(page.ref, page.tokens, why)

@@ -1,0 +1,79 @@
+"""A finished job's opinions, for programs: as objects, or as a data frame of pandas or polars.
+
+    report = evaluate.delay(job).get()
+    frame = to_pandas(report)
+    frame.groupby(["criterion_id", "metadata.language"])["score"].mean()
+
+All take a report (as `.get()` gives it, or a `Report`), or a job's id. An id is looked for in `results_dir`, by default
+what DICAST_RESULTS_DIR names; a report names its folder itself. They raise `NoResults`, or `ResultsAway` if the files
+cannot be seen from here.
+"""
+# ruff: noqa: PLC0415  (pandas and polars are needed by who calls for them)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dicast.app.domain.opinion import JudicialOpinion
+from dicast.app.domain.report import Report
+from dicast.app.reports.collecting import ResultsAway, results_root
+from dicast.app.reports.files import NoResults, read_opinions, read_report
+from dicast.app.reports.folders import job_folder
+from dicast.config.settings import Settings, environment
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+__all__ = ["NoResults", "ResultsAway", "load_opinions", "load_report", "to_pandas", "to_polars"]
+
+Job = Report | Mapping[str, Any] | str
+
+
+def load_report(job: Job, results_dir: str | Path | None = None) -> Report:
+    """The report of a finished job."""
+    if isinstance(job, Report):
+        return job
+    if isinstance(job, Mapping):
+        return Report.model_validate(job)
+    return read_report(_root(results_dir), job)
+
+
+def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[JudicialOpinion]:
+    """All opinions, in the order of their units; `dicast.app.reports.files.read_opinions` gives one at a time."""
+    root, report = _place(job, results_dir)
+    return list(read_opinions(root, report.job_id))
+
+
+def to_pandas(job: Job, results_dir: str | Path | None = None) -> pandas.DataFrame:
+    """One row an opinion, with the columns of `opinions.parquet`; raises ImportError without pandas."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_pandas needs pandas: pip install pandas") from error
+    return pandas.read_parquet(_parquet(job, results_dir))
+
+
+def to_polars(job: Job, results_dir: str | Path | None = None) -> polars.DataFrame:
+    """One row an opinion, with the columns of `opinions.parquet`; raises ImportError without polars."""
+    try:
+        import polars
+    except ImportError as error:
+        raise ImportError("to_polars needs polars: pip install polars") from error
+    return polars.read_parquet(_parquet(job, results_dir))
+
+
+def _parquet(job: Job, results_dir: str | Path | None) -> Path:
+    root, report = _place(job, results_dir)
+    return job_folder(root, report.job_id) / Path(report.files.opinions_parquet).name
+
+
+def _place(job: Job, results_dir: str | Path | None) -> tuple[Path, Report]:
+    report = load_report(job, results_dir)
+    return results_root(report, _root(results_dir)), report
+
+
+def _root(results_dir: str | Path | None) -> Path:
+    return Path(results_dir if results_dir is not None else Settings.from_env(environment()).results_dir)

@@ -1,0 +1,277 @@
+"""A job as people write it: a YAML or JSON file, read within bounds.
+
+YAML is read as the data that JSON can hold: YAML 1.2's core types (so `no` is a text and 1:30 is not 90), anchors,
+aliases and merge keys within bounds, no tags, no second document. In both formats a key may stand once in its mapping.
+Whatever is wrong raises `JobFileError` with the file, the line and the reason, before much memory or time is spent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import re
+import sys
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import Composer
+from yaml.events import AliasEvent
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from dicast.app.datasets.kinds import located
+from dicast.app.domain.printable import printable
+from dicast.config.nearest import nearest_file
+
+MAX_BYTES = 16 * 1024 * 1024
+MAX_NODES = 300_000
+MAX_DEPTH = 64
+MAX_ALIAS_DEPTH = 4
+"""Aliases within what an alias stands for: enough for defaults of defaults, far too few for a bomb."""
+MAX_ALIASED_NODES = 100_000
+STDIN = "-"
+
+_OWN_FILE = "put the items into a file of their own, say `items: answers.jsonl`"
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class JobFileError(ValueError):
+    """The file cannot be read as one mapping of plain data. The message is one printable line."""
+
+
+def load_job(path: str) -> dict[str, Any]:
+    """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
+
+    A relative path of an items' file is taken from the job file's folder and made absolute, `~` and `$NAME` in it are
+    replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s part.
+    """
+    try:
+        raw = _bytes(path)
+        with _no_collections():
+            document = _json(raw) if path.lower().endswith(".json") else _yaml(raw)
+        if not isinstance(document, dict):
+            raise JobFileError(f"holds {_kind(document)}, not a mapping with agents, dimensions and items")
+        _check_texts(document)
+        return _anchored(document, Path.cwd() if path == STDIN else Path(path).resolve().parent)
+    except JobFileError as error:
+        name = "standard input" if path == STDIN else path
+        raise JobFileError(printable(f"{name}: {error}", 500)) from None
+
+
+def override(document: dict[str, Any], assignment: str) -> None:
+    """Set one value of a job: `replicates=3`, `agents.0.model=gpt-4.1`, `metadata.run=night`. The value is YAML.
+
+    Raises `JobFileError` if the path leads nowhere.
+    """
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise JobFileError(f"--set takes KEY=VALUE, got {printable(assignment, 80)}")
+    try:
+        value = _yaml(text.encode("utf-8", "surrogateescape"))
+        *folders, last = path.split(".")
+        if folders[:1] == ["items"] and isinstance(document.get("items"), str):
+            document["items"] = {"path": document["items"]}  # what a bare path is short for
+        place: Any = document
+        for name in folders:
+            place = place.setdefault(name, {}) if isinstance(place, dict) else place[int(name)]
+        if isinstance(place, dict):
+            place[last] = value
+        else:
+            place[int(last)] = value
+    except JobFileError as error:
+        raise JobFileError(f"--set {printable(assignment, 80)}: {error}") from None
+    except (ValueError, IndexError, TypeError):
+        raise JobFileError(f"--set {printable(assignment, 80)}: the job has no such place") from None
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """The collector would look at the live nodes again and again, and more than double the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        if path == STDIN:
+            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        near = nearest_file(Path(path)) if isinstance(error, FileNotFoundError) else None
+        hint = f"; did you mean {near}?" if near else ""
+        raise JobFileError(f"cannot be read: {getattr(error, 'strerror', None) or error}{hint}") from None
+    if len(raw) > MAX_BYTES:
+        raise JobFileError(f"is larger than {MAX_BYTES >> 20} MiB; {_OWN_FILE}")
+    return raw
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise JobFileError(f"line {line} is not UTF-8") from None
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(_text(raw), object_pairs_hook=_once, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise JobFileError(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise JobFileError("is nested too deeply") from None
+    except ValueError as error:
+        raise error if isinstance(error, JobFileError) else JobFileError(str(error)) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise JobFileError(f"the key {key[:60]!r} occurs twice in one mapping")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise JobFileError(f"{name} is no JSON number")
+
+
+def _yaml(raw: bytes) -> Any:
+    loader = _Loader(_text(raw))
+    try:
+        return loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise JobFileError(f"{where}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise JobFileError(" ".join(str(error).split())) from None
+    finally:
+        loader.dispose()
+
+
+class _Loader(Composer, yaml.CSafeLoader):
+    """libyaml's parser below Python's composer, which counts what aliases stand for before anything is built."""
+
+    def __init__(self, text: str) -> None:
+        yaml.CSafeLoader.__init__(self, text)
+        Composer.__init__(self)
+        self._depth = self._nodes = 0
+        self._aliased = 0
+        self._open: list[list[int]] = []
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event: Any = self.peek_event()
+        if isinstance(event, AliasEvent):
+            self._count_alias(event)
+            return super().compose_node(parent, index)
+        if event.tag is not None:
+            raise _problem("tags are not allowed; write plain values, and quote a text that begins with '!'", event)
+        if self._depth == MAX_DEPTH:
+            raise _problem(f"nested deeper than {MAX_DEPTH}", event)
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise _problem(f"holds more than {MAX_NODES} values; {_OWN_FILE}", event)
+        self._depth += 1
+        # [nodes, how deep aliases stand in it]: what an anchor on this node would stand for
+        size = [1, 0]
+        self._open.append(size)
+        node = super().compose_node(parent, index)
+        self._open.pop()
+        self._depth -= 1
+        self._grow(size[0], size[1])
+        if event.anchor is not None:
+            self._sizes[event.anchor] = (size[0], size[1])
+        return node
+
+    def _count_alias(self, event: Any) -> None:
+        if event.anchor not in self._sizes:
+            known = event.anchor in self.anchors
+            raise _problem(f"the alias *{event.anchor} {'contains itself' if known else 'has no anchor'}", event)
+        nodes, depth = self._sizes[event.anchor]
+        self._aliased += nodes
+        if depth == MAX_ALIAS_DEPTH:
+            raise _problem(f"aliases are nested deeper than {MAX_ALIAS_DEPTH}", event)
+        if self._aliased > MAX_ALIASED_NODES:
+            raise _problem(f"aliases stand for more than {MAX_ALIASED_NODES} values", event)
+        self._grow(nodes, depth + 1)
+
+    def _grow(self, nodes: int, depth: int) -> None:
+        if self._open:
+            outer = self._open[-1]
+            outer[0] += nodes
+            outer[1] = max(outer[1], depth)
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise _problem("a key must be a text or a whole number; put it in quotes", key_node)
+            if str(key) in seen:
+                raise _problem(f"the key {str(key)[:60]!r} occurs twice in one mapping", key_node)
+            seen.add(str(key))
+        return super().construct_mapping(node, deep)
+
+    def construct_int(self, node: ScalarNode) -> int:
+        text = node.value
+        try:
+            return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+        except ValueError:
+            raise _problem("a number of too many digits", node) from None
+
+
+def _problem(message: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=message, problem_mark=at.start_mark)
+
+
+def _core_schema() -> None:
+    """YAML 1.2's core types, without the infinite numbers, and merge keys."""
+    _Loader.yaml_implicit_resolvers = {}
+    for kind, pattern, first in (
+        ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+        ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+        ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+        ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+        ("merge", r"<<", ["<"]),
+    ):
+        _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"^(?:{pattern})$"), first)
+    _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
+
+
+_core_schema()
+
+
+def _check_texts(document: dict[str, Any]) -> None:
+    """Half a surrogate pair, which JSON can spell, has no place in any store or file."""
+    try:
+        json.dumps(document, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise JobFileError("a text holds half a character (a lone surrogate)") from None
+
+
+def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    items = document.get("items")
+    if isinstance(items, str) and items:
+        return {**document, "items": located(items, folder)}
+    if isinstance(items, dict) and isinstance(items.get("path"), str) and items["path"]:
+        return {**document, "items": {**items, "path": located(items["path"], folder)}}
+    return document
+
+
+def _kind(document: Any) -> str:
+    names = {type(None): "nothing", list: "a list", str: "a text"}
+    return names.get(type(document), "a single value")

@@ -1,0 +1,150 @@
+"""From a caller's job to the ledger: checked as a whole, stored as a whole, or refused with a reason."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dicast.app import datasets
+from dicast.app.domain.deadlines import instant_ms
+from dicast.app.domain.job import Agent, Deployment, EvaluationJob, Item, ItemSource
+from dicast.app.domain.plan import Lane, lanes
+from dicast.app.domain.text import shown
+from dicast.app.ledger.client import LedgerClient
+from dicast.app.refusals import JobRefused, validated
+from dicast.config.pools import PROVIDERS, Pools, PoolSpec
+from dicast.config.settings import Settings
+
+
+def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
+    """The job, validated, with an id. Raises `InvalidJob` (a `ValueError`), or TypeError for what is no job at all."""
+    job = validated(job)
+    return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
+
+
+def new_job_id() -> str:
+    """Sortable by the eye, unique by chance (64 bits)."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job that may be stored: `lanes` as it will be judged, `items` and their `text_bytes` as they were counted.
+
+    `extra` are further fields of its record in the ledger.
+    """
+
+    job: EvaluationJob
+    lanes: Sequence[Lane]
+    items: int
+    text_bytes: int
+    extra: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        assert self.job.id is not None
+        return self.job.id
+
+    @property
+    def units(self) -> int:
+        return self.items * len(self.job.agents) * len(self.job.dimensions) * self.job.replicates
+
+    @property
+    def calls(self) -> int:
+        """Calls if nothing is called twice: a batched one asks for all dimensions."""
+        return sum(self.items * lane.units_per_item // lane.stride for lane in self.lanes)
+
+
+def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings) -> Prepared:
+    """Everything that can be checked of a job without a store: its shape, its pools, every item of its file.
+
+    Raises `InvalidJob`, `UnknownPool`, `JobRefused` or `datasets.DatasetError`.
+    """
+    job = checked(job)
+    specs = [_deployed(agent, pools) for agent in job.agents]
+    batching = settings.batching_enabled if job.batching is None else job.batching
+    plan = lanes(
+        [tuple(spec.name for spec in of_agent) for of_agent in specs],
+        len(job.dimensions),
+        job.replicates,
+        [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
+    )
+    extra = {}
+    if isinstance(job.items, ItemSource):
+        # Workers read the file too, from wherever they run.
+        path = str(Path(datasets.located(job.items.path, Path.cwd())).resolve())
+        source = job.items.model_copy(update={"path": path})
+        job = job.model_copy(update={"items": source})
+        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep)
+        count, text_bytes, extra["fingerprint"] = found.items, found.text_bytes, found.fingerprint
+        if count == 0:
+            raise datasets.DatasetError(path, "holds no items")
+    else:
+        count = len(job.items)
+        for name in job.keep:
+            if not any(name in item.metadata for item in job.items):
+                raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
+        text_bytes = sum(_checked_size(item, settings.max_text_bytes) for item in job.items)
+    return Prepared(job, plan, count, text_bytes, extra)
+
+
+def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expires_in_s: float | None = None) -> str:
+    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`, or `JobRefused` if its
+    `finish_by` has passed.
+
+    With `start_in_s` the housekeeping starts it then. A job that is not started within `expires_in_s` never is.
+    """
+    extra, end = dict(job.extra), job.job.finish_by
+    if isinstance(end, str) and ledger.is_free(job.id) and instant_ms(end) <= ledger.wall_ms():
+        raise JobRefused(f"finish_by: {end} has passed")
+    if expires_in_s is not None:
+        extra["expires_ms"] = str(ledger.wall_ms() + round(1000 * expires_in_s))
+    ledger.submit(job.job, job.lanes, job.units, extra, math.ceil(1000 * start_in_s))
+    return job.id
+
+
+def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
+    """The pools of an agent's deployments; raises `UnknownPool`, or `JobRefused` if two are the same, or a model is not
+    what its pool serves."""
+    specs = [pools.get(deployment.pool) for deployment in agent.choices]
+    seen: set[tuple[str, str]] = set()
+    for spec, deployment in zip(specs, agent.choices, strict=True):
+        _check_model(agent.name, deployment, spec, pools)
+        place = spec.name, deployment.model or spec.model
+        if place in seen:
+            raise JobRefused(f"agents: {agent.name!r} names model {place[1]!r} of pool {place[0]!r} twice")
+        seen.add(place)
+    return specs
+
+
+def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pools) -> None:
+    """Raises `JobRefused` where another model would answer than the one that is named."""
+    model = deployment.model
+    if model is None:
+        return
+    provider, slash, _ = model.partition("/")
+    meant = [s.name for s in pools.pools.values() if provider in (s.name, s.provider)] if slash else []
+    # A server of one's own may be a gateway, to which such a name tells where to go.
+    if not deployment.pool and spec.base_url is None and (meant or provider in PROVIDERS) and provider != spec.name:
+        hint = f"; name its pool: {', '.join(meant)}" if meant else ""
+        raise JobRefused(
+            f"agents: {agent!r} names model {model!r} and no pool, and the default pool {spec.name!r} does not serve "
+            f"{provider}'s models{hint}"
+        )
+    if spec.one_model and model != spec.model:
+        raise JobRefused(
+            f"agents: {agent!r} names model {model!r}, and pool {spec.name!r} serves {spec.model!r} alone"
+            + (f"; did you mean pool {' or '.join(map(repr, meant))}?" if meant else "")
+        )
+
+
+def _checked_size(item: Item, most: int) -> int:
+    size = item.text_bytes
+    if size > most:
+        raise JobRefused(f"items: {item.id!r} holds {size} bytes of text, at most {most} (DICAST_MAX_TEXT_BYTES)")
+    return size

@@ -1,0 +1,62 @@
+"""Panels of LLM judges, at any scale, on Celery.
+
+    from dicast import EvaluationJob, evaluate
+
+    report = evaluate.delay(EvaluationJob(...)).get()
+
+What is exported here is all that programs should import; `celery -A dicast worker` finds the application here too.
+Everything is loaded when it is first used, so that importing a part of Dicast loads no more than that part.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dicast.app.aio import AsyncClient
+    from dicast.app.application import app as celery
+    from dicast.app.datasets.errors import DatasetError
+    from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+    from dicast.app.domain.opinion import JudicialOpinion
+    from dicast.app.domain.report import Report
+    from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
+    from dicast.app.refusals import InvalidJob, JobRefused
+    from dicast.app.reports.results import load_opinions, load_report, to_pandas, to_polars
+    from dicast.app.submission.job_file import JobFileError, load_job
+    from dicast.app.tasks import evaluate
+    from dicast.config.pools import UnknownPool
+
+__all__ = [
+    "Agent", "AsyncClient", "DatasetError", "Deployment", "Dimension", "EvaluationJob", "InvalidJob", "Item",
+    "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "JudicialOpinion", "Report", "Scale",
+    "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job", "load_opinions", "load_report", "to_pandas",
+    "to_polars",
+]  # fmt: skip
+
+_HOMES = {
+    "app.aio": ["AsyncClient"],
+    "app.celery": ["celery"],
+    "app.datasets.errors": ["DatasetError"],
+    "app.domain.job": ["Agent", "Deployment", "Dimension", "EvaluationJob", "Item", "ItemSource", "Scale"],
+    "app.domain.opinion": ["JudicialOpinion"],
+    "app.domain.report": ["Report"],
+    "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
+    "app.refusals": ["InvalidJob", "JobRefused"],
+    "app.reports.results": ["load_opinions", "load_report", "to_pandas", "to_polars"],
+    "app.submission.job_file": ["JobFileError", "load_job"],
+    "app.tasks": ["evaluate"],
+    "config.pools": ["UnknownPool"],
+}
+_HOME = {name: f"dicast.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    return module.app if name == "celery" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

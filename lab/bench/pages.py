@@ -1,0 +1,198 @@
+"""What the page of results consists of: the sections in order, their words and columns, the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from lab.bench import headers, layers
+from lab.bench.cases import CASES
+from lab.bench.contenders import ALL
+from lab.bench.report import Column, Goal, Section
+from lab.bench.scale import SIZES
+from lab.bench.single import SINGLE
+
+STEADY = (
+    Column("capacity_%", "capacity used, %", 1),
+    Column("wall_s", "first to last call, s", -1),
+    Column("whole_s", "to the result, s", -1),
+    Column("refused", "429s", -1),
+    Column("lost", "lost", -1),
+    Column("peak_mb", "peak MB", -1),
+    Column("cpu_ms", "CPU ms a call", -1),
+)
+COLUMNS = {
+    "steady-900": STEADY,
+    "steady-3000": STEADY,
+    "headers-900": STEADY,
+    "cut": STEADY,
+    "kill": (
+        Column("paid_twice", "answers paid twice", -1),
+        Column("cut_off", "calls cut off"),
+        Column("lost", "lost", -1),
+        Column("refused", "429s", -1),
+        Column("restart_s", "ready again after, s", -1),
+        Column("after_kill_s", "kill to result, s", -1),
+    ),
+    "ceiling": (
+        Column("calls_per_s", "calls a second", 1),
+        Column("most_open", "most open"),
+        Column("cpu_ms", "CPU ms a call", -1),
+        Column("peak_mb", "peak MB", -1),
+        Column("lost", "lost", -1),
+    ),
+}
+PARTS = (
+    Column("cpu_ms", "worker, CPU ms a call"),
+    Column("store_cpu_ms", "store"),
+    Column("beat_cpu_ms", "beat"),
+    Column("client_cpu_ms", "client"),
+    Column("peak_mb", "worker and client, peak MB"),
+    Column("store_mb", "store"),
+    Column("beat_mb", "beat"),
+)
+
+GOALS = (
+    Goal("steady-900", "dicast", "capacity_%", "capacity used, cold, 900 calls, %", 92, at_least=True),
+    Goal("steady-900", "dicast-warm", "capacity_%", "the same, warm, %", 92, at_least=True),
+    Goal("steady-3000", "dicast", "capacity_%", "capacity used, cold, 3,000 calls, %", 96, at_least=True),
+    Goal("steady-3000", "dicast-warm", "capacity_%", "the same, warm, %", 96, at_least=True),
+    Goal("steady-900", "dicast", "refused", "calls refused of 900, cold", 9),
+    Goal("steady-3000", "dicast", "refused", "calls refused of 3,000, cold", 30),
+    Goal("steady-3000", "dicast", "lost", "calls lost of 3,000, cold", 0),
+    Goal("ceiling", "dicast-told", "calls_per_s", "calls a second of one process", 250, at_least=True),
+    Goal("ceiling", "dicast-told", "calls_per_s", "times those of Inspect", 3, at_least=True, rival="inspect-told"),
+    Goal("ceiling", "dicast-told", "calls_per_s", "times those of curator", 1.5, at_least=True, rival="curator-told"),
+    Goal("open", "dicast", "CPU ms/call", "worker's CPU, ms a call, 1,000 open", 3),
+    Goal("open", "dicast", "over SDK alone, ms/call", "the same over the SDK's own, ms a call", 2),
+    Goal("open", "dicast", "peak MB before the report", "worker with 1,000 open calls, MB", 180),
+    Goal("open-3000", "dicast", "peak MB before the report", "worker with 3,000 open calls, MB", 350),
+    Goal("million", "dicast", "store over its base, MB", "1,000,000 units: store over its base, MB", 100),
+    Goal("million", "dicast", "client's peak, MB", "client, MB", 150),
+    Goal("million", "dicast", "worker's peak with the report, MB", "worker, with the report, MB", 250),
+    Goal("million", "dicast", "slowest look at the progress, s", "slowest look at the progress, s", 2),
+    Goal("million", "dicast", "cancel: last new call after, s", "last new call after a cancel, s", 2),
+    Goal("million", "dicast", "second job: first result after, s", "first result of a second job, s", 5),
+    Goal("start", "dicast", "first result after submission, ms", "first result of a job, idle worker, ms", 150),
+    Goal("start", "dicast", "dicast --help, ms", "`dicast --help`, ms", 300),
+    Goal("start", "dicast", "celery -A app worker, ready after, s", "`celery -A app worker` ready, s", 2),
+    Goal("counts", "dicast", "commands to the store", "commands to the store for a unit", 12),
+)
+
+SIZE_CASES = {f"size-{units}": f"{units:,} units" for units in SIZES}
+SIZE_FIGURES = (
+    "store over its base, MB", "worker's peak, MB", "client's peak, MB", "published ahead, units", "submission s",
+    "units/s", "report s", "left in the store, MB",
+)  # fmt: skip
+
+HEAD = """\
+# Benchmarks
+
+Dicast beside what people would pick instead, and alone. `make bench-peers` installs the others, each in an environment
+of its own; `make bench` measures; `make bench BENCH=--docs` also writes this page. Medians, with the range in brackets.
+"""
+ABOUT = """\
+## How it is measured
+
+**The task** is the same for all: so many chat completions with the words and the JSON schema that Dicast sends for one
+unit each (DeepEval writes its own prompt, of about the same length). The provider is the simulated one, over HTTP on
+loopback, in a process of its own; calls, refusals and capacity are its own count. *Capacity used* is the share of what
+its cap allowed between the first call and the end of the last. *Lost* are units without a score at the end. CPU time is
+counted from the moment when a contender is ready, its imports done (a Dicast worker is ready before its SDKs are
+loaded, which thus counts when it is cold); memory is the most that its processes ever held.
+*Load* is the machine's load average at a run's end: the higher, the more others had a share of its cores.
+
+**Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, nothing
+said about the provider. *Cold*, it has never seen it; *warm*, a job of 900 units, not measured, has been there before.
+Its CPU column is the worker's; store, beat and client stand in a table of their own. **Told** means that the contender
+is given the provider's true limit; *default* and *a semaphore of 100* mean that it has to do without, as Dicast has.
+"""
+FOOT = """\
+## Goals missed, and their floors
+
+**Capacity of a short run.** A run ends in a tail of the last calls' latencies, in which nobody fills 40 places: what
+the OpenAI SDK and aiohttp lack to 100 %, though they are told the cap, is that tail. Dicast is not told. Cold, it pays
+for the finding: the first half second of its curve, and some refusals. And a slot is empty from an answer to the next
+call while a lease and a claim, which make the call safe, are fetched from the store: *Dicast alone: slots* tells for
+how long; of a longer call it is a smaller part.
+
+**Memory.** *Dicast alone: resting* tells what a worker's imports alone hold: most of it is Celery, its command line
+with Flower in it, and the provider's SDK. What the SDK alone takes for as many open calls stands in *Dicast alone:
+open*.
+
+**Calls a second, CPU time.** One process has one core. What Celery, lease, claim and record take of it besides the SDK
+is told by layer in *Dicast alone: layers*. More processes share the work where there are cores for them.
+
+## How to read this
+
+One machine does everything here: provider and contender share its cores, and calls of half a second make CPU time count
+for more than it does with longer ones. The machine itself shares a host, whose speed changes from run to run (see the
+ranges of *CPU ms a call*), so that only figures of one case compare. A limit that is told stays true only as long as
+nobody else uses the account; the quota cut shows what happens then. The raw figures of every run are in
+[benchmarks.json](benchmarks.json).
+"""
+
+
+def machine() -> str:
+    """CPU, cores, memory, kernel, Python."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cores, memory = os.cpu_count(), psutil.virtual_memory().total / 2**30
+    return (
+        f"{model[1] if model else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()} "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}"
+    )
+
+
+def commit() -> str:
+    """Of Dicast, at which it is measured."""
+    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
+
+
+def _sizes() -> Section:
+    about = "From submission to report, the items in a file, a call for ten units, answered at once."
+    command = f"make bench BENCH='--only {','.join(SIZE_CASES)}'"
+    columns = tuple(Column(figure, figure) for figure in SIZE_FIGURES)
+    return Section("", "Dicast alone: a job's size", about, command, {"dicast": ""}, columns, rows=SIZE_CASES)
+
+
+def _headers() -> Section:
+    about = (
+        "Calls of 0.5 s on average, served by one worker, cold; what the headers tell of does not bind but in the last "
+        "two. The first line is what the others should come to."
+    )
+    columns = (
+        Column("capacity_%", "capacity used, %", 1),
+        Column("quota_%", "of the windows' quota, %", 1),
+        Column("wall_s", "first to last call, s", -1),
+        Column("refused_%", "refused, %", -1),
+    )
+    command = "make bench BENCH='--only headers'"
+    return Section("", "Dicast alone: what headers tell", about, command, {"dicast": ""}, columns, rows=headers.LABELS)
+
+
+def sections() -> list[Section]:
+    """Peers first, then what only Dicast can be asked."""
+    pages = []
+    for case in CASES.values():
+        labels = {name: ALL[name].label for name in case.who}
+        command = f"make bench BENCH='--only {case.name}'"
+        plot = f"benchmarks-{case.name}.svg"
+        pages.append(Section(case.name, case.title, case.about, command, labels, COLUMNS[case.name], plot))
+        mine = {name: label for name, label in labels.items() if name.startswith("dicast")}
+        if case.name in ("steady-900", "ceiling"):
+            about = "The same runs: what else of the machine Dicast takes."
+            pages.append(Section(case.name, f"{case.title}: Dicast's parts", about, command, mine, PARTS))
+    pages += [_sizes(), _headers()]
+    for name, measure in SINGLE.items():
+        if name in SIZE_CASES or name in headers.LABELS:
+            continue
+        about = (measure.__doc__ or "").strip().partition("\n")[0]
+        command = f"make bench BENCH='--only {name}'"
+        plot = layers.PICTURE if name == "layers" else ""
+        pages.append(Section(name, f"Dicast alone: {name}", about, command, {"dicast": "Dicast"}, (), plot))
+    return pages

@@ -1,0 +1,122 @@
+"""Imported by workers under test (`celery -A app worker -I lab.chaos.hooks`): places to die at, and shorter clocks.
+
+Nothing of this is in the product: a worker without this import has neither.
+
+CHAOS_ARM      a file that, while it exists, holds "point n": the first process that comes to that point for the n-th
+               time from then on takes the file away and kills itself
+CHAOS_FULL     a file: while it exists, there is no room left on the disk for results and answers
+CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, still pages, unattended jobs)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import dicast.app.ledger.client
+import dicast.app.ledger.ledger
+import dicast.app.ledger.troubles
+import dicast.app.pipeline.judge
+import dicast.app.pipeline.messages
+import dicast.app.pipeline.plan
+import dicast.app.pipeline.spool
+import dicast.app.pipeline.sweep
+import dicast.app.reports.durable
+import dicast.app.reports.files
+import dicast.workers.nodes.registry
+
+POINTS = {
+    "after-acquire": (dicast.app.pipeline.judge.Judge, "_judge", "before"),
+    "after-claim": (dicast.app.ledger.ledger.Ledger, "claim", "after"),
+    "after-answer": (dicast.app.pipeline.judge.Judge, "_read_one", "before"),
+    "after-store": (dicast.app.ledger.ledger.Ledger, "record", "after"),
+    "before-complete": (dicast.app.ledger.ledger.Ledger, "complete", "before"),
+    "after-complete": (dicast.app.ledger.ledger.Ledger, "complete", "after"),
+    "before-close-page": (dicast.app.ledger.ledger.Ledger, "close_page", "before"),
+    "after-close-page": (dicast.app.ledger.ledger.Ledger, "close_page", "after"),
+    "after-open-page": (dicast.app.ledger.ledger.Ledger, "open_page", "after"),
+    "after-publish": (dicast.app.pipeline.messages.Messages, "page", "after"),
+    "after-start": (dicast.app.ledger.ledger.Ledger, "start", "after"),
+    "after-take-due": (dicast.app.ledger.ledger.Ledger, "take_due", "after"),
+}
+"""Name -> the coroutine function beside which the process dies. `take_due` counts only when something was due."""
+LONG_CLOCKS = (
+    (dicast.app.ledger.ledger, "PAGE_STILL_MS"),
+    (dicast.app.pipeline.sweep, "PAGE_STILL_MS"),
+    (dicast.app.ledger.ledger, "UNCLAIMED_MS"),
+    (dicast.app.pipeline.judge, "UNCLAIMED_MS"),
+    (dicast.app.ledger.client, "UNATTENDED_MS"),
+    (dicast.app.ledger.ledger, "UNATTENDED_MS"),
+    (dicast.app.pipeline.sweep, "UNATTENDED_MS"),
+    (dicast.app.ledger.troubles, "TRY_EVERY_MS"),
+    (dicast.app.ledger.troubles, "GONE_MS"),
+)
+
+_passed: Counter[str] = Counter()
+
+
+def _passing(point: str, arm: Path) -> None:
+    try:
+        wanted, _, count = arm.read_text().partition(" ")
+    except FileNotFoundError:
+        _passed.clear()
+        return
+    if wanted == point:
+        _passed[point] += 1
+        if _passed[point] >= int(count):
+            with contextlib.suppress(FileNotFoundError):  # another one was first
+                arm.rename(arm.with_suffix(".struck"))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lay(point: str, arm: Path) -> None:
+    owner, name, when = POINTS[point]
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    async def passing(*args: Any, **kwargs: Any) -> Any:
+        if when == "before":
+            _passing(point, arm)
+        answer = await original(*args, **kwargs)
+        if when == "after" and (answer or name != "take_due"):
+            _passing(point, arm)
+        return answer
+
+    setattr(owner, name, passing)
+
+
+if "CHAOS_ARM" in os.environ:
+    for point in POINTS:
+        _lay(point, Path(os.environ["CHAOS_ARM"]))
+
+
+def _fill(full: Path) -> None:
+    """Have every file that must appear whole be refused while the disk is said to be full."""
+    original = dicast.app.reports.durable.replacing
+
+    @contextlib.contextmanager
+    def replacing(path: Path) -> Iterator[IO[bytes]]:
+        if full.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        with original(path) as file:
+            yield file
+
+    for module in (dicast.app.reports.durable, dicast.app.reports.files, dicast.app.pipeline.spool):
+        module.replacing = replacing
+
+
+if "CHAOS_FULL" in os.environ:
+    _fill(Path(os.environ["CHAOS_FULL"]))
+if "CHAOS_CLOCKS" in os.environ:
+    factor = float(os.environ["CHAOS_CLOCKS"])
+    for module, clock in LONG_CLOCKS:
+        setattr(module, clock, type(getattr(module, clock))(getattr(module, clock) * factor))
+    # Shorter, and a starved worker of a busy machine would be taken for a silent one.
+    dicast.workers.nodes.registry.BEACON_S = max(8.0, dicast.workers.nodes.registry.BEACON_S * factor)

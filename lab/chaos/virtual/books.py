@@ -1,0 +1,228 @@
+"""The verdict on a world at rest: outcomes, and the report's books against the provider's own.
+
+Where no process died, was silent or was cut off, books are equal to the call and to the token. Else they may lack what
+those processes had not recorded: no more calls are told than were made, and at most as many are missing as were in
+their hands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.keys import LedgerKeys
+from lab.chaos.virtual.jobs import SimJob
+from lab.chaos.virtual.server import OWN
+from lab.chaos.virtual.world import Call, Place, World
+
+ANSWERED = frozenset({"good", "spoilt", "part"})
+SPENDING = frozenset({"spoilt", "part", "hung"})
+STATUS = {"good": 200, "spoilt": 200, "part": 200, "refused": 429, "hung": 0}
+_BY_CALL = re.compile(r"call (\d+)")
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a world allows besides: jobs that end `cancelled`; units that fail for one of `errors`; work that is done
+    `again`, its completion too, though no process died, because the store has lost that it was; `late` results of
+    another job."""
+
+    cancelled: bool = False
+    errors: frozenset[str] = frozenset()
+    again: bool = False
+    late: bool = False
+
+
+def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
+    """All that is wrong with one ended job."""
+    record = world.client.hgetall(LedgerKeys(world.keys).job(job.id))
+    if allowed.again and record["state"] == JobState.LOST and job.id in world.lost_jobs:
+        return
+    if world.completions[job.id] > (2 if allowed.again else 1):
+        yield f"I2: completed {world.completions[job.id]} times"
+    report = world.announced.get(job.id)
+    if report is None:
+        yield "I2: the completion was not announced"
+        return
+    opinions, errors = (_lines(report["files"][name]) for name in ("opinions_jsonl", "errors_jsonl"))
+    yield from _outcomes(job, record, report, opinions, errors, allowed)
+    yield from _answers(world, job, opinions, allowed)
+    yield from _told(world, job, record, report, opinions, allowed)
+
+
+def _lines(path: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in Path(path).read_bytes().splitlines()]
+
+
+# ---------------------------------------------------------------------------------------------------- outcomes
+def _outcomes(
+    job: SimJob, record: dict[str, str], report: dict[str, Any], opinions: list[dict[str, Any]],
+    errors: list[dict[str, Any]], allowed: Allowed,
+) -> Iterator[str]:  # fmt: skip
+    cancelled = record["state"] == JobState.CANCELLED
+    places = Counter((o["item_id"], o["judge"], o["criterion_id"]) for o in opinions)
+    if twice := [p for p, n in places.items() if n > 1]:
+        yield f"I1: two opinions of {twice[:3]}"
+    if cancelled and not allowed.cancelled:
+        yield "I1: cancelled by nobody"
+    if not cancelled and len(places) != job.units:
+        yield f"I1: {len(places)} opinions for {job.units} units"
+    failed = sum(o["score"] is None for o in opinions)
+    if len(errors) != failed:
+        yield f"I1: {len(errors)} errors for {failed} opinions without a score"
+    kinds = allowed.errors | {"cancelled"} if cancelled else allowed.errors
+    if wrong := [e for e in errors if e["kind"] not in kinds]:
+        yield f"I1: {len(wrong)} units failed: {wrong[0]['kind']}: {wrong[0]['message']}"
+    expected = {"done": len(opinions), "scored": len(opinions) - failed, "failed": failed}
+    if (found := {name: int(record.get(name, 0)) for name in expected}) != expected:
+        yield f"I15: the ledger counts {found}, the files hold {expected}"
+    if (report["scored"], report["failed"]) != (expected["scored"], failed):
+        yield f"I15: the report counts {report['scored']} scored, {report['failed']} failed; the files hold {expected}"
+
+
+def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:
+    """Each opinion is the answer of one call that asked for it, at that call's price."""
+    told: Counter[int] = Counter()
+    numbers = {agent.name: n for n, agent in enumerate(job.job.agents)}
+    for opinion in opinions:
+        if opinion["score"] is None:
+            continue
+        found = _BY_CALL.fullmatch(opinion["argument"])
+        item, dimension = (int(_DIGITS.findall(opinion[name])[0]) for name in ("item_id", "criterion_id"))
+        place = Place(job.text, item, numbers[opinion["judge"]], dimension)
+        if found is None or place not in world.calls[int(found[1])].places:
+            yield f"I1: {place} was given {opinion['argument']!r}"
+            continue
+        call = world.calls[int(found[1])]
+        told[call.number] += opinion["usage"]["input_tokens"]
+        spent = sum(
+            c.ending in SPENDING and place in c.places and not (c.ending == "part" and place in c.told)
+            for c in world.calls[: call.number]
+        )  # fmt: skip
+        if opinion["attempts"] != spent + 1 and not world.excused[place] and not allowed.again:
+            yield f"I15: {place} tells of {opinion['attempts']} attempts, {spent} were spent before"
+    for number, tokens in told.items():
+        if tokens != (took := world.calls[number].usage.input_tokens):
+            yield f"I15: call {number} took {took} tokens, its opinions tell {tokens}"
+
+
+# ---------------------------------------------------------------------------------------------------- the books
+def _told(
+    world: World, job: SimJob, record: dict[str, str], report: dict[str, Any], opinions: list[dict[str, Any]],
+    allowed: Allowed,
+) -> Iterator[str]:  # fmt: skip
+    calls = calls_of(world, job)
+    once = job.job.spend == "at_most_once"
+    made = totals(calls, once=once)
+    found = {name: int(record.get(name, 0)) for name in made}
+    excused = totals([call for call in calls if call.excused], once=once)
+    for name, count in made.items():
+        if allowed.again:  # nobody knows what the store has lost
+            continue
+        # A caller that woke late may have taken for a timeout what the provider had answered.
+        late = excused["calls"] if name in ("retries", "timeouts", "calls_without_answer") else 0
+        if not count - excused[name] <= found[name] <= count + late:
+            unsure = f", {excused[name]} of them excused" if excused[name] else ""
+            yield f"I15: {name} is {found[name]}, the provider has {count}{unsure}"
+    if differ := {n: (report[n], found[n]) for n in made if n in report and report[n] != found[n]}:
+        # The silent may bring their answers when the report is written.
+        if not excused["calls"] or any(said > kept for said, kept in differ.values()):
+            yield f"I15: the report and the ledger differ: {differ}"
+    tokens = sum(o["usage"]["input_tokens"] for o in opinions)
+    if report["input_tokens"] != tokens:
+        yield f"I15: the report tells of {report['input_tokens']} tokens, its opinions of {tokens}"
+    silent = world.excused_messages[job.id]
+    for counter in ("stale", "lost"):
+        unsure = silent or allowed.again or (allowed.late and counter == "stale")
+        if int(record.get(counter, 0)) > (len(world.calls) + silent if unsure else 0):
+            yield f"I15: {counter} is {record[counter]}, and no process died"
+    if not allowed.again:
+        yield from _doubles(calls, int(record.get("possible_double_charges", 0)), silent, once=once)
+    for place in {place for call in calls for place in call.places}:
+        paid = sum(call.ending == "good" and place in call.places for call in calls)
+        if paid > 1 + world.excused[place] and not allowed.again:
+            yield f"I7: {place} was paid {paid} times, {world.excused[place]} excused"
+
+
+def _doubles(calls: list[Call], told: int, silent: int, *, once: bool) -> Iterator[str]:
+    """A call that was made again is told, if nobody heard how it had ended; others are not."""
+    unheard = sum(call.ending == "hung" for call in calls if not call.excused and not once)
+    killed = sum(
+        call.ending == "killed" and any(set(call.places) & set(c.places) for c in calls if c.number > call.number)
+        for call in calls
+    )
+    excused = sum(call.excused for call in calls)
+    if not unheard + killed <= told <= unheard + excused + silent:
+        yield (
+            f"I15: possible_double_charges is {told}; {unheard} calls were cut, {killed} of the dead made again, "
+            f"{silent} messages were in the hands of the silent"
+        )
+
+
+def calls_of(world: World, job: SimJob) -> list[Call]:
+    return [call for call in world.calls if call.places[0].text == job.text]
+
+
+def totals(calls: list[Call], *, once: bool) -> dict[str, int]:
+    """What a job's books should say of these calls."""
+    return {
+        "calls": len(calls),
+        "retries": 0 if once else sum(call.ending in SPENDING for call in calls),
+        "requeues": sum(call.ending == "refused" for call in calls),
+        "timeouts": sum(call.ending == "hung" for call in calls),
+        "calls_without_answer": sum(call.ending == "hung" for call in calls),
+        "tokens_in": sum(call.usage.input_tokens for call in calls),
+        "tokens_out": sum(call.usage.output_tokens for call in calls),
+    }
+
+
+def check_pools(world: World, pools: tuple[str, ...]) -> Iterator[str]:
+    """The governor was told of each call's end once. Only where no process died."""
+    for pool in pools:
+        counters = world.client.hgetall(world.keys.counters(pool))
+        made = [call for call in world.calls if call.pool == pool]
+        for status in set(STATUS.values()):
+            count = sum(STATUS[call.ending] == status for call in made)
+            if (told := float(counters.get(f"status:{status}", 0))) != count:
+                yield f"I15: pool {pool} was told of {told:g} ends with {status}, not {count}"
+        tokens = sum(call.usage.input_tokens for call in made if call.ending in ANSWERED)
+        if float(counters.get("input_tokens", 0)) != tokens:
+            yield f"I15: pool {pool} was told of {counters.get('input_tokens')} tokens, not {tokens}"
+
+
+# ---------------------------------------------------------------------------------------------------- what is left
+WHEN_AND_WHO = frozenset({"created_ms", "began_ms", "started_ms", "finished_ms", "report", "finisher", "submitter",
+                          "starter", "completer", "incarnation"})  # fmt: skip
+PASSING = frozenset({"governor", "events", "clock", "epoch", "rates", "waiting", "short", "beat", "node", "nodes",
+                     "counters", "due", "taken", "known_pools", "trouble"})  # fmt: skip
+"""Keys whose contents tell of time and of who did what: two runs of one world may differ there."""
+
+
+def state_of(world: World) -> dict[str, Any]:
+    """What the store holds, without what time and chance have part in."""
+    found: dict[str, Any] = {}
+    for key in world.client.keys("*"):
+        name = key.partition(":")[2].partition(":")[0]
+        if key in OWN or name in PASSING:
+            continue
+        match world.client.type(key):
+            case "hash":
+                fields = world.client.hgetall(key).items()
+                found[key] = {k: v for k, v in fields if k not in WHEN_AND_WHO and not k.startswith("planning:")}
+            case "zset":
+                found[key] = sorted(world.client.zrange(key, 0, -1))
+            case "set":
+                found[key] = sorted(world.client.smembers(key))
+            case "string":
+                found[key] = world.client.get(key)
+            case "list":
+                found[key] = world.client.lrange(key, 0, -1)
+    return found

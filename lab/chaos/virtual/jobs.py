@@ -1,0 +1,81 @@
+"""The jobs of a world: what they ask, how their units are named at the provider, and who submits them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from dicast.app.datasets import survey
+from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.plan import Lane, lanes
+from dicast.app.ledger.client import LedgerClient
+from dicast.app.ledger.records import Token
+from lab.chaos.virtual.world import Place
+
+
+@dataclass(frozen=True)
+class SimJob:
+    """One job. `text` stands in each of its texts, so that an answer to another job's text can be told."""
+
+    job: EvaluationJob
+    lanes: list[Lane]
+    units: int
+    text: str
+
+    @property
+    def id(self) -> str:
+        assert self.job.id is not None
+        return self.job.id
+
+    def places(self, lane: int, token: str) -> list[Place]:
+        """The units of one message, as the provider names them."""
+        plan, first = self.lanes[lane], Token.parse(token)
+        positions = range(first.position, first.position + plan.dimensions) if first.batch else [first.position]
+        return [Place(self.text, u.item, u.agent, u.dimension) for u in map(plan.unit, positions)]
+
+    def submit(self, client: LedgerClient) -> bool:
+        """As dicast.app.submission.submit does it."""
+        extra = {}
+        if isinstance(self.job.items, ItemSource):
+            extra["fingerprint"] = survey(self.job.items, max_text_bytes=1 << 20).fingerprint
+        return client.submit(self.job, self.lanes, self.units, extra)
+
+
+def a_job(
+    chance: random.Random, job_id: str, pools: list[str], *, unstructured: frozenset[str] = frozenset(),
+    folder: Path | None = None, text: str = "", spend: str = "at_least_once", most_items: int = 5,
+) -> SimJob:  # fmt: skip
+    """A few units of a seeded shape; with a `folder`, its items may be a file there."""
+    text = text or job_id
+    agents, dimensions, items = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, most_items)
+    texts = [{"id": f"i{n}", "text": f"JOB {text}; ITEM {n};"} for n in range(items)]
+    source: object = texts
+    if folder is not None and chance.random() < 0.25:
+        path = folder / f"{text}.jsonl"
+        path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in texts))
+        source = {"path": str(path)}
+    job = EvaluationJob.model_validate(
+        {
+            "id": job_id,
+            "project": chance.choice(["red", "blue"]),
+            "items": source,
+            "spend": spend,
+            "agents": [_agent(chance, n, pools) for n in range(agents)],
+            "dimensions": [{"id": f"d{n}", "instructions": f"DIM {n};"} for n in range(dimensions)],
+        }
+    )
+    places = [tuple(choice.pool for choice in agent.choices) for agent in job.agents]
+    batching = chance.random() < 0.3
+    plan = lanes(places, dimensions, 1, [batching and not unstructured.intersection(pools) for pools in places])
+    return SimJob(job, plan, items * agents * dimensions, text)
+
+
+def _agent(chance: random.Random, number: int, pools: list[str]) -> dict[str, object]:
+    """One in four may be asked at several pools."""
+    agent: dict[str, object] = {"name": f"a{number}", "persona": f"AGENT {number};"}
+    if len(pools) > 1 and chance.random() < 0.25:
+        return {**agent, "deployments": [{"pool": pool} for pool in pools]}
+    return {**agent, "pool": chance.choice(pools)}

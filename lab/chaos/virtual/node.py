@@ -1,0 +1,366 @@
+"""One simulated worker process: the product's own parts on a loop of its own, wires and tasks by the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+from redis.exceptions import RedisError
+
+from dicast.app.assembly import CLAIM_GRACE_S
+from dicast.app.domain.retry import RetryPolicy
+from dicast.app.ledger.asking import AskingStore
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Ended, Token
+from dicast.app.ledger.troubles import Troubles
+from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.fail_fast import Asking
+from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.messages import is_away
+from dicast.app.pipeline.plan import Planner
+from dicast.app.pipeline.record import patiently
+from dicast.app.pipeline.route import Deployments
+from dicast.app.pipeline.sweep import Housekeeper
+from dicast.app.pipeline.time_limits import Patience
+from dicast.app.pipeline.unserved import Unserved
+from dicast.app.providers.base import Provider
+from dicast.app.reports.resuming import earlier
+from dicast.config.pools import UnknownPool
+from dicast.workers.admission.gate import Gate
+from dicast.workers.admission.leases import LeaseStore
+from dicast.workers.admission.outages import Outages
+from dicast.workers.admission.pool_health import Prospects
+from dicast.workers.admission.request import Admitted
+from dicast.workers.admission.suspension import Bench
+from dicast.workers.nodes.registry import Node as Facts
+from dicast.workers.nodes.registry import Registry
+from dicast.workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
+from dicast.workers.store.epoch import Epoch
+from lab.chaos.virtual.broker import Message
+from lab.chaos.virtual.loop import NodeLoop
+from lab.chaos.virtual.messages import SimMessages
+from lab.chaos.virtual.parts import Silent, SimGatherer, SimServices, SimSpool
+from lab.chaos.virtual.provider import CALL_TIMEOUT_S, SimProvider
+from lab.chaos.virtual.wire import Direct, link_of
+from lab.chaos.virtual.world import WIRE_S, World
+
+CALLS_MAX = 200
+LEASE_S = CALL_TIMEOUT_S + 10.0
+SLOTS = 8
+ANNOUNCE_EVERY_S = 1.0
+PULL_EVERY_S = 0.25
+IDLE_EVERY_S = 1.0
+RETENTION_S = 86_400
+EXPECTED = (RedisError, OSError)
+"""What a task may fail with while the store is away: its message is acknowledged, the sweeper finds what is left."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How nodes are set up. `pools` are those they know, `unstructured` those without a structured channel."""
+
+    pools: tuple[str, ...]
+    unstructured: frozenset[str] = frozenset()
+    attempts: int = 30
+    page_max: int = 8
+
+
+@dataclass
+class Request:
+    """Stands for Celery's request in the gate."""
+
+    unit: Admitted
+    tag: int
+    message: Message
+    announced: bool = False
+    dropped: bool = False
+    lease: Any = None
+    _request_dict: dict[str, Any] = field(default_factory=dict)
+
+
+class Node:
+    """One worker process."""
+
+    def __init__(self, world: World, name: str, shape: Shape) -> None:
+        self.world, self.name, self.shape, self.limit = world, name, shape, world.limit
+        self.alive, self.frozen, self.cut_until, self.disk_full = True, False, 0.0, False
+        self.loop = NodeLoop(lambda: world.now)
+        self.judging: dict[int, Message] = {}
+        self.epoch = Epoch(grace_ms=int(LEASE_S * 1000))
+        self.registry = Registry(Direct(world, self), world.keys, self.epoch)
+        self.facts = replace(Facts.here(name, limit=world.limit, slots=SLOTS), id=name)
+        client = self._linked(connect_batching("redis://store"))
+        self.ledger = Ledger(
+            client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
+        )
+        self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
+        asking = Asking(AskingStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
+        deployments = Deployments(
+            Prospects(client, world.keys), self.ledger, model=self._model, first_limit=self._pool_limit,
+            chosen=lambda *_: None, known=shape.pools.__contains__, stopped=asking.stops,
+        )  # fmt: skip
+        self.messages = SimMessages(world, deployments, shape.pools)
+        self._providers = {
+            pool: SimProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
+        }
+        outages = Outages(client, world.keys).read
+        self.judge = Judge(
+            self.ledger, asking=asking, blames=Blames(outages, asking), provider=self._provider, model=self._model,
+            policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20),
+            call_timeout_s=lambda _: CALL_TIMEOUT_S,
+            nonce_key=self._nonce_key,
+            spool=self.spool,
+            bench=(bench := Bench()),
+        )  # fmt: skip
+        results = str(world.folder / "results")
+        self.gatherer = SimGatherer(
+            self.ledger, results_dir=results, retention_s=RETENTION_S, model=self._model, announce=self._announce,
+            stopped=asking.stops,
+        )  # fmt: skip
+        self.gatherer.pages = world.pages
+        self.gatherer.differs = lambda ref: world.fail(f"I1: page {ref} was written twice, differently")  # type: ignore[method-assign]
+        self.troubles = Troubles(client, world.keys)
+        self.unserved = Unserved(self.troubles, self.judge, self.messages, shape.pools)
+        self.planner, self.rejecter = (
+            Planner(
+                self.ledger, publish, self._pool_limit, window_s=2.0, page_max=shape.page_max,
+                earlier=lambda *args: earlier(results, *args), stopped=asking.stops, model=self._model,
+            )
+            for publish in (self.messages.page, self.unserved.reject_planned)
+        )  # fmt: skip
+        self.services = SimServices(self)
+        self.housekeeper = Housekeeper(
+            self.ledger, self.messages, self.gatherer,  # type: ignore[arg-type]
+            job=self.judge.job, plan=self.services.plan, reap=self._reap, govern=self._nothing,
+            store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
+            lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
+            unserved=self.unserved, troubled=self.services.troubled,
+            patience=Patience(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
+        )  # fmt: skip
+        self.services.housekeeper = self.housekeeper
+        # What the gate wants of its host.
+        self.config = self
+        self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
+        self.bench = bench
+        self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
+        self.store = LeaseStore(self._linked(connect_async("redis://store")), world.keys, self.epoch)
+        self.gates = {pool: Gate(self, pool) for pool in shape.pools}  # type: ignore[arg-type]
+        self._leases = 0
+        self.begin()
+
+    def _linked(self, client: AsyncStoreClient) -> AsyncStoreClient:
+        """The product's own client, over the world's wire."""
+        client.connection_pool.connection_class = link_of(self.world, self)
+        tell_of_closed(client.connection_pool)
+        return client
+
+    # ------------------------------------------------------------------ life
+    def begin(self) -> None:
+        asyncio._set_running_loop(self.loop)
+        try:
+            tasks = [self._beacon(), self.housekeeper.run(), self._consume(), *(g.run() for g in self.gates.values())]
+            self.tasks = [self.loop.create_task(task) for task in tasks]
+        finally:
+            asyncio._set_running_loop(None)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        if self.alive:
+            self.loop.call_soon(act)
+
+    def excuse(self) -> None:
+        """What this node works on may be paid for twice, and may not be told: it dies, or others take it for dead."""
+        for message in self.judging.values():
+            self.world.excuse(self.name, message)
+
+    def kill(self) -> None:
+        self.alive = False
+        self.excuse()
+        for call in list(self.world.open.values()):
+            if call.node == self.name:
+                self.world.hang_up(call, "killed")
+        self.spool.die()
+        self.world.tell(f"{self.name} is killed")
+
+    async def _beacon(self) -> None:
+        """As dicast.workers.nodes.registry.Beacon, without its thread."""
+        while True:
+            with contextlib.suppress(*EXPECTED):
+                self.registry.announce(self.facts)
+            await asyncio.sleep(ANNOUNCE_EVERY_S)
+
+    def _reap(self) -> int:
+        """As dicast.workers.nodes.reaper.reap: the dead are buried, the silent are relieved of their messages."""
+        gone = 0
+        for facts, heard in self.registry.known():
+            other = self.world.nodes[facts.id]
+            if heard and other.alive:
+                continue
+            gone += 1
+            if other.alive:
+                self.world.tell(f"{self.name} takes {other.name} for silent")
+                other.excuse()
+                self.world.silent.add(other.name)
+                self.world.broker.restore(facts.id)
+                self.registry.forget(facts)
+            else:
+                self.registry.silence(facts)
+                self.world.broker.restore(facts.id)
+                self.registry.bury(facts)
+        return gone
+
+    @staticmethod
+    async def _nothing() -> None: ...
+
+    # ------------------------------------------------------------------ the gate's host
+    def lease_s(self, _pool: str) -> float:
+        return LEASE_S
+
+    def governor(self) -> Any:
+        return self
+
+    async def tick(self, _pool: str) -> None: ...
+
+    def free_slots(self) -> int:
+        return max(0, SLOTS - len(self.judging))
+
+    def room_freed(self) -> None:
+        for gate in self.gates.values():
+            if gate.starved:
+                gate.kick()
+
+    def new_lease_id(self) -> str:
+        self._leases += 1
+        return f"{self.name}/{self._leases}"
+
+    async def count_backlog(self, gate: Any) -> None: ...
+
+    def on_loop(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(callback)
+
+    def start_request(self, request: Request) -> None:
+        self.judging[request.tag] = request.message
+        self.loop.create_task(self._judge(request))
+
+    # ------------------------------------------------------------------ consuming
+    async def _consume(self) -> None:
+        broker = self.world.broker
+        while True:
+            for pool, gate in self.gates.items():
+                while gate.room() > 0 and (taken := broker.take(pool, self.name)) is not None:
+                    tag, message = taken
+                    gate.hold(Request(Admitted.from_header(dict(message.unit)), tag, message))  # type: ignore[arg-type]
+            taken = broker.take("control", self.name)
+            if taken is not None:
+                self.loop.create_task(self._control(*taken))
+            idle = taken is None and not any(broker.queues[pool] for pool in self.shape.pools)
+            await asyncio.sleep(self.world.chance.uniform(0.01, IDLE_EVERY_S if idle else PULL_EVERY_S))
+
+    async def _judge(self, request: Request) -> None:
+        """As dicast.app.tasks does it."""
+        message = request.message
+        *page, token, deployment = message.args
+        ref = PageRef(*page)
+        try:
+            bury = self.housekeeper.bury if message.came_back else None
+            outcome = await self.judge.judge(ref, Token.parse(token), request.lease, deployment, bury)
+            counts = outcome.counts and message.header
+            if outcome.follow_ups:
+                job = await self.judge.job(ref)
+                assert job is not None
+                choices = {follower: SimpleNamespace(deployment=deployment, elsewhere=False)
+                           for follower in outcome.follow_ups}  # fmt: skip
+                for follower in outcome.follow_ups:
+                    if message.header:
+                        self.world.broker.chords[str(ref)].size += 1
+                    self.messages.send(job, ref, follower, header=message.header, choices=choices)
+            if outcome.plan:
+                await self.messages.plan(ref.job, ref.incarnation, ref.lane)
+            if outcome.gather:
+                await self.messages.gather(ref)
+            if counts:
+                await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
+                self.world.broker.ended(str(ref), Message("gather", tuple(ref)))
+        except EXPECTED as error:
+            self.world.tell(f"{self.name}: {message} failed: {error}")
+        except Exception as error:
+            self._raised(message, error)
+        finally:
+            self.judging.pop(request.tag, None)
+        await asyncio.sleep(self.world.chance.uniform(0, WIRE_S))
+        self.world.broker.acknowledge(self.name, request.tag)
+        if request.lease is not None:
+            request.lease.release()
+
+    async def _control(self, tag: int, message: Message) -> None:
+        """As dicast.app.tasks and Celery do it: a task that fails is acknowledged, too."""
+        try:
+            await self._do(message)
+        except EXPECTED as error:
+            self.world.tell(f"{self.name}: {message} failed: {error}")
+        except Exception as error:
+            self._raised(message, error)
+        self.world.broker.acknowledge(self.name, tag)
+
+    def _raised(self, message: Message, error: Exception) -> None:
+        if self.alive:  # or its coroutines are thrown away, which they do not like
+            self.world.fail(f"I11: {message} raised {error!r}")
+
+    async def _do(self, message: Message) -> None:
+        match message.name, message.args:
+            case "start", (job_id,):
+                await self._start(job_id)
+            case "plan", (job_id, incarnation, lane):
+                await patiently(lambda: self.services.plan(job_id, incarnation, lane))
+            case "gather", page:
+                ref = PageRef(*page)
+                gathered = await patiently(lambda: self.gatherer.gather(ref))
+                if gathered.plan:
+                    await patiently(lambda: self.services.plan(ref.job, ref.incarnation, ref.lane))
+                if gathered.finish:
+                    await self.messages.finish(ref.job)
+            case "finish", (job_id,):
+                if await patiently(lambda: self.gatherer.finish(job_id)):
+                    self.world.completions[job_id] += 1
+
+    async def _start(self, job_id: str) -> None:
+        try:
+            await patiently(lambda: self.services.start(job_id))
+        except UnknownJob:
+            self.world.tell(f"{self.name} knows no job {job_id}")
+        except Exception as error:
+            if is_away(error):
+                raise
+            await self.services.troubled(job_id, error)
+
+    # ------------------------------------------------------------------ what is told
+    def _provider(self, pool: str) -> Provider:
+        try:
+            return self._providers[pool]
+        except KeyError:
+            raise UnknownPool(f"no pool {pool!r}") from None
+
+    def _model(self, deployment: Any) -> str:
+        return "m" if deployment.pool in self.shape.pools else ""
+
+    async def _pool_limit(self, _pool: str) -> int:
+        return self.world.limit
+
+    @staticmethod
+    async def _nonce_key() -> bytes:
+        return b"virtual"
+
+    def _announce(self, job_id: str, end: Ended, _: Any) -> None:
+        if end.lost:
+            self.world.lost_jobs.add(job_id)
+            self.world.tell(f"{self.name} tells that job {job_id} is lost")
+            return
+        told = orjson.loads(orjson.dumps(end.report))
+        if self.world.announced.setdefault(job_id, told) != told:
+            self.world.fail(f"I2: two reports of job {job_id}")

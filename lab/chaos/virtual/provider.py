@@ -1,0 +1,83 @@
+"""The provider as a node sees it; its books are the world's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import Usage
+from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
+from dicast.app.providers.simulated.answers import nonce_of
+from lab.chaos.virtual.wire import Host
+from lab.chaos.virtual.world import Call, World
+
+CALL_TIMEOUT_S = 20.0
+
+
+class SimProvider:
+    """One pool's provider at one node: answers, refuses, spoils or hangs, as the world's odds have it."""
+
+    nonce_in_schema = False
+
+    def __init__(self, world: World, host: Host, pool: str, *, structured: bool) -> None:
+        self._world, self._host, self._pool = world, host, pool
+        self.structured_output = structured
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        world = self._world
+        call, chance = world.call(self._host.name, self._pool, f"{request.system} {request.user}")
+        fate, odds = chance.random(), world.odds.answers
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        ending = "good"
+        for kind in ("refuse", "spoil", "part", "hang"):
+            if 0 <= fate < getattr(odds, kind):
+                ending = {"refuse": "refused", "spoil": "spoilt", "part": "part", "hang": "hung"}[kind]
+            fate -= getattr(odds, kind)
+        if ending == "part" and len(call.places) < 2:
+            ending = "good"
+        usage = Usage(input_tokens=chance.randint(50, 999), output_tokens=chance.randint(5, 99))
+
+        def end() -> None:
+            if call.number in world.open:
+                world.hang_up(call, ending)
+                if ending not in ("refused", "hung"):
+                    call.usage = usage
+                if ending != "hung":
+                    self._host.soon(lambda: _answered(answered))
+
+        # Even one that hangs is cut by the provider in the end: nobody can do it for a frozen caller.
+        world.later(chance.uniform(0.1, 3.0) if ending != "hung" else CALL_TIMEOUT_S + 5, end)
+        try:
+            await answered
+        finally:
+            world.hang_up(call, "hung" if ending == "hung" else "cut")
+        if ending == "refused":
+            raise ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=1.0)
+        return ChatReply(_answer(call, ending, request), "m", usage, structured=self.structured_output)
+
+    async def close(self) -> None: ...
+
+
+def told_by(call: Call) -> str:
+    """What stands in each opinion, so that it can be told by which call it came."""
+    return f"call {call.number}"
+
+
+def _answered(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _answer(call: Call, ending: str, request: ChatRequest) -> str:
+    if ending == "spoilt":
+        return "{"
+    opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": 5}
+    schema = orjson.dumps(request.schema).decode() if request.schema is not None else ""
+    nonce = {"nonce": nonce_of(request.user)}
+    if '"opinions"' not in schema:
+        return orjson.dumps({**nonce, **opinion}).decode()
+    told = call.told if ending == "part" else call.places
+    return orjson.dumps({**nonce, "opinions": [{"criterion_id": f"d{p.dimension}", **opinion} for p in told]}).decode()

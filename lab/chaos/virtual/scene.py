@@ -1,0 +1,194 @@
+"""One world with its nodes and jobs, from the first message to rest, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import dicast.app.ledger.client
+import dicast.app.pipeline.sweep
+from dicast.app.ledger.client import JobState, LedgerClient
+from dicast.app.ledger.keys import LedgerKeys
+from dicast.workers.store.connection import StoreClient
+from lab.chaos.virtual import books
+from lab.chaos.virtual.books import Allowed
+from lab.chaos.virtual.broker import Message
+from lab.chaos.virtual.jobs import SimJob
+from lab.chaos.virtual.node import Node, Shape
+from lab.chaos.virtual.wire import Direct
+from lab.chaos.virtual.world import Odds, World
+from tests.workers.pools import parameters
+
+HOUSEKEEPING_EVERY_S = 1.0
+REST_S = 2.0
+KIND = Odds()
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    seed: int
+    violations: list[str]
+    virtual_s: float
+    commands: int
+    faults: str
+    trace: list[str]
+
+
+class Scene:
+    """Built on a database that is its own. `deadline_s`: by then everything must be at rest."""
+
+    def __init__(
+        self, client: StoreClient, seed: int, *, limit: int, shape: Shape, odds: Odds = KIND, tells: bool = False,
+        deadline_s: float = 400.0,
+    ) -> None:  # fmt: skip
+        client.flushdb()
+        random.seed(seed)  # the product's own jitter
+        dicast.app.pipeline.sweep.DUE_EVERY_S = HOUSEKEEPING_EVERY_S
+        numbers = itertools.count(1)
+        dicast.app.ledger.client.new_incarnation = lambda: f"{next(numbers):06}"
+        folder = tempfile.mkdtemp(prefix="dicast-virtual-", dir=MEMORY if MEMORY.is_dir() else None)
+        self.seed, self.shape, self.deadline_s = seed, shape, deadline_s
+        self.world = World(client, seed, limit=limit, odds=odds, folder=Path(folder), tells=tells)
+        self.odds, self.faults = odds, list[str]()
+        self.allowed: dict[str, Allowed] = {}
+        self._rests_since: float | None = None
+        self.unequal = False
+        """Whether a fault has been that lets the pools' own counters differ from the provider's."""
+        self.caller = LedgerClient(Direct(self.world), self.world.keys)
+        client.hset(self.world.keys.epoch, "number", 1)  # a store that is in use already
+        for pool in shape.pools:
+            self.govern(pool)
+
+    # ------------------------------------------------------------------ what is in it
+    def govern(self, pool: str, **more: Any) -> None:
+        """Put a pool's parameters in force, as a decision would."""
+        client, key = self.world.client, self.world.keys.governor(pool)
+        params: Any = parameters(self.world.limit, version=int(client.hget(key, "version") or 0) + 1, **more)
+        client.hset(key, mapping={"parameters": orjson.dumps(params), "version": params.version})
+
+    def bear(self, shape: Shape | None = None) -> Node:
+        """A new worker."""
+        node = Node(self.world, f"n{len(self.world.nodes) + 1}", shape or self.shape)
+        self.world.nodes[node.name] = node
+        return node
+
+    def living(self) -> list[Node]:
+        return [node for node in self.world.nodes.values() if node.alive]
+
+    def expect(self, job: SimJob) -> None:
+        """This job is submitted now or later, and will have ended."""
+        self.world.jobs[job.id] = job
+        self.allowed.setdefault(job.id, Allowed())
+
+    def submit(self, job: SimJob, *, told: bool = True) -> None:
+        """As a caller does; one that dies before it has `told` anybody leaves that to the sweeper."""
+        self.expect(job)
+        job.submit(self.caller)
+        if told:
+            self.world.broker.publish("control", Message("start", (job.id,)))
+
+    def note(self, text: str) -> None:
+        self.faults.append(f"{text} at {self.world.now:.1f}")
+        self.world.tell(self.faults[-1])
+
+    # ------------------------------------------------------------------ the run
+    def run(self, ready: Callable[[], bool] = lambda: True) -> Verdict:
+        """Until all is at rest and `ready`, or the deadline. Without Python's collector, which would end what a killed
+        node has left at a moment of its own, so that no two runs were the same."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run(ready)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _run(self, ready: Callable[[], bool]) -> Verdict:
+        world = self.world
+        loops = lambda: [n.loop for n in world.nodes.values() if n.alive and not n.frozen]  # noqa: E731
+        if not world.run(loops, lambda: ready() and self._rests(), self.deadline_s):
+            world.fail(f"I1 I6 I10: not at rest after {self.deadline_s:.0f} s: {self._left()}")
+        else:
+            self.judge()
+        for node in self.living():
+            for task in node.tasks:
+                if task.done():
+                    world.fail(f"I11: a part of {node.name} ended: {task.exception()!r}")
+        faults = ", ".join([*self.odds.told(), *self.faults]) or "none"
+        verdict = Verdict(self.seed, world.violations, world.now, world.commands, faults, list(world.trace))
+        self.close()
+        return verdict
+
+    def close(self) -> None:
+        for node in self.world.nodes.values():
+            node.alive = False
+            for pending in asyncio.all_tasks(node.loop):
+                pending._log_destroy_pending = False  # type: ignore[attr-defined]
+            node.loop._ready.clear()  # type: ignore[attr-defined]
+            node.loop._scheduled.clear()  # type: ignore[attr-defined]
+            node.loop.close()
+            node.spool.die()
+        self.world.server.close()
+        shutil.rmtree(self.world.folder, ignore_errors=True)
+
+    def state(self, job_id: str) -> JobState | None:
+        found = self.world.client.hget(LedgerKeys(self.world.keys).job(job_id), "state")
+        return JobState(found) if found else None
+
+    def at_rest(self) -> bool:
+        if self.world.open or any(n.frozen or n.judging for n in self.living()):
+            return False
+        ended = all((state := self.state(job)) is not None and state.ended for job in self.world.jobs)
+        return ended and not any(self._left().values())
+
+    def _rests(self) -> bool:
+        """At rest for a while: a trip to the store, seen by nobody, may be under way at first."""
+        if not self.at_rest():
+            self._rests_since = None
+            return False
+        if self._rests_since is None:
+            self._rests_since = self.world.now
+        return self.world.now - self._rests_since >= REST_S
+
+    def _left(self) -> dict[str, Any]:
+        world, k = self.world, self.world.keys
+        ledger = LedgerKeys(k)
+        states = {job: self.state(job) for job in world.jobs}
+        return {
+            "jobs": {job: state for job, state in states.items() if state is None or not state.ended},
+            "leases": world.client.zrange(k.leases, 0, -1),
+            "holders": world.client.hkeys(k.holders),
+            "open": world.client.hgetall(k.open),
+            "assigned": world.client.hgetall(k.assigned),
+            "pages": world.client.keys(k.at("job") + ":*:page*"),
+            "outbox": world.client.smembers(ledger.outbox),
+            "unfinished": world.client.zrange(ledger.unfinished, 0, -1),
+            "job limits": world.client.hgetall(k.job_limits),
+            "frozen": [n.name for n in self.living() if n.frozen],
+            "calls": list(world.open),
+            "judging": [n.name for n in self.living() if n.judging],
+            "in hand": [n.name for n in self.living() if world.broker.unacked[n.name]],
+            "untold": [n.name for n in self.living() if any(gate._give_back for gate in n.gates.values())],
+            "spooled": [str(path) for path in (world.folder / "spool").rglob("*.json")],
+        }
+
+    def judge(self) -> None:
+        world = self.world
+        for job in world.jobs.values():
+            for found in books.check(world, job, self.allowed[job.id]):
+                world.fail(f"{found} (job {job.id})" if len(world.jobs) > 1 else found)
+        died = world.excused or world.silent or not all(node.alive for node in world.nodes.values())
+        if not self.unequal and not died:
+            for found in books.check_pools(world, self.shape.pools):
+                world.fail(found)

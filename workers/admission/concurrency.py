@@ -1,0 +1,108 @@
+"""A node's width: how many calls one worker process may have open. It is fixed, or moved by the rules engine.
+
+The rules see what a pool's governor cannot: this machine's CPU, and calls that fail wherever they go. Refusals by a
+provider (429, 529) are the pool's business and do not count here. Fixed is the deterministic mode, for replays and
+benchmarks, and where the node has room to spare.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import psutil
+
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.rules import CPU_HIGH, Rules, RulesConfig, RulesState, RulesStatus, record
+
+logger = logging.getLogger(__name__)
+
+REFUSALS = (429, 529)
+
+
+def of_one_core(percent: float) -> float:
+    """Percent of all cores of this machine in percent of one, which is what the rules count: 75 of four are 300."""
+    return percent * (psutil.cpu_count() or 1)
+
+
+def cpu_percent() -> float:
+    """CPU used on this machine since the last call, percent of one core: four busy cores are 400."""
+    return of_one_core(float(psutil.cpu_percent(interval=None)))
+
+
+def load_percent() -> float:
+    """Load of this machine over five minutes, percent of one core: what runs, and what waits for a core."""
+    return 100.0 * psutil.getloadavg()[1]
+
+
+class NodeWidth:
+    """One process's width, safe to use from any thread.
+
+    `rules` None keeps it at `configured`. `cpu`, `load` and `clock` (s, monotonic) are asked by `look` alone, which is
+    to be called about once a second.
+    """
+
+    def __init__(
+        self,
+        configured: int,
+        rules: RulesConfig | None = None,
+        *,
+        cpu: Callable[[], float] = cpu_percent,
+        load: Callable[[], float] = load_percent,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fixed = rules is None
+        self._config = rules or RulesConfig()
+        self._engine = Rules(self._config, RulesState(configured, configured))
+        self._cpu, self._load, self._clock = cpu, load, clock
+        self._sampled_at = float("-inf")
+        self._sample_percent = self._load_percent = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def width(self) -> int:
+        """Most calls that may be open in this process now."""
+        return self._engine.state.limit
+
+    def resize(self, configured: int) -> None:
+        """Have another width than before; what the rules have taken of it stays taken."""
+        with self._lock:
+            self._engine.state.configure(configured)
+
+    def record(self, outcome: Outcome | None) -> None:
+        """Count how a call ended; one that was not made, or was refused, tells nothing of the node."""
+        if outcome is None or outcome.status in REFUSALS:
+            return
+        with self._lock:
+            record(self._engine.state, not 200 <= outcome.status < 300, self._clock())
+
+    def look(self) -> RulesStatus:
+        """Sample the CPU and apply the rules where that is due; one line is logged for each adjustment."""
+        with self._lock:
+            now = self._clock()
+            if now >= self._sampled_at + self._config.every_s:
+                self._sampled_at = now
+                self._sample_percent, self._load_percent = self._cpu(), self._load()
+                by_load = self._config.cpu_by == "load"
+                self._engine.set_cpu(self._load_percent if by_load else self._sample_percent)
+            before = self._engine.state.limit
+            if not self._fixed:
+                self._engine.advance(now)
+            seconds = self._engine.state.seconds
+            while seconds and seconds[0].at < now - self._config.window_s:
+                seconds.popleft()
+            status = replace(
+                self._engine.status(now), cpu_percent=self._sample_percent, load_percent=self._load_percent
+            )
+        if status.current != before:
+            logger.log(
+                logging.WARNING if status.reason.startswith(CPU_HIGH) and status.current < before else logging.INFO,
+                "width %d -> %d, %s", before, status.current, status.reason,
+                extra={"event": "width_changed", "from": before, "to": status.current, "reason": status.reason,
+                       "cpu_percent": round(status.cpu_percent, 1), "load_percent": round(status.load_percent, 1),
+                       "error_rate": round(status.error_rate, 4)},
+            )  # fmt: skip
+        return status

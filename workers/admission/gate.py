@@ -1,0 +1,416 @@
+"""The gate: a unit enters the execution pool only with a lease from the store.
+
+A waiting unit holds no slot. A gate asks for leases in batches, one round trip for all that were given back and all
+that are wanted meanwhile; it wakes when a lease is given back here, when the store tells that one was freed elsewhere,
+when the wait that the store named is over, and each second in any case. If the store does not answer, nothing new is
+granted. What is wrong with one request concerns that one alone: it is set aside, and its lease goes back.
+
+Threads: the hub's thread receives messages and acknowledges them; all else happens on the execution pool's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from dicast.workers.admission.concurrency import NodeWidth
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.leases import Admission, LeaseStore, Returned, Verdict, Want
+from dicast.workers.admission.request import Admitted, AdmittedRequest, Lease
+from dicast.workers.admission.suspension import Bench
+from dicast.workers.policy.admission import PROJECT_MAX
+from dicast.workers.store.epoch import Epoch
+from dicast.workers.store.errors import is_passing
+from dicast.workers.store.keys import Keys
+from dicast.workers.system.supervision import watch
+
+logger = logging.getLogger(__name__)
+
+HELD_MAX = 32
+"""Messages one gate takes from the broker ahead of their leases; few, so that other workers find work too."""
+CALLS_AHEAD = 5
+"""For each so many calls that the pool has open here, a message is held even while all slots are taken: so many of them
+end in a fifth of a call's time, and their slots would stay empty while messages are fetched. Of a pool whose calls run
+elsewhere no more than one is held, for whoever has slots for it."""
+CROWD_MAX = 256
+"""Messages it takes besides these, since others may stand behind them in the queue: as many as belong to jobs at their
+own limit, or, where several projects use the pool, to projects that fill more than their part of `HELD_MAX`."""
+BUNCH_MIN = 8
+ASKED_MIN = 4
+"""Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
+BROKEN = ("breaker", "probe")
+JOB_LIMIT = "job_limit"
+OVER_SHARE = ("fair_share", PROJECT_MAX)
+FALLBACK_S = 1.0
+_UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
+COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
+OVER_SHARE_EVERY_S = 60.0
+
+
+class Observer(Protocol):
+    """Told of every event of the gate, on the loop's thread."""
+
+    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
+    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
+    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
+    def over_share(
+        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GateConfig:
+    """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
+    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
+    running loop's own, `width` bounds the calls of this process, and `bench` ends them."""
+
+    store_url: str
+    keys: Keys
+    node: str
+    lease_s: Callable[[str], float]
+    observer: Observer
+    governor: Callable[[], Governor]
+    width: NodeWidth
+    epoch: Epoch
+    bench: Bench
+    broker_is_store: bool = True
+
+
+class Host(Protocol):
+    """The consumer that a gate serves. `asking` are leases asked for and not answered, `leased` those that are held."""
+
+    config: GateConfig
+    store: LeaseStore
+    asking: int
+    leased: int
+
+    def free_slots(self) -> int: ...
+    def new_lease_id(self) -> str: ...
+    async def count_backlog(self, gate: Gate) -> None:
+        """Bring a gate's `backlog` up to date, if the broker answers."""
+
+    def on_loop(self, callback: Callable[[], None]) -> None: ...
+    def start_request(self, request: AdmittedRequest) -> None:
+        """Raises what the request is the cause of; then it has not been started."""
+
+    def set_aside(self, request: AdmittedRequest, reason: str) -> None:
+        """It cannot be asked for, or started. Its lease goes back with it."""
+    def room_freed(self) -> None:
+        """Another may ask for what this gate asked for in vain: wake those that are `starved`."""
+
+
+class Gate:
+    """Admission of one pool's units into this process."""
+
+    def __init__(self, host: Host, pool: str) -> None:
+        self.host, self.pool = host, pool
+        self.held: deque[AdmittedRequest] = deque()
+        self.backlog = 0
+        self.shut = False
+        """Its queue is not read, by an operator's command."""
+        self.starved = False
+        """Units wait here, and there was no slot to ask for."""
+        self._projects = 0
+        self._batch = ASKED_MIN
+        self._give_back: list[str | Returned] = []
+        self._deciding: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._open_calls = 0
+        self._leased = 0
+        self._told: dict[str, float] = {}
+        self._counted_at = float("-inf")
+        self._at_limit: dict[str, float] = {}
+        """Jobs that wait here and were refused since they are at their own limit, and until when they step aside."""
+        self.closed_by = ""
+        """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
+
+    # ------------------------------------------------------------------ any thread
+    def room(self) -> int:
+        """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
+        several, as soon as there is room, for the next may stand behind the others'."""
+        if self.shut or self.host.config.bench.reason:
+            return 0
+        free = self.host.free_slots()
+        most, held = (
+            max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD))),
+            len(self.held) - (self._crowd() if free else 0),
+        )
+        return max(0, most - held) if self._projects > 1 or held <= most // 2 else 0
+
+    def room_for_bunch(self) -> int:
+        """The same where asking the broker costs more than taking: not worth it for few while enough wait here."""
+        room = self.room()
+        return room if room >= BUNCH_MIN or len(self.held) < BUNCH_MIN else 0
+
+    def _crowd(self) -> int:
+        """Waiting messages of jobs at their own limit, and those beyond their projects' equal parts."""
+        aside, units = self._at_limit, [request.unit for request in list(self.held)]
+        waiting = Counter(unit.project for unit in units if unit.job not in aside)
+        part = HELD_MAX // self._projects if self._projects > 1 else len(units)
+        crowd = len(units) - waiting.total() + sum(max(0, n - part) for n in waiting.values())
+        return min(CROWD_MAX, crowd)
+
+    def hold(self, request: AdmittedRequest) -> None:
+        self.held.append(request)
+        self.host.on_loop(self.kick)
+
+    def drop_held(self) -> list[AdmittedRequest]:
+        """Forget the waiting messages: their connection is gone, or they go back to the queue."""
+        dropped = list(self.held)
+        self.held.clear()
+        for request in dropped:
+            request.dropped = True
+        return dropped
+
+    # ------------------------------------------------------------------ the loop
+    def kick(self) -> None:
+        self._wake.set()
+
+    def give_back(self, lease: Lease) -> None:
+        self._give_back.append(Returned(lease.id, lease.outcome))
+        self.host.leased -= 1
+        self._leased -= 1
+        self._at_limit = {job: until for job, until in self._at_limit.items() if job != lease.unit.job}
+        self.host.config.width.record(lease.outcome)
+        self._open_calls = max(0, self._open_calls - 1)
+        self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
+        self.kick()
+
+    async def run(self) -> None:
+        """Serve until cancelled; then give back what is left to give."""
+        wait = FALLBACK_S
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
+                self._wake.clear()
+                try:
+                    wait = await self._step()
+                    self.closed_by = ""
+                except RedisError as error:
+                    self._close(error)
+                    wait = FALLBACK_S
+                    await self.flush()
+        finally:
+            await self.flush()
+
+    def _close(self, error: RedisError) -> None:
+        """Nothing is granted: the store is away, or refuses what this gate asks, which other gates need not suffer."""
+        if is_passing(error):
+            logger.warning("gate %s is closed, the store does not answer: %s", self.pool, error)
+        elif not self.closed_by:
+            self.closed_by = f"gate {self.pool}: {error}"
+            logger.error("gate %s is closed: %r", self.pool, error,
+                         extra={"event": "gate_closed", "pool": self.pool})  # fmt: skip
+
+    async def flush(self) -> None:
+        """Give back all leases that calls have ended with, without asking for new ones."""
+        if self._give_back:
+            with contextlib.suppress(RedisError):
+                await self._admit([], ())
+
+    async def _step(self) -> float:
+        """Give back and ask once; returns the longest sensible wait until the next time, s."""
+        await self._count()
+        room = max(0, self.host.free_slots() - self.host.asking)
+        held = list(self.held)
+        asked = in_turns(list(filter(self._takes_turns, held)) or held, min(room, self._batch))
+        self.starved = bool(self.held) and not asked
+        if not asked and not self._give_back:
+            return FALLBACK_S
+        self.host.asking += len(asked)
+        try:
+            verdicts, wait_ms = await self._ask(asked)
+        finally:
+            self.host.asking -= len(asked)
+            self.host.room_freed()
+        if wait_ms >= 0:
+            return min(FALLBACK_S, wait_ms / 1000)
+        # More may wait than one batch asks for, or than there were slots for.
+        granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._takes_turns(request)]
+        more = any(map(self._takes_turns, list(self.held)))
+        return 0.0 if granted and all(granted) and more and self.host.free_slots() > 0 else FALLBACK_S
+
+    async def _count(self) -> None:
+        """Know how many units wait before the first of them is told to, and not after the next look of the host's."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._counted_at + COUNTED_EVERY_S and not all(request.announced for request in list(self.held)):
+            self._counted_at = now
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(COUNTED_WITHIN_S):
+                    await self.host.count_backlog(self)
+
+    def _takes_turns(self, request: AdmittedRequest) -> bool:
+        return request.unit.job not in self._at_limit
+
+    def _note_limits(self, asked: Sequence[AdmittedRequest], reasons: Sequence[str], now: float) -> None:
+        """Jobs at their own limit, or of projects at theirs, step aside for a while: nothing here tells when a call of
+        theirs ends elsewhere."""
+        waiting = {request.unit.job for request in list(self.held)}
+        aside = {job: until for job, until in self._at_limit.items() if now < until and job in waiting}
+        for request, reason in zip(asked, reasons, strict=True):
+            if reason in (JOB_LIMIT, PROJECT_MAX):
+                aside[request.unit.job] = now + FALLBACK_S
+        self._at_limit = aside
+
+    async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
+        """Ask for leases; if that fails before it has come to the store, for each request by itself."""
+        try:
+            return await self._admit([self._want(r.unit) for r in asked], asked)
+        except RedisError:
+            raise
+        except Exception:
+            if not asked:
+                raise
+            logger.exception("gate %s cannot ask for %d leases together", self.pool, len(asked))
+        await self._admit([], ())
+        for request in asked:
+            try:
+                await self._admit([self._want(request.unit)], [request])
+            except RedisError:
+                raise
+            except Exception as error:
+                logger.exception("gate %s: no lease can be asked for by %s", self.pool, request.id)
+                self._drop(request, repr(error))
+        return [], 0
+
+    def _drop(self, request: AdmittedRequest, why: str) -> None:
+        with contextlib.suppress(ValueError):
+            self.held.remove(request)
+        self.host.set_aside(request, why)
+
+    def _want(self, unit: Admitted) -> Want:
+        jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
+        lease = _named(self.host.new_lease_id(), unit)
+        return Want(
+            lease, unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter
+        )
+
+    async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
+        config = self.host.config
+        lease_s = config.lease_s(self.pool)
+        given, self._give_back = self._give_back, []
+        started = asyncio.get_running_loop().time()
+        try:
+            answer = await self.host.store.admit(
+                pool=self.pool,
+                node=config.node,
+                ttl_ms=int(lease_s * 1000),
+                give_back=given,
+                wanted=wants,
+            )
+        except BaseException:
+            # The step may have been taken all the same: the leases asked for are given back as well.
+            self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
+            raise
+        self._projects = answer.projects
+        # Calls granted together are told one after the other.
+        self._open_calls = answer.open_in_all - sum(verdict is Verdict.GRANTED for verdict in answer.verdicts)
+        if asked:
+            granted = sum(verdict is not Verdict.REFUSED for verdict in answer.verdicts)
+            self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
+        if answer.decide:
+            self._decide()
+        self._note_limits(asked, answer.reasons, started)
+        each = zip(asked, wants, answer.verdicts, answer.reasons, strict=True)
+        for number, (request, want, verdict, reason) in enumerate(each):
+            try:
+                self._answered(number, request, want, verdict, reason, answer, started)
+            except Exception as error:
+                logger.exception("gate %s: %s cannot be started", self.pool, request.id)
+                if verdict is Verdict.GRANTED and request.lease is None:
+                    self._give_back.append(Returned(want.lease))
+                self._drop(request, repr(error))
+        return list(answer.verdicts), answer.retry_after_ms
+
+    def _answered(
+        self, number: int, request: AdmittedRequest, want: Want, verdict: Verdict, reason: str, answer: Admission,
+        started: float,
+    ) -> None:  # fmt: skip
+        """One request's answer: it starts with its lease, or waits on."""
+        config = self.host.config
+        # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
+        if verdict is Verdict.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
+            if not request.announced:
+                request.announced = True
+                wait_ms = answer.waits_ms[number]
+                wait_s = wait_ms / 1000 if wait_ms >= 0 else None
+                depth = len(self.held) + self.backlog
+                config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
+            if reason in OVER_SHARE and self._is_news(request.unit.project, started):
+                width, share = answer.widths[number], answer.shares[number]
+                config.observer.over_share(
+                    request.unit, self.pool, answer.limit, answer.projects, width=width, share=share
+                )
+            return
+        try:
+            self.held.remove(request)
+        except ValueError:  # dropped meanwhile: its message comes again
+            if verdict is Verdict.GRANTED:
+                self._give_back.append(want.lease)
+            return
+        if verdict is Verdict.GRANTED:
+            expires_at = started + config.lease_s(self.pool)
+            request.lease = Lease(
+                self.give_back, self.host.on_loop, want.lease, request.unit, expires_at, probe=number == answer.probe
+            )
+            self.host.leased += 1
+            self._leased += 1
+            self._open_calls += 1
+            config.observer.acquired(request.unit, self.pool, want.lease, self._open_calls)
+        request._request_dict["lease"] = request.lease
+        self.host.start_request(request)
+
+    def _is_news(self, project: str, now: float) -> bool:
+        """Whether nobody was told of this project in the last `OVER_SHARE_EVERY_S`."""
+        self._told = {name: at for name, at in self._told.items() if now < at + OVER_SHARE_EVERY_S}
+        is_news = project not in self._told
+        self._told.setdefault(project, now)
+        return is_news
+
+    def _decide(self) -> None:
+        """Have the governor decide, beside the gate's own work; what it decides is told by the store."""
+        if self._deciding is None or self._deciding.done():
+            self._deciding = asyncio.ensure_future(self._tick())
+            watch(self._deciding, f"decision for pool {self.pool}")
+
+    async def _tick(self) -> None:
+        try:
+            await self.host.config.governor().tick(self.pool)
+        except (RedisError, OSError) as error:
+            logger.warning("no decision for pool %s: %s", self.pool, error)
+        except Exception:
+            # A fault of this program: the last decision stays in force until it is stale, and calls go on.
+            logger.exception("no decision for pool %s", self.pool)
+
+
+def _named(lease: str, unit: Admitted) -> str:
+    """The lease's id, with the name of the unit that it is for behind it, as the message tells it."""
+    label = unit.labels.get("unit")
+    return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease
+
+
+def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:
+    """Up to `most` of the waiting requests: the oldest of each project first, then their second ones, and so on, so
+    that a project with a long queue stands in front of nobody; and likewise of each job within its project."""
+    turns: Counter[tuple[str, str]] = Counter()
+    waiting: dict[str, list[tuple[int, int, AdmittedRequest]]] = defaultdict(list)
+    for number, request in enumerate(held):
+        unit = request.unit
+        waiting[unit.project].append((turns[unit.project, unit.job], number, request))
+        turns[unit.project, unit.job] += 1
+    ranked = []
+    for requests in waiting.values():
+        requests.sort()  # no two have one number, so that requests are never compared
+        ranked += [(turn, number, request) for turn, (_, number, request) in enumerate(requests)]
+    return [request for *_, request in sorted(ranked)[:most]]

@@ -1,0 +1,237 @@
+"""Decides each pool's limits from what happened in it, and puts the decisions into force.
+
+Enforcing is the scripts' part, at every call; deciding is done by whoever is asked to: the beat's task each second, and
+the worker to whom the store says that there is something to decide (a refusal, a failure, a step that is due). All of
+them may decide at once: a decision is committed only if no other was made since its brief was read, so one leads at
+any time, a stale leader is refused, and the next one goes on from the stored state and the events since then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from pydantic import ValidationError
+
+from dicast.workers.admission.governor_store import Brief, Decision, GovernorStore, StoredState
+from dicast.workers.admission.overrides import PACING_JITTER, Wishes
+from dicast.workers.policy.calls import NEVER
+from dicast.workers.policy.engines import FixedState
+from dicast.workers.policy.governor import Change, GovernorState
+from dicast.workers.policy.governor import Governor as Policy
+from dicast.workers.policy.parameters import Parameters
+from dicast.workers.policy.profiles import PoolConfig
+from dicast.workers.policy.rules import CPU_HIGH, RulesConfig
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+STATE_EVERY_S = 1.0
+"""How often the whole state is stored; between, the events since then are kept, from which it follows."""
+ATTEMPTS = 3
+"""Decisions tried in a row when others are quicker; then theirs stand."""
+SLO = "slo"
+FOR_ALL = ""
+"""Stands for the pool's name where a wish is for all pools."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """One pool's policy as this process knows it, in force while the store's version is `version`."""
+
+    policy: Policy
+    limit_wished: int | None
+    version: int
+    cursor: str
+    stored_at: float
+    cap: int
+
+
+class Governor:
+    """Decides on one event loop. `first` gives a pool's wishes as configured."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys, first: Callable[[str], Wishes]) -> None:
+        self._client, self.store, self._first = client, GovernorStore(client, keys), first
+        self._courses: dict[str, _Course] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # ------------------------------------------------------------------ deciding
+    async def tick_all(self, pools: list[str]) -> None:
+        """Decide for every pool of the configuration and every one in use."""
+        for pool in sorted({*pools, *await self.store.pools()}):
+            await self.tick(pool)
+
+    async def tick(self, pool: str, now_ms: int | None = None) -> bool:
+        """Decide once for a pool; False if others were quicker each time. Raises redis errors."""
+        async with self._locks.setdefault(pool, asyncio.Lock()):
+            for _ in range(ATTEMPTS):
+                if await self._decide(pool, now_ms):
+                    return True
+            return False
+
+    async def _decide(self, pool: str, now_ms: int | None) -> bool:
+        # Whatever goes wrong from here on, what this process knows is no longer what is in force.
+        course = self._courses.pop(pool, None)
+        known = (course.version, course.cursor) if course else (-1, "")
+        brief = await self.store.read(pool, *known, now_ms=now_ms)
+        wishes = self.wishes(pool, brief)
+        course = _continued(pool, wishes, brief, course)
+        config, history = course.policy.config, course.policy.state.history
+        last = history[-1] if history else None
+        _obey(wishes, brief, course)
+        engine = course.policy.config.engine
+        if isinstance(engine, RulesConfig):
+            cpu_percent = await self.store.cpu_percent(by_load=engine.cpu_by == "load")
+            if cpu_percent is not None:
+                course.policy.set_cpu(cpu_percent)
+        parameters = _with_pacing(wishes, course.policy.decide(brief.events, brief.now))
+        changes = list(takewhile(lambda change: change is not last, reversed(history)))[::-1]
+        store_state = bool(changes) or config != course.policy.config or brief.now >= course.stored_at + STATE_EVERY_S
+        decision = Decision(
+            parameters=parameters,
+            next_at=course.policy.next_at(),
+            state=_record(course) if store_state else None,
+            cursor=brief.cursor,
+            changes=[_line(change, course) for change in changes],
+            wake=_frees(brief.parameters, parameters),
+        )
+        if not await self.store.commit(pool, brief.version, decision):
+            return False
+        course.version, course.cursor = parameters.version, brief.cursor
+        if store_state:
+            course.stored_at = brief.now
+        self._courses[pool] = course
+        for line in decision.changes:
+            logger.log(_level(line), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
+                       extra={"event": "limit_changed", "pool": pool, **line})  # fmt: skip
+        return True
+
+    async def limit(self, pool: str) -> int:
+        """The limit as last decided; before the first decision the one to begin with."""
+        parameters = await self.store.parameters(pool)
+        return self._first(pool).config(0).first_limit if parameters is None else parameters.limit
+
+    # ------------------------------------------------------------------ wishes
+    def wishes(self, pool: str, brief: Brief) -> Wishes:
+        """The wishes in force: as configured, changed live."""
+        return self._first(pool).with_live(brief.wish)
+
+    async def set(self, pool: str, **wish: Any) -> Wishes:
+        """Change a pool's live wishes (see `Wishes`); None takes one back. Raises `WishError` before anything moves."""
+        return await self.revise(pool, lambda live: {**live, **wish})
+
+    async def revise(self, pool: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Wishes:
+        """`set`, where the new wishes follow from those in force. `change` is asked again if somebody else was quicker,
+        so that of two changes at once neither is lost."""
+        first = self._first(pool)
+        wishes = first
+
+        def revised(live: dict[str, Any]) -> dict[str, Any]:
+            nonlocal wishes
+            changed = {name: value for name, value in change(live).items() if value is not None}
+            wishes = first.with_live(changed)
+            return changed
+
+        await self.store.revise_wish(pool, revised)
+        await self.tick(pool)
+        return wishes
+
+    async def set_slo(self, most: int | None) -> None:
+        """Cap every pool's limit, whatever else is wished; None lifts the cap. Raises ValueError below 1."""
+        if most is not None and most < 1:
+            raise ValueError(f"SLO constraint must be >= 1, got {most}")
+        await self.store.revise_wish(FOR_ALL, lambda _: {} if most is None else {SLO: most})
+        await self.tick_all([])
+
+
+def _continued(pool: str, wishes: Wishes, brief: Brief, course: _Course | None) -> _Course:
+    """What this process knows if that is in force, else what the store has, else a beginning."""
+    if course is not None and course.version == brief.version:
+        return course
+    state, cap = None, brief.cap
+    limit_wished = wishes.limit
+    if brief.state is not None:
+        try:
+            state = GovernorState.from_json(brief.state.policy)
+            cap, limit_wished = cap or brief.state.cap, brief.state.limit_wished
+        except ValidationError as error:
+            logger.error("the state of pool %s cannot be read, its governor begins anew: %s", pool, error)
+    # What it was made of may be long ago: the first decision of a new leader stores its state.
+    return _Course(Policy(wishes.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
+
+
+def _obey(wishes: Wishes, brief: Brief, course: _Course) -> None:
+    """Follow the operator's wishes and the running jobs' cap where they have changed."""
+    course.cap = brief.cap or course.cap
+    config: PoolConfig = wishes.config(course.cap)
+    state = course.policy.state
+    if wishes.limit != course.limit_wished:
+        course.limit_wished = wishes.limit
+        start = config.first_limit
+        change = Change(brief.now, state.limit, start, "set by the operator")
+        state = replace(state, engine=FixedState(start), limit=start)
+        state.history.append(change)
+        course.policy = Policy(config, state)
+    elif config != course.policy.config:
+        course.policy = Policy(config, state)
+    slo = brief.wish_for_all.get(SLO)
+    if slo != state.slo:
+        course.policy.set_slo_constraint(slo)
+    course.policy.state.version = brief.version
+
+
+def _with_pacing(wishes: Wishes, parameters: Parameters) -> Parameters:
+    if not wishes.pacing_s:
+        return parameters
+    pace_s = max(parameters.pace_s, wishes.pacing_s)
+    return replace(parameters, pace_s=pace_s, burst_s=0.0, pace_jitter=PACING_JITTER)
+
+
+def _frees(before: Parameters | None, after: Parameters) -> bool:
+    """Whether somebody who was refused under `before` may be granted under `after`, earlier than told."""
+    return (
+        before is None
+        or after.limit > before.limit_if_refused
+        or after.breaker is not before.breaker
+        or after.hold_until < before.hold_until
+        or after.solo_s < before.solo_s
+        or after.pace_s < 0.8 * before.pace_s
+        or len(after.buckets) < len(before.buckets)
+        or _gives_again(before, after)
+    )
+
+
+def _gives_again(before: Parameters, after: Parameters) -> bool:
+    """Whether a budget that was empty has something now."""
+    empty = {bucket.name for bucket in before.buckets if bucket.level < 1.0}
+    return any(bucket.level >= 1.0 and bucket.name in empty for bucket in after.buckets)
+
+
+def _line(change: Change, course: _Course) -> dict[str, Any]:
+    return {
+        "at": round(change.at, 3),
+        "from": change.before,
+        "to": change.after,
+        "reason": change.reason,
+        "ceiling": course.policy.config.ceiling,
+        "profile": course.policy.state.engine.kind,
+    }
+
+
+def _level(line: Mapping[str, Any]) -> int:
+    """An operator is to see that CPU or an SLO takes calls away, though everything goes on."""
+    alarming = str(line["reason"]).startswith((CPU_HIGH, SLO)) and line["to"] < line["from"]
+    return logging.WARNING if alarming else logging.INFO
+
+
+def _record(course: _Course) -> StoredState:
+    policy = course.policy
+    return StoredState(course.limit_wished, course.cap, policy.config.ceiling, policy.state.to_json())

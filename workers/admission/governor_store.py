@@ -1,0 +1,198 @@
+"""The governor's records in the store: what to decide on, and decisions put into force by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from dicast.workers.policy.events import Cost, Done, Event, Sent
+from dicast.workers.policy.headers import NO_READINGS, Readings
+from dicast.workers.policy.parameters import Parameters
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import script_text
+
+_HERE = Path(__file__).parent
+_PARAMETERS = TypeAdapter(Parameters)
+
+ENTRIES_AT_ONCE = 5000
+CHANGES_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What a decision leaves for the next leader: the policy's state (JSON), the wished limit and the jobs' cap that
+    it followed, and the ceiling that came of them."""
+
+    limit_wished: int | None
+    cap: int
+    ceiling: int
+    policy: bytes
+
+    def to_json(self) -> bytes:
+        facts: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return orjson.dumps({**facts, "policy": orjson.Fragment(self.policy)})
+
+    @classmethod
+    def from_json(cls, raw: str) -> StoredState:
+        found = orjson.loads(raw)
+        return cls(found["limit_wished"], found["cap"], found["ceiling"], orjson.dumps(found["policy"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What one decision is made on. `state` is None where what the caller knows is still in force; `cap` the largest
+    frozen limit of all running jobs, 0 if none runs; `wish` and `wish_for_all` the operator's; `events` in order."""
+
+    now: float
+    version: int
+    state: StoredState | None
+    parameters: Parameters | None
+    cap: int
+    wish: dict[str, Any]
+    wish_for_all: dict[str, Any]
+    cursor: str
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is put into force. `state` None leaves the stored one in place, together with the events since then;
+    `changes` are lines for the history; `wake` tells those who wait that more may be granted now."""
+
+    parameters: Parameters
+    next_at: float | None
+    state: StoredState | None
+    cursor: str
+    changes: Sequence[dict[str, Any]] = ()
+    wake: bool = False
+
+
+class GovernorStore:
+    """The store's side of deciding, for one event loop."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._read = client.register_script(script_text(_HERE / "governor_read.lua"))
+        self._look = client.register_script(script_text(_HERE / "governor_look.lua"))
+        self._commit = client.register_script(script_text(_HERE / "governor_commit.lua"))
+        self._wish = client.register_script(script_text(_HERE / "governor_override.lua"))
+
+    async def read(self, pool: str, known: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
+        """Everything a decision needs, in one step. Whoever has decided version `known`, and read up to `cursor`,
+        gets only what is new."""
+        k = self._keys
+        now, version, state, parameters, cap, wish, wish_for_all, cursor, entries = await self._read(
+            keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.wishes],
+            args=["" if now_ms is None else now_ms, pool, known, cursor, ENTRIES_AT_ONCE],
+        )
+        return Brief(
+            now=now / 1000.0,
+            version=int(version),
+            state=StoredState.from_json(state) if state else None,
+            parameters=read_parameters(parameters),
+            cap=cap,
+            wish=orjson.loads(wish or "{}"),
+            wish_for_all=orjson.loads(wish_for_all or "{}"),
+            cursor=cursor,
+            events=[event for entry in entries for event in read_events(entry)],
+        )
+
+    async def commit(self, pool: str, expected: int, decision: Decision) -> bool:
+        """Put a decision into force; False if another one was made since `expected` was read."""
+        k = self._keys
+        return bool(
+            await self._commit(
+                keys=[k.governor(pool), k.events(pool), k.changes(pool)],
+                args=[
+                    expected,
+                    decision.parameters.version,
+                    orjson.dumps(decision.parameters),
+                    "" if decision.next_at is None else repr(decision.next_at),
+                    decision.state.to_json() if decision.state else b"",
+                    decision.cursor,
+                    CHANGES_KEPT,
+                    k.freed if decision.wake else "",
+                    pool,
+                    *map(orjson.dumps, decision.changes),
+                ],
+            )
+        )
+
+    async def parameters(self, pool: str) -> Parameters | None:
+        """What is in force; None before the first decision."""
+        return read_parameters(await self._redis.hget(self._keys.governor(pool), "parameters"))
+
+    async def revise_wish(self, pool: str, revise: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace a pool's live wishes ('' for those of all pools) by what `revise` makes of them; {} takes them back.
+
+        Whatever others change at the same time is kept: `revise` is asked again then. What it raises changes nothing.
+        """
+        while True:
+            before = await self._redis.hget(self._keys.wishes, pool) or ""
+            wish = revise(orjson.loads(before or "{}"))
+            if await self._wish(keys=[self._keys.wishes], args=[pool, before, orjson.dumps(wish) if wish else ""]):
+                return
+
+    async def enforcement(self, pool: str) -> dict[str, Any]:
+        """What the scripts remember of a pool: fills, counters, standings of the projects; {} if nothing yet."""
+        found: dict[str, Any] = orjson.loads(
+            await self._look(keys=[self._keys.governor(pool), self._keys.open], args=[pool]) or "{}"
+        )
+        return found
+
+    async def cpu_percent(self, *, by_load: bool = False) -> float | None:
+        """CPU of the living nodes' machines, or their load of five minutes, percent of one core, averaged over the
+        nodes; None if none tells."""
+        field = "load_percent" if by_load else "cpu_percent"
+        nodes = await self._redis.hkeys(self._keys.nodes)
+        beacons = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
+        told = [orjson.loads(beacon).get(field) for beacon in beacons if beacon]
+        known = [percent for percent in told if percent is not None]
+        return sum(known) / len(known) if known else None
+
+    async def pools(self) -> Sequence[str]:
+        """Pools that have been asked for leases or decided on."""
+        prefix = self._keys.governor("")
+        return sorted([key.removeprefix(prefix) async for key in self._redis.scan_iter(match=_literal(prefix) + "*")])
+
+
+def read_parameters(text: str | None) -> Parameters | None:
+    """As a decision left them; None before the first."""
+    return _PARAMETERS.validate_json(text) if text else None
+
+
+def read_events(entry: str) -> list[Event]:
+    """One stream entry: a JSON array of events as `admit.lua` and `outcome.lua` write them."""
+    return [_event(*fields) for fields in orjson.loads(entry)]
+
+
+def _event(kind: str, call: str, at: float, *rest: Any) -> Event:
+    if kind == "sent":
+        open_before, limit, held_by, probe = rest
+        return Sent(call, at, open_before, limit, held_by, probe)
+    sent_at, open_before, status, model, spent, estimated_tokens, used, readings, reporter, probe = rest
+    return Done(
+        call=call,
+        at=at,
+        sent_at=sent_at,
+        open_before=open_before,
+        status=status,
+        model=model,
+        spent=Cost(*spent),
+        estimated_tokens=estimated_tokens,
+        used=Cost(*used),
+        readings=Readings.from_list(orjson.loads(readings)) if readings else NO_READINGS,
+        reporter=reporter,
+        probe=probe,
+    )
+
+
+def _literal(text: str) -> str:
+    """A glob pattern that matches only `text`."""
+    return "".join(f"\\{c}" if c in "*?[]\\^-" else c for c in text)

@@ -1,0 +1,173 @@
+"""Leases in the store: the right to have one call open. One round trip gives back and grants in batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from dicast.workers.policy.admission import Outcome
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.epoch import Epoch
+from dicast.workers.store.keys import Keys, encode
+from dicast.workers.store.scripts import freeing, script_text
+
+logger = logging.getLogger(__name__)
+
+_HERE = Path(__file__).parent
+
+EVENTS_KEPT = 5000
+"""Most entries of a pool's event stream, one a step that granted or ended calls; the governor trims it sooner."""
+DECIDE_EVERY_MS = 50
+ERROR_CHARS = 200
+
+
+class Verdict(IntEnum):
+    REFUSED = 0
+    GRANTED = 1
+    PASS = 2
+    """The job makes no calls any more: its units pass without a lease, to be closed."""
+
+
+class Want(NamedTuple):
+    """One lease asked for. `lease` is drawn by the asker and never used twice. Tokens are estimates; `jitter` in
+    [-1, 1] is drawn once for each ask and decides this grant's part of the pacing."""
+
+    lease: str
+    job: str
+    project: str
+    model: str = ""
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    jitter: float = 0.0
+
+
+class Returned(NamedTuple):
+    """A lease given back. Without an outcome its call was not made, or nobody knows how it ended."""
+
+    lease: str
+    outcome: Outcome | None = None
+
+
+def tell_ended(flat: Sequence[str], reason: str) -> int:
+    """Log leases that others than their holders have ended (`{id, holder, ...}`), as the holders would have, and return
+    how many: whoever counts open calls from logs finds the end of each, though its holder is dead or mute."""
+    ended = dict(zip(flat[::2], flat[1::2], strict=True))
+    for lease, holder in ended.items():
+        pool, job, _, node, *_ = holder.split("|")
+        logger.info(
+            "lease %s has ended without its holder", lease,
+            extra={"event": "released", "lease": lease, "pool": pool, "job": job, "node": node, "reason": reason},
+        )  # fmt: skip
+    return len(ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Answer to one batch, in the order of the wants. `retry_after_ms` -1: nothing to wait for but a freed lease.
+
+    `reason` is the first refusal's. `decide`: the governor has something to decide, and this asker is to see to it.
+    `limit` is the pool's in force, `projects` how many have calls open or want some; `probe` is the place of the want
+    that was granted to try a broken pool, None if none was. Of a want whose project has its part already, `widths` are
+    the project's open calls and `shares` that part.
+    """
+
+    verdicts: Sequence[Verdict]
+    open_in_pool: int
+    open_in_all: int
+    retry_after_ms: int
+    reason: str
+    decide: bool
+    limit: int
+    projects: int
+    reasons: Sequence[str]
+    waits_ms: Sequence[int]
+    probe: int | None = None
+    widths: Sequence[int] = ()
+    shares: Sequence[int] = ()
+
+
+class LeaseStore:
+    """The store's side of admission, for one event loop. `epoch` is what the process knows; None: nothing yet."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys, epoch: Epoch | None = None) -> None:
+        self._keys, self._epoch = keys, epoch or Epoch()
+        self._client = client
+        text = script_text(_HERE / "admit.lua")
+        self._admit, self._only_give_back = client.register_script(text), client.register_script(freeing(text))
+
+    async def admit(
+        self,
+        *,
+        pool: str,
+        node: str,
+        ttl_ms: int,
+        give_back: Sequence[str | Returned],
+        wanted: Sequence[Want],
+        now_ms: int | None = None,
+    ) -> Admission:
+        """Give back and ask for leases of one pool; verdicts are in the order of `wanted`.
+
+        `ttl_ms` is the call's deadline: the lease lives that long at most, and is freed earlier only by its
+        holder or on proof of the holder's death. Raises redis errors when the store cannot answer; then
+        nothing is known of the batch, and nothing may be called. A store whose memory is full takes leases back, if
+        none is asked for at the same time.
+        """
+        k, known = self._keys, self._epoch.known(node)
+        script = self._admit if wanted else self._only_give_back
+        reply = await script(
+            keys=[
+                k.clock, k.leases, k.holders, k.open, k.governor(pool), k.job_limits, k.rates, k.waiting,
+                k.events(pool), k.counters(pool), k.short, k.epoch,
+            ],
+            args=[
+                "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,
+                orjson.dumps([_returned(r) for r in give_back]), orjson.dumps([_wanted(w) for w in wanted]),
+                EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
+            ],
+        )  # fmt: skip
+        open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *rest = reply
+        verdicts, reasons, waits_ms, number, told, over, probe, widths, shares = rest
+        tell_ended(over, "expired")
+        self._epoch.learn(node, number, told)
+        return Admission(
+            verdicts=[Verdict(v) for v in verdicts],
+            open_in_pool=open_in_pool,
+            open_in_all=open_in_all,
+            retry_after_ms=retry_after_ms,
+            reason=reason,
+            decide=bool(decide),
+            limit=limit,
+            projects=projects,
+            reasons=reasons,
+            waits_ms=waits_ms,
+            probe=probe - 1 if probe else None,
+            widths=widths,
+            shares=shares,
+        )
+
+    async def open_counts(self) -> dict[str, int]:
+        """Open leases: 'all', 'p:<pool>', 'j:<job>', 'o:<pool>|<project>'."""
+        return {field: int(n) for field, n in (await self._client.hgetall(self._keys.open)).items()}
+
+
+def _wanted(want: Want) -> list[object]:
+    """A project's name is encoded, for records in the store are separated by '|'."""
+    return [want.lease, want.job, encode(want.project), *want[3:]]
+
+
+def _returned(given: str | Returned) -> list[object]:
+    if isinstance(given, str):
+        return [given]
+    lease, outcome = given
+    if outcome is None:
+        return [lease]
+    readings = orjson.dumps(outcome.readings, default=list).decode() if outcome.readings else ""
+    used = outcome.used
+    error = outcome.error[:ERROR_CHARS].encode("utf-8", "replace").decode()
+    return [lease, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter, error]

@@ -1,0 +1,96 @@
+"""Pools that are down: whose calls fail, one after the other, and none is answered. The store's scripts keep the record
+(outcome.lua), on the lease clock, so that it outlives every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import script_text
+
+DOWN_AFTER = 3
+"""So many failures in a row are an outage, and no bad luck."""
+UNITS_SURE = 5
+"""So many units that all failed cannot have brought it upon themselves."""
+_LOOK = Path(__file__).parent / "governor_look.lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Failures in a row of one pool. `since` and `at`, the last one, are seconds of the lease clock; `units` of so many
+    different units, counted to 8. `status` 0: no answer; `error` is what the last one failed of."""
+
+    since: float
+    at: float
+    failures: int
+    units: int
+    status: int
+    error: str
+
+    @property
+    def is_down(self) -> bool:
+        return self.failures >= DOWN_AFTER
+
+    @property
+    def last_error(self) -> str:
+        return self.error or (f"status {self.status}" if self.status else "no answer")
+
+    @classmethod
+    def of(cls, remembered: Mapping[str, Any]) -> Outage | None:
+        """From what the scripts remember of a pool; None if its last call was answered, or none was made."""
+        found = remembered.get("outage")
+        if found is None:
+            return None
+        return cls(
+            since=found["since"], at=found["at"], failures=int(found["failures"]), units=len(found["units"]),
+            status=int(found["status"]), error=found["error"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps calls from a pool at `now` (s, lease clock): its outage, and for how long its breaker stays open."""
+
+    now: float
+    outage: Outage | None
+    breaker_for_s: float
+
+    @property
+    def down_for_s(self) -> float:
+        """0 while it is up."""
+        return max(0.0, self.now - self.outage.since) if self.outage is not None and self.outage.is_down else 0.0
+
+
+class Outages:
+    """Reads them, all in one round trip."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._look = client.register_script(script_text(_LOOK))
+
+    async def read(self, pools: Iterable[str]) -> dict[str, Trouble]:
+        """Raises redis errors."""
+        k, names = self._keys, list(dict.fromkeys(pools))
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(k.clock, "now")
+        for pool in names:
+            pipe.hget(k.governor(pool), "parameters")
+            await self._look(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
+        now_ms, *rest = await pipe.execute()
+        now = int(now_ms or 0) / 1000.0
+        return {
+            pool: _trouble(now, orjson.loads(parameters or "{}"), orjson.loads(remembered or "{}"))
+            for pool, parameters, remembered in zip(names, rest[::2], rest[1::2], strict=True)
+        }
+
+
+def _trouble(now: float, parameters: Mapping[str, Any], remembered: Mapping[str, Any]) -> Trouble:
+    is_open = parameters.get("breaker", "closed") != "closed"
+    rest_s = max(0.0, parameters["breaker_until"] - now) if is_open else 0.0
+    return Trouble(now, Outage.of(remembered), rest_s)

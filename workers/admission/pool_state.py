@@ -1,0 +1,278 @@
+"""What is the case in each pool, for people to see: limits and why they are so, who waits, what was refused, budgets.
+
+Nothing here decides anything, and nothing that decides reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from dicast.workers.admission.governor_store import GovernorStore
+from dicast.workers.admission.outages import Outage
+from dicast.workers.admission.pool_health import Health, health_now, limit_in_force
+from dicast.workers.policy.parameters import BreakerPhase, Parameters
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+
+STALE_S = 10.0
+STALE_DEMAND_S = 600.0
+TRIED_LATELY_S = 600.0
+FLAPS = 3
+FLAPS_WITHIN_S = 600.0
+RECOVERED = "breaker closed"
+"""The engines' reason for the limit that a pool begins with after a break."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectState:
+    """One project in one pool; `service` is what it was given so far, in weighted tokens."""
+
+    open: int
+    waiting: bool
+    service: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """One budget: what we believe is left of `capacity` now, and what comes back a minute."""
+
+    level: float
+    capacity: float
+    refill_per_min: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """One pool as it is. `limit` was decided, `effective_limit` is in force (less after a refusal, or when nobody
+    decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
+    that cannot be heard. `silent` are projects that wanted more when they last asked, so many seconds ago, and whose
+    place has aged out; `health` is by model; `job_limit` the largest limit of the running jobs, 0 if none runs.
+    `reopened` counts the failed probes of a break that is on; for `settle_for_s` a cut keeps the limit from moving.
+    `assigned` are units that chose this pool among others and whose calls have not begun.
+    `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works."""
+
+    pool: str
+    profile: str
+    limit: int
+    effective_limit: int
+    ceiling: int
+    floor: int
+    open: int
+    projects: Mapping[str, ProjectState]
+    granted: int
+    refused: Mapping[str, int]
+    statuses: Mapping[int, int]
+    breaker: str
+    breaker_for_s: float
+    breaks: int
+    budgets: Mapping[str, BudgetState]
+    decided_s_ago: float
+    reason: str
+    changes: Sequence[Mapping[str, Any]]
+    wish: Mapping[str, Any]
+    zombies: int
+    silent: Mapping[str, float]
+    health: Mapping[str, Health]
+    input_tokens: int
+    output_tokens: int
+    slo: int | None
+    job_limit: int
+    now: float
+    assigned: int
+    reopened: int
+    settle_for_s: float = 0.0
+    unknown_headers: Sequence[str] = ()
+    outage: Outage | None = None
+    budget_cap: int | None = None
+    """What the limit is capped at while errors use up their budget too fast."""
+
+    @property
+    def down(self) -> str | None:
+        """'down for 40 s, ...', of a pool whose calls all fail; None of one that answers, or that nobody has tried."""
+        if self.outage is None or not self.outage.is_down:
+            return None
+        down, tried = span(self.now - self.outage.since), span(self.now - self.outage.at)
+        row = f"{self.outage.failures:,} calls have failed in a row, the last {tried} ago"
+        return f"down for {down}: {row} (last error: {self.outage.last_error})"
+
+    @property
+    def recent_breaks(self) -> int:
+        """Breaks of the circuit breaker lately: those that have ended, and all of the present one's."""
+        since = self.now - FLAPS_WITHIN_S
+        ended = len([change for change in self.changes if change["reason"] == RECOVERED and change["at"] > since])
+        return ended + (0 if self.breaker == BreakerPhase.CLOSED.value else 1 + self.reopened)
+
+    @property
+    def waiting(self) -> list[str]:
+        return [name for name, project in self.projects.items() if project.waiting]
+
+    @property
+    def rate_limited(self) -> int:
+        return self.statuses.get(429, 0)
+
+    @property
+    def load(self) -> float:
+        """Open calls, and units that were assigned to this pool and are not open yet, over the limit in force."""
+        return (self.open + self.assigned) / max(1, self.effective_limit)
+
+    @property
+    def error_rate(self) -> float:
+        """Share of the calls that ended lately without an answer; 0 where none did."""
+        ended = sum(health.ended for health in self.health.values())
+        return 1.0 - sum(health.good for health in self.health.values()) / ended if ended > 0 else 0.0
+
+
+class PoolStates:
+    """Reads the pools' states."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys, self._store = client, keys, GovernorStore(client, keys)
+
+    async def all(self) -> list[PoolState]:
+        """Every pool with live state, by name."""
+        zombies = await self._zombies()
+        found = [await self._one(pool, zombies[pool]) for pool in await self._store.pools()]
+        return [state for state in found if state is not None]
+
+    async def _one(self, pool: str, zombies: int) -> PoolState | None:
+        k = self._keys
+        brief = await self._store.read(pool)
+        if brief.parameters is None:
+            return None
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(k.open, f"p:{pool}")
+        pipe.hget(k.assigned, pool)
+        pipe.hgetall(k.counters(pool))
+        pipe.lrange(k.changes(pool), 0, -1)
+        opened, assigned, counters, changes = await pipe.execute()
+        policy = orjson.loads(brief.state.policy) if brief.state else {}
+        engine = policy.get("engine", {})
+        remembered = await self._store.enforcement(pool)
+        return _state(
+            pool, brief.parameters, remembered, brief.now,
+            profile=engine.get("kind", ""), ceiling=brief.state.ceiling if brief.state else brief.parameters.limit,
+            open_calls=int(opened or 0), assigned=int(assigned or 0), counters=counters,
+            changes=[orjson.loads(line) for line in changes],
+            reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
+            job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
+            settle_until=engine.get("settle_until", 0.0),
+            unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.of(remembered),
+            budget_cap=policy.get("budget_use", {}).get("cap"),
+        )  # fmt: skip
+
+    async def _zombies(self) -> Counter[str]:
+        """Leases by pool whose node cannot be heard."""
+        held = [holder.split("|", 4)[:4] for holder in (await self._redis.hgetall(self._keys.holders)).values()]
+        nodes = sorted({node for *_, node in held})
+        heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
+        silent = {node for node, beacon in zip(nodes, heard, strict=True) if beacon is None}
+        return Counter(pool for pool, _, _, node in held if node in silent)
+
+
+def _state(
+    pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
+    open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
+    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
+    unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
+) -> PoolState:  # fmt: skip
+    numbers = {name: round(float(value)) for name, value in counters.items()}
+    ttl_s = parameters.demand_ttl_s
+    return PoolState(
+        pool=pool,
+        profile=profile,
+        limit=parameters.limit,
+        effective_limit=limit_in_force(parameters, remembered, now),
+        ceiling=ceiling,
+        floor=parameters.stale_limit,
+        open=open_calls,
+        projects={
+            unquote(name): ProjectState(
+                standing["open"], standing["waiting"] and now <= standing["asked_at"] + ttl_s, standing["service"]
+            )
+            for name, standing in sorted(remembered.get("projects", {}).items())
+            if standing["open"] or now <= standing["asked_at"] + ttl_s
+        },
+        granted=numbers.get("granted", 0),
+        refused={n.removeprefix("refused:"): v for n, v in sorted(numbers.items()) if n.startswith("refused:")},
+        statuses={int(n.removeprefix("status:")): v for n, v in sorted(numbers.items()) if n.startswith("status:")},
+        breaker=parameters.breaker.value,
+        breaker_for_s=max(0.0, parameters.breaker_until - now) if parameters.breaker is BreakerPhase.OPEN else 0.0,
+        breaks=parameters.break_number,
+        budgets={
+            bucket.name: _budget(bucket.capacity, bucket.net_refill_per_s, fill, now)
+            for bucket in parameters.buckets
+            if (fill := remembered.get("fills", {}).get(bucket.name)) is not None
+        },
+        decided_s_ago=max(0.0, now - parameters.decided_at),
+        reason=reason,
+        changes=changes,
+        wish=wish,
+        zombies=zombies,
+        silent={
+            unquote(name): now - standing["asked_at"]
+            for name, standing in sorted(remembered.get("projects", {}).items())
+            if standing["waiting"] and ttl_s < now - standing["asked_at"] <= STALE_DEMAND_S
+        },
+        health={model: health_now(health, now) for model, health in sorted(remembered.get("health", {}).items())},
+        input_tokens=numbers.get("input_tokens", 0),
+        output_tokens=numbers.get("output_tokens", 0),
+        slo=slo,
+        job_limit=job_limit,
+        now=now,
+        assigned=assigned,
+        reopened=reopened,
+        settle_for_s=max(0.0, settle_until - now),
+        unknown_headers=unknown_headers,
+        outage=outage,
+        budget_cap=budget_cap,
+    )
+
+
+def span(seconds: float) -> str:
+    """A time in its largest unit: 40 s, 3 min, 5 h."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now: float) -> BudgetState:
+    level = min(max(capacity, fill["level"]), fill["level"] + refill_per_s * max(0.0, now - fill["at"]))
+    return BudgetState(level, capacity, 60.0 * refill_per_s)
+
+
+def findings(state: PoolState) -> list[str]:
+    """What an operator should look at in a pool; nothing, if all is well."""
+    found = []
+    tried_lately = state.outage is not None and state.now - state.outage.at < TRIED_LATELY_S
+    if state.down is not None and (tried_lately or state.waiting):
+        found.append(f"it has been {state.down}")
+    if state.recent_breaks >= FLAPS:
+        found.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
+    if state.breaker_for_s > 0:
+        found.append(f"the circuit breaker is open, for {state.breaker_for_s:.0f} s more")
+    elif state.breaker != BreakerPhase.CLOSED.value:
+        if state.open or state.waiting:  # else nothing is held up: the next call, whenever it comes, is the probe
+            found.append("the circuit breaker is half open: one call tries the provider, all others wait for it")
+    elif state.waiting and state.limit <= state.floor < state.ceiling:
+        found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
+    if state.budget_cap is not None:
+        found.append(f"capped at {state.budget_cap}: too many of its calls fail for the SLO (its error budget burns)")
+    if state.decided_s_ago > STALE_S and (state.open or state.waiting):
+        found.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
+    if state.silent and state.job_limit:
+        names = ", ".join(f"{project} ({silent_s:.0f} s)" for project, silent_s in state.silent.items())
+        found.append(f"stale demand: these wanted more calls and stopped asking: {names}")
+    if state.open > state.effective_limit:
+        found.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
+    if state.unknown_headers:
+        found.append(f"headers that seem to be about limits were not understood: {', '.join(state.unknown_headers)}")
+    if state.zombies:
+        found.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end at their deadlines")
+    return found

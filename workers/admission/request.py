@@ -1,0 +1,127 @@
+"""What passes a gate: a message's unit, the lease it got, and Celery's request that carries both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from celery.worker.request import Request
+
+from dicast.workers.policy.admission import Outcome
+
+HEADER = "dicast"
+QUEUE_PREFIX = "provider."
+"""Begins the names of queues that are read by gates; a pool's name follows (workers/broker/names.py)."""
+NAME_MAX = 1000
+_NAMES = ("job", "project", "pool", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer.
+    `pool` is the one it was sent to; `model` and the estimated tokens are what budgets are charged by; `elsewhere`:
+    other pools would do as well."""
+
+    job: str
+    project: str
+    labels: Mapping[str, Any]
+    pool: str = ""
+    model: str = ""
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    elsewhere: bool = False
+
+    @classmethod
+    def from_header(cls, header: Any) -> Admitted:
+        """Read a message's header; a foreign or broken one belongs to no job and is passed to its task unleased.
+        Holds: its texts can be written into the store, and are no longer than `NAME_MAX`."""
+        if not isinstance(header, dict) or not all(_is_name(header.get(name, "")) for name in _NAMES):
+            header = {}
+        return cls(
+            job=header.get("job", ""),
+            project=header.get("project", ""),
+            labels=header,
+            pool=header.get("pool", ""),
+            model=header.get("model", ""),
+            input_tokens=_tokens(header.get("input_tokens")),
+            output_tokens=_tokens(header.get("output_tokens")),
+            elsewhere=header.get("elsewhere") is True,
+        )
+
+
+def _is_name(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > NAME_MAX:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
+def _tokens(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
+
+
+class Lease:
+    """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once.
+
+    `outcome` is how the call ended, as soon as that is known: None while it was not made. A `probe` tries a pool whose
+    circuit breaker is not closed, while all others wait.
+    """
+
+    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "outcome", "probe", "unit")
+
+    def __init__(
+        self,
+        give_back: Callable[[Lease], None],
+        on_loop: Callable[[Callable[[], None]], None],
+        lease_id: str,
+        unit: Admitted,
+        expires_at: float,
+        *,
+        probe: bool = False,
+    ) -> None:
+        self._give_back: Callable[[Lease], None] | None = give_back
+        self._on_loop = on_loop
+        self.id, self.unit, self.expires_at = lease_id, unit, expires_at
+        self.outcome: Outcome | None = None
+        self.probe = probe
+
+    def release(self) -> None:
+        """Give the lease back; more than once is once. Only on the loop's thread."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back(self)
+
+    def release_from_any_thread(self) -> None:
+        """Give the lease back soon."""
+        if self._give_back is not None:
+            self._on_loop(self.release)
+
+
+class AdmittedRequest(Request):  # type: ignore[misc]
+    """A request of a gated task. Such tasks acknowledge late: every final state ends in `acknowledge` or `reject`."""
+
+    lease: Lease | None = None
+    dropped = False
+    announced = False
+
+    @cached_property
+    def unit(self) -> Admitted:
+        return Admitted.from_header(self._request_dict.get(HEADER))
+
+    def acknowledge(self) -> None:
+        super().acknowledge()
+        self._end()
+
+    def reject(self, requeue: bool = False) -> None:
+        super().reject(requeue)
+        self._end()
+
+    def _end(self) -> None:
+        if self.lease is not None:
+            lease, self.lease = self.lease, None
+            lease.release_from_any_thread()

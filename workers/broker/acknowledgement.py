@@ -1,0 +1,133 @@
+"""Acknowledgements of one turn of the hub in one round trip to Redis, kept until the server has them.
+
+    batch_acks(connection.channel())       # before anything is consumed or set on its `qos`
+
+kombu acknowledges every message by itself, in a transaction over a client made for it, and forgets an acknowledgement
+that does not arrive: the message of a task that has ended comes again. Here a message counts as acknowledged at once
+(it frees its place in the prefetch window and is not restored when the channel closes); the delivery tags wait until
+the server has deleted them, also across connections, for a tag names its message on any of them. A process that dies
+with tags waiting has its messages redelivered: at least once, as before.
+
+All on the hub's thread. In a process without a hub, kombu's own way.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kombu.asynchronous import get_event_loop
+from kombu.transport import redis, virtual
+
+from dicast.workers.broker.requeue import put_back
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+
+def batch_acks(channel: Any) -> None:
+    """Let a Redis channel acknowledge in batches; raises RuntimeError if it has received messages already."""
+    unused = channel._qos
+    if unused is not None:
+        if unused._delivered:
+            raise RuntimeError("the channel has received messages already")
+        unused._on_collect.cancel()  # or it would be kept until the process exits
+    channel.QoS, channel._qos = BatchedQoS, None
+
+
+def pending_acks() -> frozenset[str]:
+    """Delivery tags of tasks that have ended but whose messages the server may still hold as unacknowledged."""
+    return frozenset(tag for pending in _pending.values() for tag in pending.tags)
+
+
+class BatchedQoS(redis.QoS):  # type: ignore[misc]
+    """kombu's bookkeeping of one channel's deliveries; `noted` are tags that the server has as unacknowledged."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.noted: set[str] = set()
+        self._pending = _pending.setdefault(self.unacked_key, _PendingAcks())
+        self._pending.adopt(self)
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        if delivery_tag in self.noted:
+            self.noted.remove(delivery_tag)
+            virtual.QoS.append(self, message, delivery_tag)
+        else:
+            super().append(message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        virtual.QoS.ack(self, delivery_tag)
+        self._pending.add(delivery_tag)
+        if get_event_loop() is None:
+            self._pending.flush()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if self.channel.closed:
+            virtual.QoS.ack(self, delivery_tag)
+            self._pending.reject(delivery_tag, requeue)
+        else:
+            super().reject(delivery_tag, requeue=requeue)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        with self.channel.conn_or_acquire(client) as connected:
+            put_back(self.channel, connected, [tag])
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        self._pending.flush()
+        super().restore_unacked_once(stderr)
+
+    def delete(self, tags: list[str]) -> None:
+        with self.pipe_or_acquire() as pipe:
+            pipe.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags).execute()
+
+
+class _PendingAcks:
+    """The tags that wait, of all channels that share one key of unacknowledged messages."""
+
+    def __init__(self) -> None:
+        self.tags: set[str] = set()
+        self._qos: BatchedQoS | None = None
+        self._asked = False
+
+    def adopt(self, qos: BatchedQoS) -> None:
+        """The newest channel is the one most likely to be connected."""
+        self._qos, self._asked = qos, False
+        self._ask()
+
+    def add(self, tag: str) -> None:
+        self.tags.add(tag)
+        self._ask()
+
+    def reject(self, tag: str, requeue: bool) -> None:
+        """Over the newest channel, for the one that brought it is closed."""
+        if requeue and self._qos is not None and self._qos.channel.connection is not None:
+            self._qos.restore_by_tag(tag, leftmost=True)
+        elif not requeue:
+            self.add(tag)
+
+    def flush(self) -> None:
+        self._asked = False
+        tags = list(self.tags)
+        if not tags or self._qos is None or self._qos.channel.connection is None:
+            return  # the next channel brings them
+        try:
+            self._qos.delete(tags)
+        except self._qos.channel.connection_errors as error:
+            logger.warning("%d acknowledgements wait for the broker: %s", len(tags), error)
+            self._ask(RETRY_S)
+        except Exception:
+            self._ask(RETRY_S)
+            raise
+        else:
+            self.tags.difference_update(tags)
+
+    def _ask(self, delay_s: float = 0.0) -> None:
+        hub = get_event_loop()
+        if self.tags and not self._asked and hub is not None:
+            self._asked = True
+            hub.call_later(delay_s, self.flush)  # timers are looked at after what `call_soon` brought to this turn
+
+
+_pending: dict[str, _PendingAcks] = {}

@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- fetch.lua: several messages of one queue, and the one that the broker's pop has brought already, are noted as
+-- unacknowledged in one step, in kombu's form; one that is no message is returned all the same, and not noted.
+-- KEYS  1 queue  2 unacknowledged messages  3 their index      ARGV  1 Unix time, s  2 the first message  3 most others
+-- Reply {message, the tag it is noted under or '', ...}
+local taken = {ARGV[2]}
+local others = tonumber(ARGV[3])
+if others > 0 then
+  for _, raw in ipairs(redis.call('RPOP', KEYS[1], others) or {}) do taken[#taken + 1] = raw end
+end
+local reply = {}
+for _, raw in ipairs(taken) do
+  local tag = ''
+  local ok, message = pcall(cjson.decode, raw)
+  local properties = ok and type(message) == 'table' and message.properties
+  local place = type(properties) == 'table' and properties.delivery_info
+  if type(place) == 'table' and type(properties.delivery_tag) == 'string' and properties.delivery_tag ~= '' and
+     type(place.exchange) == 'string' and type(place.routing_key) == 'string' then
+    local entry = string.format('[%s,%s,%s]', raw, cjson.encode(place.exchange), cjson.encode(place.routing_key))
+    tag = properties.delivery_tag
+    redis.call('HSET', KEYS[2], tag, entry)
+    redis.call('ZADD', KEYS[3], ARGV[1], tag)
+  end
+  reply[#reply + 1], reply[#reply + 2] = raw, tag
+end
+return reply

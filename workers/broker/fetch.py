@@ -1,0 +1,93 @@
+"""Messages taken from a queue several at a time, noted as unacknowledged in the same step.
+
+    take_in_batches(channel, gate.room, quarantine.add, in_hand)       # a channel of `batch_acks`
+
+kombu pops one message in each turn of its hub and notes it in a transaction over a client made for it. Here the pop
+only wakes; one script takes what there is room for. What is no message at all is set aside.
+
+A message that was popped and could not be noted, because the server went away in between, is nowhere but in this
+process: it stays in `in_hand`, and the next channel puts it back. So does what a pop has brought over a connection that
+nobody is going to read any more, once another one has been found broken (`read_pops`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from dicast.workers.broker.dead_letters import read_message
+from dicast.workers.store.scripts import script_text
+
+logger = logging.getLogger(__name__)
+
+Refuse = Callable[[str, str, bytes], None]
+InHand = list[tuple[bytes, bytes]]
+"""The keys of queues and messages that were popped from them."""
+
+_FETCH = Path(__file__).parent / "fetch.lua"
+
+
+def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> None:
+    """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
+
+    `refuse(queue, reason, message)` is called for what cannot be read. `in_hand` outlives the channel. A message whose
+    noting was done, and only the answer lost, comes twice.
+    """
+    client = channel._create_client()
+    while in_hand:
+        client.rpush(*in_hand[-1])
+        logger.warning("a message popped from %s before the broker went away is put back", in_hand.pop()[0].decode())
+    take = client.register_script(script_text(_FETCH))
+    channel.qos.can_consume = lambda: room() > 0
+    channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse, in_hand)
+
+
+def read_pops(channels: Iterable[Any], in_hand: InHand) -> None:
+    """Read what the pending pops of Redis channels have brought already, without waiting for any."""
+    for channel in channels:
+        if channel._in_poll:
+            with contextlib.suppress(*channel.connection_errors, RedisError):
+                if channel.client.connection.can_read(timeout=0) and (popped := _popped(channel)):
+                    in_hand.append(tuple(popped))
+
+
+def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> bool:
+    popped = _popped(channel)
+    if not popped:
+        raise Empty
+    key, first = popped
+    queue = key.decode().rsplit(channel.sep, 1)[0]
+    keys = [key, channel.unacked_key, channel.unacked_index_key]
+    in_hand.append((key, first))
+    taken = take(keys=keys, args=[time.time(), first, max(0, room() - 1)])
+    in_hand.remove((key, first))
+    for raw, tag in zip(taken[::2], taken[1::2], strict=True):
+        payload = read_message(raw)
+        if payload is None:
+            refuse(queue, "unreadable", raw)
+            if tag:
+                channel.qos.delete([tag])
+            continue
+        channel.qos.noted.add(payload["properties"]["delivery_tag"])
+        channel.connection._deliver(payload, queue)
+    return True
+
+
+def _popped(channel: Any) -> Any:
+    """What the pending pop has brought: the key of a queue and a message, or nothing."""
+    try:
+        return channel.client.parse_response(channel.client.connection, "BRPOP")
+    except channel.connection_errors:
+        channel.client.connection.disconnect()  # so that the next pop connects anew
+        raise
+    finally:
+        channel._in_poll = None
+        channel._flush_brpop_reauth()

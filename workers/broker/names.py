@@ -1,0 +1,30 @@
+"""What one installation's queues and exchanges are called, where several share a broker.
+
+    Names().of("provider.openai")          -> provider.openai
+    Names("blue").of("provider.openai")    -> provider.openai@blue
+
+Holds: names of two installations never meet, for nothing plain holds an '@', nor does an encoded namespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dicast.workers.store.keys import encode
+
+_MARK = "@"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one installation; without a namespace they are plain."""
+
+    namespace: str = ""
+
+    def of(self, plain: str) -> str:
+        return f"{plain}{_MARK}{encode(self.namespace)}" if self.namespace else plain
+
+
+def plain(name: str) -> str:
+    """The name without its namespace."""
+    return name.partition(_MARK)[0]

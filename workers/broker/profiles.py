@@ -1,0 +1,89 @@
+"""Where messages wait: in the store itself (Redis, Valkey, also behind Sentinel), or in RabbitMQ's quorum queues.
+
+A profile is all that differs for Celery. Leases, ledger and results are in the store in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from dicast.workers.store.embedded import backend_url, broker_url
+from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
+
+MAX_CONNECTIONS = 1000
+ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
+
+HEARTBEAT_S = 10.0
+"""A worker that RabbitMQ has not heard for twice as long has its messages taken back."""
+DELIVERIES = 20
+"""Times that a message comes again before RabbitMQ drops it; the ledger sends it anew where it is still wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """`settings` are Celery's, `queue_arguments` those of every queue; `is_store`: messages wait in the store."""
+
+    settings: Mapping[str, Any]
+    is_store: bool
+    queue_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store_url: str, rabbitmq_url: str | None = None) -> Broker:
+        """Raises `ValueError` for an address that is of neither kind, and quotes nothing of it."""
+        return rabbitmq(rabbitmq_url) if rabbitmq_url else store(store_url)
+
+    def short_lived(self, for_s: float, most: int) -> Mapping[str, Any]:
+        """Queue arguments where messages are worth nothing soon, and few are enough: nobody may be there to take them.
+        In the store they stay."""
+        own = {} if self.is_store else {"x-message-ttl": round(1000 * for_s), "x-max-length": most}
+        return {**self.queue_arguments, **own}
+
+
+def store(url: str) -> Broker:
+    """The store as its own broker."""
+    options: dict[str, Any] = {
+        "max_connections": MAX_CONNECTIONS,
+        "socket_timeout": ANSWER_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+    }
+    settings: dict[str, Any] = {"broker_url": broker_url(url), "broker_transport_options": options}
+    if is_sentinel(url):
+        address = SentinelAddress.parse(url)
+        options |= {"master_name": address.master, "sentinel_kwargs": address.asking()}
+        settings["broker_use_ssl"] = dict(address.ssl) if address.ssl is not None else None
+    return Broker(settings, is_store=True)
+
+
+def rabbitmq(url: str) -> Broker:
+    """RabbitMQ 3.10 or newer, `amqp://` or `amqps://`; nodes of one cluster are separated by ';'.
+
+    Every message is confirmed by a majority of the queue's replicas before it counts as sent.
+    """
+    if any(urlsplit(node).scheme not in {"amqp", "amqps"} for node in url.split(";")):
+        raise ValueError("the broker's URL must begin with amqp:// or amqps://")
+    settings = {
+        "broker_url": url,
+        "broker_transport_options": {"confirm_publish": True},
+        "broker_heartbeat": HEARTBEAT_S,
+        "broker_connection_timeout": CONNECT_TIMEOUT_S,
+        # RabbitMQ closes a channel over a message that was held for longer than its `consumer_timeout`.
+        "broker_channel_error_retry": True,
+        # About a minute, in which a node restarts or another one takes its place.
+        "task_publish_retry_policy": {
+            "max_retries": 60,
+            "interval_start": 0,
+            "interval_step": 0.2,
+            "interval_max": 1.0,
+        },
+    }
+    return Broker(settings, is_store=False, queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERIES})
+
+
+def result_backend(store_url: str) -> str:
+    """Celery's `result_backend` for the store."""
+    backend = "SentinelBackend" if is_sentinel(store_url) else "RedisBackend"
+    return f"dicast.workers.runtime.result_backend:{backend}+{backend_url(store_url)}"

@@ -1,0 +1,56 @@
+"""Unacknowledged messages on their way back to their queues, in one step for many.
+
+kombu moves each by itself, in a transaction that all others who move one disturb, and a store whose memory is full
+refuses it. A message goes behind those that wait: one that kills its workers then stands in front of nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dicast.workers.broker.message_faults import RETURNS
+from dicast.workers.store.scripts import script_text
+
+_REQUEUE = Path(__file__).parent / "requeue.lua"
+TOGETHER = 200
+
+logger = logging.getLogger(__name__)
+
+
+def put_back(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = False) -> int:
+    """Put messages back that a Redis channel's key of unacknowledged ones holds; returns how many it still held. Each
+    goes back at most once, however many are at it together. `lost`: the worker that held them is gone, which is
+    counted in the message itself (`RETURNS`)."""
+    unacked, index = channel.unacked_key, channel.unacked_index_key
+    queue_of = cache(lambda exchange, key: next(iter(channel._lookup(exchange, key)), key))
+    restore, restored = client.register_script(script_text(_REQUEUE)), 0
+    for first in range(0, len(tags), TOGETHER):
+        some, moves = tags[first : first + TOGETHER], []
+        for tag, entry in zip(some, client.hmget(unacked, some), strict=True):
+            if entry is None:
+                continue
+            try:
+                exchange, routing_key, message = _again(entry, lost)
+                moves += [tag, queue_of(exchange, routing_key), message]
+            except (ValueError, TypeError, KeyError) as error:
+                client.hdel(unacked, tag)
+                logger.error("what was unacknowledged under %r is no message: %r", tag, error,
+                             extra={"event": "quarantined", "reason": "unreadable"})  # fmt: skip
+        restored += restore(keys=[unacked, index], args=moves) if moves else 0
+    return restored
+
+
+def _again(entry: bytes | str, lost: bool) -> tuple[str, str, str]:
+    """Exchange, routing key, and the message as it goes back. Its typed values stay as they are written."""
+    message, exchange, routing_key = json.loads(entry)
+    message["properties"]["delivery_info"]["redelivered"] = True
+    headers = message["headers"]
+    if lost and isinstance(headers, dict):
+        before = headers.get(RETURNS)
+        headers[RETURNS] = 1 + (before if isinstance(before, int) else 0)
+    return exchange, routing_key, json.dumps(message)

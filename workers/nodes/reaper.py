@@ -1,0 +1,74 @@
+"""Heirs of dead nodes: the messages that a node had taken go back to their queues.
+
+Each node keeps its unacknowledged messages under keys of its own (`own_unacked`), so that they can be told from those
+of living nodes at once, instead of after one visibility timeout for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kombu.utils.encoding import bytes_to_str
+
+from dicast.workers.broker.requeue import put_back
+from dicast.workers.nodes.registry import Registry
+from dicast.workers.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+VISIBILITY_TIMEOUT_S = 86_400
+
+
+def own_unacked(keys: Keys, node_id: str) -> dict[str, Any]:
+    """Broker transport options (Redis) of one node."""
+    prefix = keys.unacked(node_id)
+    return {
+        "unacked_key": prefix,
+        "unacked_index_key": f"{prefix}:index",
+        "unacked_mutex_key": f"{prefix}:mutex",
+        "visibility_timeout": VISIBILITY_TIMEOUT_S,
+    }
+
+
+def restore_messages(
+    app: Any, keys: Keys, node_id: str, *, keep: frozenset[str] = frozenset(), lost: bool = False
+) -> int:
+    """Put a node's unacknowledged messages back, except delivery tags to `keep`; returns how many. `lost`: the node is,
+    maybe of one of them.
+
+    Each goes back at most once, however many heirs there are at it together.
+    """
+    options = {**app.conf.broker_transport_options, **own_unacked(keys, node_id)}
+    with app.connection_for_write(transport_options=options) as connection:
+        channel = connection.default_channel
+        with channel.conn_or_acquire() as client:
+            tags = [bytes_to_str(tag) for tag in client.hkeys(options["unacked_key"])]
+            return put_back(channel, client, [tag for tag in tags if tag not in keep], lost=lost)
+
+
+def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True) -> int:
+    """One pass over all nodes: take over from those that are dead or silent, never from the caller's `own`; returns how
+    many these were. Messages are put back where the broker is the store; RabbitMQ does so itself, as soon as it loses a
+    node's connection."""
+    gone = 0
+    for node, heard in registry.known():
+        if node.id == own:
+            continue
+        dead = node.proven_dead()
+        if heard and not dead:
+            continue
+        gone += 1
+        if dead:  # a message that came back before would find its unit in living hands, and end
+            registry.silence(node)
+        count = restore_messages(app, keys, node.id, lost=True) if broker_is_store else 0
+        if dead:
+            freed = registry.bury(node)
+            logger.warning(
+                "node %s is dead: %d messages put back, %d leases freed", node.id, count, freed,
+                extra={"event": "node_lost", "node": node.id, "leases": freed, "messages": count},
+            )  # fmt: skip
+        else:
+            registry.forget(node)
+            logger.warning("node %s is silent: %d messages put back, its leases run out", node.id, count)
+    return gone

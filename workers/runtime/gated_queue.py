@@ -1,0 +1,73 @@
+"""One pool's queue at the broker: read over a channel of its own, only while its gate has room, so that the backlog
+stays in the broker and a throttled pool never stands in front of another. It is closed and opened again on one channel.
+
+All on the hub's thread, for one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kombu.transport.redis import Channel as RedisChannel
+
+from dicast.workers.admission.gate import Gate
+from dicast.workers.broker.acknowledgement import batch_acks
+from dicast.workers.broker.fetch import InHand, Refuse, take_in_batches
+from dicast.workers.broker.prefetch import Prefetch
+
+
+class GatedQueue:
+    """`consumer_of` makes kombu's consumer on a channel; `read_on` handles what has come over the connection; `refuse`
+    and `in_hand` as of `take_in_batches`."""
+
+    def __init__(
+        self, queue: Any, gate: Gate, connection: Any, hub: Any, *, consumer_of: Callable[[Any], Any],
+        refuse: Refuse, in_hand: InHand, read_on: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.queue, self.gate = queue, gate
+        self._hub = hub
+        self._prefetch: Prefetch | None = None
+        channel = connection.channel()
+        self._in_store = isinstance(channel, RedisChannel)
+        if self._in_store:
+            batch_acks(channel)
+            take_in_batches(channel, gate.room, refuse, in_hand)
+        self._consumer = consumer_of(channel)
+        self._new_prefetch = partial(Prefetch, self._consumer, gate.room_for_bunch, read_on)
+        self._handle = self._consumer.on_message
+        self.open()
+
+    def open(self) -> None:
+        """Read it from now on."""
+        self.gate.shut = False
+        if self._in_store:
+            self._consumer.consume()
+            return
+        self._consumer.on_message = self._handle
+        self._prefetch = self._new_prefetch()
+        self._hub.on_tick.add(self._prefetch.look)
+
+    def close(self) -> None:
+        """Read it no more; what has been read and has no lease is the caller's to put back."""
+        self.gate.shut = True
+        self._forget_prefetch(lambda prefetch: prefetch.stop())
+        if self._in_store:
+            self._consumer.cancel()
+
+    def stop(self) -> None:
+        """Before the worker ends: nothing more is fetched. What the store has brought already is put back by kombu."""
+        if self._prefetch is not None:
+            self._prefetch.stop()
+
+    def abandon(self) -> None:
+        """Its connection is lost."""
+        self._forget_prefetch(lambda prefetch: prefetch.abandon())
+
+    def _forget_prefetch(self, end: Callable[[Prefetch], None]) -> None:
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None:
+            if self._hub is not None:
+                self._hub.on_tick.discard(prefetch.look)
+            end(prefetch)

@@ -1,0 +1,125 @@
+"""The queues that a worker reads: pools' by their gates, others as Celery does; they are read, or not, on command."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from celery.worker.consumer import Consumer
+from celery.worker.state import task_ready
+
+from dicast.workers.admission.gate import Gate
+from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest
+from dicast.workers.broker.dead_letters import Quarantine
+from dicast.workers.broker.fetch import InHand
+from dicast.workers.broker.names import plain
+from dicast.workers.runtime.gated_queue import GatedQueue
+from dicast.workers.runtime.pool import TaskPool
+from dicast.workers.system.supervision import end_worker, watch
+
+logger = logging.getLogger(__name__)
+
+
+class PoolQueues(Consumer):  # type: ignore[misc]
+    """Celery's consumer as far as it is about queues. `_handle` handles a message, `_serving`: the gates run."""
+
+    pool: TaskPool
+    initial_prefetch_count: int
+    gates: dict[str, Gate]
+    """By queue; replaced as a whole, since other threads read it."""
+    _common: tuple[str, ...]
+    """Queues that are read without a gate, for other threads."""
+    _queues: dict[str, GatedQueue]
+    """Of this connection, the closed ones too."""
+    _in_hand: InHand
+    _handle: Any
+    _serving: bool
+    _quarantine: Quarantine
+
+    def forget_queues(self) -> None:
+        """Before the first connection."""
+        self.gates, self._common, self._queues, self._in_hand = {}, (), {}, []
+
+    async def _serve_gate(self, gate: Gate) -> None:
+        raise NotImplementedError
+
+    def _read_on(self) -> None:
+        raise NotImplementedError
+
+    def _prefetch_count(self) -> int:
+        """For the queues without a gate: their work runs in all slots, whatever `-c` says."""
+        return int(self.pool.slots * self.prefetch_multiplier)
+
+    def _update_prefetch_count(self, index: int = 0) -> Any:
+        if not self.initial_prefetch_count:
+            return None
+        self.initial_prefetch_count = self._prefetch_count()
+        return self._update_qos_eventually(index)
+
+    def _open(self, name: str) -> None:
+        """Read a pool's queue over a channel of its own, one for each connection."""
+        gate = self.gates.get(name)
+        if gate is None:
+            gate = Gate(self, plain(name).removeprefix(QUEUE_PREFIX))
+            self.gates = {**self.gates, name: gate}
+            if self._serving:
+                watch(self.pool.submit(self._serve_gate(gate)), f"gate {gate.pool}", end_worker)
+        if name in self._queues:
+            self._queues[name].open()
+            return
+        queue, on_message = self.app.amqp.queues[name], partial(self._handle, queue=name)
+        self._queues[name] = GatedQueue(
+            queue, gate, self.connection, self.hub,
+            consumer_of=lambda channel: self.app.amqp.TaskConsumer(
+                channel, queues=[queue], on_message=on_message, on_decode_error=self.on_decode_error
+            ),
+            refuse=self._quarantine.add, in_hand=self._in_hand, read_on=self._read_on,
+        )  # fmt: skip
+
+    @property
+    def queues(self) -> list[Any]:
+        """All that are read now."""
+        common = self.task_consumer.queues if self.task_consumer is not None else []
+        return [*common, *(q.queue for q in self._queues.values() if not q.gate.shut)]
+
+    def reads(self, queue: str) -> bool:
+        """Whether a queue, by its name at the broker or its plain one, is read now."""
+        return any(queue in (q.name, q.alias) for q in self.queues)
+
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """Celery's, and for a pool's queue its gate. One that is read already stays as it is."""
+        if self.reads(queue):
+            return
+        queues = self.app.amqp.queues
+        name = queues.aliases[queue].name if queue in queues.aliases else queue
+        if not queue.startswith(QUEUE_PREFIX):
+            super().add_task_queue(name, *args, **options)
+            self._common = tuple(q.name for q in self.task_consumer.queues)
+            return
+        queues.select_add(queues[name])
+        self._open(name)
+        logger.info("queue %s is read", name, extra={"event": "add_consumer", "queue": name})
+
+    def cancel_task_queue(self, queue: str) -> None:
+        """Celery's, and of a pool's queue: what waits for a lease goes back, open calls end."""
+        found = self.app.amqp.queues[queue]
+        opened = self._queues.get(found.name)
+        if opened is None:
+            super().cancel_task_queue(found.name)
+            self._common = tuple(q.name for q in self.task_consumer.queues)
+            return
+        self.app.amqp.queues.deselect(found.name)
+        opened.close()
+        self._put_back(opened.gate.drop_held())
+        logger.info("queue %s is not read", found.name, extra={"event": "cancel_consumer", "queue": found.name})
+
+    def _put_back(self, requests: list[AdmittedRequest]) -> None:
+        for request in requests:
+            task_ready(request)
+            request.reject(requeue=True)
+
+    @property
+    def judges(self) -> bool:
+        """Whether it reads the queue of any pool, as far as is known. For any thread."""
+        return not self._serving or any(not gate.shut for gate in self.gates.values())

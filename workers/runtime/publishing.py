@@ -1,0 +1,95 @@
+"""Publishing from task greenlets: retries, replacements, callbacks and chord bodies leave by helper threads.
+
+    app = Celery(..., amqp="dicast.workers.runtime.publishing:AMQP")
+
+Celery publishes through blocking sockets and sleeps between its attempts; on the loop, one broker that does not answer
+would stop every task of the process. A task greenlet therefore holds no producer: a helper thread takes one for each
+message, so that greenlets that wait cannot hold what others wait for. Elsewhere this is Celery's own class.
+
+Nobody waits for ever for a broker that confirms nothing (RabbitMQ whose disk or memory is full): an OSError tells.
+
+With `app.message_key`, every task message is signed (workers/broker/signing.py).
+
+A retry without a countdown may run before the run that asked for it has stored that it retries, as it may among
+several of Celery's own processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import celery.app.amqp
+from kombu.serialization import dumps
+
+from dicast.workers.broker.signing import SIGNATURE, signature
+from dicast.workers.runtime.loop_bridge import in_task_greenlet, off_loop
+
+CONFIRM_TIMEOUT_S = 30.0
+
+
+class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
+    """Celery's `app.amqp`."""
+
+    @property
+    def producer_pool(self) -> Any:
+        pool = super().producer_pool
+        return _DeferredPool(self.app, pool.connections) if in_task_greenlet() else pool
+
+    def _create_task_sender(self) -> Callable[..., Any]:
+        send = super()._create_task_sender()
+        key: str | None = getattr(self.app, "message_key", None)
+
+        def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            options["confirm_timeout"] = options.get("confirm_timeout") or CONFIRM_TIMEOUT_S
+            if key:
+                headers = {**message.headers, **(options.pop("headers", None) or {})}
+                serializer = options.get("serializer") or self.app.conf.task_serializer
+                *_, body = dumps(message.body, serializer)
+                headers[SIGNATURE] = signature(key, headers, body)
+                message = message._replace(headers=headers)
+            if not isinstance(producer, _DeferredProducer):
+                return send(producer, name, message, **options)
+            return producer.lend(lambda real: send(real, name, message, **options))
+
+        return send_task_message
+
+
+class _DeferredPool:
+    """In place of kombu's pool of producers."""
+
+    def __init__(self, app: Any, connections: Any) -> None:
+        self.connections = connections
+        self._app = app
+
+    def acquire(self, block: bool = False, timeout: float | None = None) -> _DeferredProducer:
+        return _DeferredProducer(self._app, self.connections.connection)
+
+
+class _DeferredProducer:
+    """In place of kombu's producer. `connection` is never opened; Celery asks it for the transport's errors."""
+
+    def __init__(self, app: Any, connection: Any) -> None:
+        self.connection = connection
+        self._app = app
+
+    def lend(self, use: Callable[[Any], Any]) -> Any:
+        """Call `use` with a real producer, in a helper thread."""
+
+        def take_and_use() -> Any:
+            with self._app.producer_or_acquire() as producer:
+                return use(producer)
+
+        return off_loop(take_and_use)
+
+    def publish(self, *args: Any, **kwargs: Any) -> Any:
+        return self.lend(lambda producer: producer.publish(*args, **kwargs))
+
+    def release(self) -> None:
+        """There is nothing to give back."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -1,0 +1,51 @@
+"""Watches a worker for progress: if it takes no work that waits it is connected anew, and if that is no help ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from dicast.workers.broker.queue_length import BROKER_ERRORS, Depths
+from dicast.workers.policy.progress import LOOK_EVERY_S, Progress, Remedy, look
+from dicast.workers.system.supervision import end_worker
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """`room` tells of every queue that is consumed now whether there is room for a message of it; `taken` counts those
+    that came; `reconnect` has Celery connect anew."""
+
+    def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
+        self.taken: Counter[str] = Counter()
+        self._room, self._reconnect = room, reconnect
+        self._progress: dict[str, Progress] = {}
+        self.stuck = ""
+        """Queues with work that this worker should take and does not, '' if all is well; for any thread."""
+
+    async def run(self, depths: Depths) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.look(depths)
+
+    async def look(self, depths: Depths) -> None:
+        """One look at all queues."""
+        for name, room in self._room().items():
+            try:
+                waiting = await depths.waiting(name) > 0
+            except BROKER_ERRORS:  # nobody takes anything while the broker is away
+                continue
+            before = self._progress.get(name, Progress())
+            self._progress[name], remedy = look(before, taken=self.taken[name], waiting=waiting, room=room)
+            if remedy is Remedy.NONE:
+                continue
+            logger.error("work waits in %s and none is taken: %s", name, remedy.value,
+                         extra={"event": "no_progress", "queue": name, "remedy": remedy.value})  # fmt: skip
+            if remedy is Remedy.RECONNECT:
+                self._reconnect()
+            else:
+                end_worker(f"work waits in {name} and none is taken")
+        self.stuck = ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))

@@ -1,0 +1,181 @@
+"""A resident: a server process that outlives its starter, at most one to a folder, found by every other process.
+
+Who needs it asks for it, and the first who asks starts it. Whether it is there is decided by asking it (`probe`), not
+by a file: the record of its process only helps to wait for one that does not answer yet, and to stop it. The record
+tells it from every other process (workers/system/processes.py), so that a stranger with a recycled pid is never
+waited for, nor killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dicast.workers.system.processes import Fate, Process
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.02
+LOG_TAIL_BYTES = 2000
+
+
+class ResidentError(RuntimeError):
+    """It could not be started, found or stopped; the message says where its log is and how that ends."""
+
+
+class Answer(NamedTuple):
+    """What a resident that answers tells of itself."""
+
+    pid: int
+    url: str
+
+
+class Resident:
+    """The resident called `name` of one folder. `probe` asks it, within about a second; None: no answer (yet).
+
+    Safe for any number of threads and processes at once: starting and stopping happen under a lock on a file, which the
+    kernel drops with its holder. The folder is made, for this user alone.
+    """
+
+    def __init__(self, folder: Path, name: str, probe: Callable[[], Answer | None]) -> None:
+        self.folder, self.name, self._probe = folder, name, probe
+        self.log = folder / f"{name}.log"
+        self._record = folder / f"{name}.json"
+        self._lock = folder / f"{name}.lock"
+
+    def ensure(
+        self, command: Callable[[], Sequence[str]], *, env: Mapping[str, str] | None = None, deadline_s: float
+    ) -> tuple[Answer, bool]:
+        """Its answer, and whether this call started it. `command` is asked only then, after all that is stale is known
+        to be stale; `env` is added to this process's environment. Raises `ResidentError`."""
+        answer = self._probe()
+        if answer is not None:
+            return answer, False
+        end = time.monotonic() + deadline_s
+        with self._locked(end):
+            answer = self._probe()
+            if answer is not None:
+                return answer, False
+            recorded = self._recorded()
+            if recorded is not None:
+                return self._answer(lambda: alive(recorded), end), False
+            process = self._spawn(command(), env or {})
+            return self._answer(lambda: process.poll() is None, end), True
+
+    def stop(self, grace_s: float) -> bool:
+        """Terminate it, kill it after `grace_s`; False if there was none. Holds on return: it is gone."""
+        if not self.folder.exists():
+            return False
+        with self._locked(time.monotonic() + grace_s):
+            known = self._recorded()
+            if known is None and (answer := self._probe()) is not None:
+                known = Process.of(answer.pid)
+            if known is not None:
+                terminate(known, grace_s=grace_s, name=self.name)
+            self._record.unlink(missing_ok=True)
+            return known is not None
+
+    def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603  (the callers' own commands)
+                list(command),
+                cwd=self.folder,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # neither the terminal's Ctrl-C nor its end reaches it
+            )
+        threading.Thread(target=process.wait, name=f"reaper of {self.name}", daemon=True).start()
+        known = Process.of(process.pid)
+        if known is not None:
+            fresh = self._record.with_suffix(".new")
+            fresh.write_text(json.dumps(known._asdict()))
+            fresh.replace(self._record)
+        return process
+
+    def _answer(self, lives: Callable[[], bool], end: float) -> Answer:
+        while True:
+            alive_before = lives()
+            answer = self._probe()
+            if answer is not None:
+                return answer
+            if not alive_before:
+                raise ResidentError(f"{self.name} ended as soon as it was started{self._tail()}")
+            if time.monotonic() > end:
+                raise ResidentError(f"{self.name} is running but does not answer{self._tail()}")
+            time.sleep(POLL_S)
+
+    def _recorded(self) -> Process | None:
+        """The process that was started last, if it still lives."""
+        try:
+            record = json.loads(self._record.read_text())
+            known = Process(int(record["pid"]), str(record.get("boot", "")), int(record["started"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ResidentError(f"{self._record} is damaged ({error}): remove it if no {self.name} runs") from None
+        return known if alive(known) else None
+
+    def _tail(self) -> str:
+        return f"; {self.log} ends with:\n{tail(self.log)}"
+
+    @contextlib.contextmanager
+    def _locked(self, end: float) -> Iterator[None]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._lock.open("a") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise ResidentError(
+                            f"{self.name}: another process has held {self._lock} for too long"
+                        ) from None
+                    time.sleep(POLL_S)
+            yield
+
+
+def alive(process: Process) -> bool:
+    """Whether this very process still runs, for certain; one that only waits to be reaped does not."""
+    return process.fate() is Fate.ALIVE
+
+
+def terminate(process: Process, *, grace_s: float, name: str) -> None:
+    """Ask that process to end, and kill it after `grace_s`. Does nothing if it is gone or another has its pid."""
+    end = time.monotonic() + grace_s
+    _signal(process, signal.SIGTERM)
+    while alive(process) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    if alive(process):
+        logger.warning("%s (pid %d) does not end within %g s; it is killed", name, process.pid, grace_s)
+        _signal(process, signal.SIGKILL)
+        while alive(process):
+            time.sleep(POLL_S)
+
+
+def tail(log: Path) -> str:
+    """The end of a log, for error messages; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    if alive(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
