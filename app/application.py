@@ -26,9 +26,9 @@ from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE, GO
 from dicast.app.submission.submit import Prepared, prepared, submit
 from dicast.config.pools import Pools
 from dicast.config.settings import Settings, environment
-from dicast.workers.admission.overrides import Wishes
+from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.request import QUEUE_PREFIX, Admitted
-from dicast.workers.admission.suspension import Bench
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.broker.names import Names
 from dicast.workers.broker.profiles import (
     ANSWER_TIMEOUT_S,
@@ -195,7 +195,7 @@ class Dicast(Celery):  # type: ignore[misc]
             governor=loop_resource(self._governor, Governor.close),
             width=self.width,
             epoch=self.epoch,
-            bench=self.bench,
+            suspension=self.suspension,
             broker_is_store=self.broker.is_store,
         )
 
@@ -205,10 +205,10 @@ class Dicast(Celery):  # type: ignore[misc]
         from prometheus_client import CollectorRegistry
 
         from dicast.app.monitoring.metrics import SharedCollector
-        from dicast.app.monitoring.snapshot import look
+        from dicast.app.monitoring.snapshot import read_shared
 
         registry = CollectorRegistry()
-        registry.register(SharedCollector(lambda: look(self.store_url, self.keys)))
+        registry.register(SharedCollector(lambda: read_shared(self.store_url, self.keys)))
         return registry
 
     @cached_property
@@ -242,19 +242,19 @@ class Dicast(Celery):  # type: ignore[misc]
         return NodeWidth(self.node.slots, rules if settings.node_width == "rules" else None)
 
     @cached_property
-    def bench(self) -> Bench:
+    def suspension(self) -> Suspension:
         """Where this worker sits when it cannot report."""
-        return Bench()
+        return Suspension()
 
     def _governor(self) -> Governor:
         from dicast.workers.admission.governor import Governor
 
-        return Governor(connect_async(self.store_url), self.keys, self.first_wishes)
+        return Governor(connect_async(self.store_url), self.keys, self.configured_overrides)
 
-    def first_wishes(self, pool: str) -> Wishes:
-        """A pool's wishes as the pools file has them; a pool that it does not know is bounded by the jobs alone."""
+    def configured_overrides(self, pool: str) -> Overrides:
+        """A pool's overrides as the pools file has them; a pool that it does not know is bounded by the jobs alone."""
         spec, settings = self.pools.pools.get(pool), self.settings
-        slo = Wishes(
+        slo = Overrides(
             slo_target=settings.slo_target or None, slo_window_s=settings.slo_window,
             slo_burn_rate=settings.slo_burn_rate,
         )  # fmt: skip

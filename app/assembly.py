@@ -16,15 +16,15 @@ from dicast.app.application import Dicast, app
 from dicast.app.domain.deadlines import Bounds
 from dicast.app.domain.job import Deployment
 from dicast.app.domain.retry import RetryPolicy
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.client import JobLost, JobState, UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.ledger import QUARANTINE_DEATHS, Ledger
+from dicast.app.ledger.ledger import POISON_DEATHS, Ledger
 from dicast.app.ledger.records import Ended, JobRecord, Recorded, Written
+from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.blame import Blames
 from dicast.app.pipeline.calling_options import Continuation
-from dicast.app.pipeline.fail_fast import Asking
+from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import CONTROL_QUEUE, Messages, is_away
@@ -33,7 +33,7 @@ from dicast.app.pipeline.plan import DatasetChanged, Planner
 from dicast.app.pipeline.route import Deployments
 from dicast.app.pipeline.spool import Spool
 from dicast.app.pipeline.sweep import Housekeeper
-from dicast.app.pipeline.time_limits import Patience
+from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 from dicast.app.providers.base import Provider
 from dicast.app.providers.local import LocalProvider
@@ -42,7 +42,7 @@ from dicast.app.reports.folders import begin
 from dicast.app.reports.resuming import earlier, read_items, set_aside
 from dicast.config.pools import PoolSpec
 from dicast.workers.admission.outages import Outages
-from dicast.workers.admission.pool_health import Prospects
+from dicast.workers.admission.pool_health import PoolHealthReader
 from dicast.workers.nodes.reaper import reap
 from dicast.workers.runtime.pool import loop_resource
 from dicast.workers.store.connection import connect_batching
@@ -71,27 +71,27 @@ class Services:
         self._client = connect_batching(app.store_url)
         self._providers: dict[str, Provider] = {}
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
-        calls_max = settings.retry_max_attempts + settings.requeue_budget + QUARANTINE_DEATHS
+        calls_max = settings.retry_max_attempts + settings.requeue_budget + POISON_DEATHS
         self._node_name = app.node.name
         self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max)
         self.spool = Spool(settings.state_dir, settings.namespace, app.node.id)
-        self.asking = Asking(
-            AskingStore(self._client, app.keys),
+        self.fail_fast = FailFast(
+            StopStore(self._client, app.keys),
             model=self.model,
             fail_fast=settings.fail_fast,
             recheck_s=settings.quota_recheck,
         )
         deployments = Deployments(
-            Prospects(self._client, app.keys), self.ledger,
+            PoolHealthReader(self._client, app.keys), self.ledger,
             model=self.model, first_limit=self._pool_limit, chosen=app.process_metrics.assigned,
-            known=app.pools.pools.__contains__, stopped=self.asking.stops,
+            known=app.pools.pools.__contains__, stopped=self.fail_fast.stops,
         )  # fmt: skip
         self.messages = Messages(app, self.model, deployments.choose)
         outages = Outages(self._client, app.keys).read
         self.judge = Judge(
             self.ledger,
-            asking=self.asking,
-            blames=Blames(outages, self.asking),
+            fail_fast=self.fail_fast,
+            blames=Blames(outages, self.fail_fast),
             provider=self._provider,
             model=self.model,
             policy=RetryPolicy(
@@ -104,7 +104,7 @@ class Services:
             call_timeout_s=app.call_timeout_s,
             nonce_key=NonceKey(self._client, app.keys, settings, lambda: app.epoch.number).get,
             spool=self.spool,
-            bench=app.bench,
+            suspension=app.suspension,
         )
         self.troubles = Troubles(self._client, app.keys)
         self.unserved = Unserved(self.troubles, self.judge, self.messages, app.pools.pools.keys())
@@ -112,7 +112,7 @@ class Services:
             Planner(
                 self.ledger, publish, self._pool_limit,
                 window_s=settings.window_seconds, page_max=settings.page_units,
-                earlier=partial(earlier, settings.results_dir), stopped=self.asking.stops, model=self.model,
+                earlier=partial(earlier, settings.results_dir), stopped=self.fail_fast.stops, model=self.model,
             )
             for publish in (self.messages.page, self.unserved.reject_planned)
         )  # fmt: skip
@@ -121,7 +121,7 @@ class Services:
             results_dir=settings.results_dir,
             retention_s=RETENTION_S,
             model=self.model,
-            stopped=self.asking.stops,
+            stopped=self.fail_fast.stops,
             announce=self._announce,
         )
         self.housekeeper = Housekeeper(
@@ -129,7 +129,7 @@ class Services:
             job=self.judge.job, plan=self.plan, reap=self._reap, govern=self._govern,
             store=lambda: (app.epoch.number, app.epoch.server), works_on=self.judge.works_on,
             lost=self._lost, adopt=self._adopt, recall=self._recall, unserved=self.unserved, troubled=self.troubled,
-            patience=Patience(self.ledger, self.asking, self.judge, self.messages, outages, self.model).look,
+            time_limits=TimeLimits(self.ledger, self.fail_fast, self.judge, self.messages, outages, self.model).look,
         )  # fmt: skip
 
         self._housekeeping = supervise("housekeeper", self.housekeeper.run)
@@ -286,7 +286,7 @@ class Services:
             Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
 
     async def _lost(self, job_id: str, facts: Mapping[str, str]) -> None:
-        if await self.ledger.mourn(job_id, facts, RETENTION_S):
+        if await self.ledger.mark_lost(job_id, facts, RETENTION_S):
             logger.error("%s", JobLost(job_id), extra={"event": "job_lost", "job": job_id})
             await self.gatherer.announce(job_id)
 

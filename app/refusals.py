@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
 from dicast.app.domain.printable import printable
 from dicast.config.nearest import nearest
+from dicast.errors import DicastError
 
 MAX_LINES = 20
 VALUE_CHARS = 60
@@ -77,7 +78,7 @@ _MESSAGES = {
 }
 
 
-class JobRefused(ValueError):
+class JobRefused(DicastError, ValueError):
     """The job cannot be taken; the message names the field and the value."""
 
 

@@ -25,6 +25,7 @@ from celery import Celery
 
 from dicast.app.providers.local import ensure_local_model, running_local_model, stop_local_model
 from dicast.config.settings import Settings
+from dicast.errors import DicastError
 from dicast.workers.broker.profiles import Broker
 from dicast.workers.store import embedded
 from dicast.workers.store.connection import connect
@@ -42,7 +43,7 @@ LIVES = 3
 """A part that dies is started again so often; then it has a reason that starting does not mend."""
 
 
-class StackError(RuntimeError):
+class StackError(DicastError, RuntimeError):
     """A part did not start; the message holds the end of its log."""
 
 

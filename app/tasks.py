@@ -29,10 +29,10 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
 from dicast.app.ledger.client import JobLost, UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Ended, Token
+from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.pipeline import calling_options, messages
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
-from dicast.app.pipeline.record import patiently
+from dicast.app.pipeline.record import retry_until_available
 from dicast.workers.runtime.loop_bridge import off_loop
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _only_job(*given: Any, **named: Any) -> Any:
 async def _troubled(job_id: str, error: Exception) -> None:
     """Put on record what keeps a job from being started; it is no result of the job, either, when that fails."""
     try:
-        await patiently(lambda: services().troubled(job_id, error))
+        await retry_until_available(lambda: services().troubled(job_id, error))
     except Exception:
         logger.exception("what keeps job %s from going on is not on record", job_id, extra={"job": job_id})
 
@@ -160,7 +160,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
         self.apply_async((job,), task_id=self.request.id)
         raise Ignore
     try:
-        await patiently(lambda: services().start(job))
+        await retry_until_available(lambda: services().start(job))
     except UnknownJob:
         raise
     except Exception as error:
@@ -178,7 +178,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
 async def deliver(job_id: str) -> dict[str, Any]:
     """An ended job's report as this task's result, for what a canvas has follow it. Raises `JobLost`, or Celery's
     `TaskRevokedError`."""
-    end = Ended.of(await patiently(lambda: services().ledger.progress(job_id)))
+    end = Ended.of(await retry_until_available(lambda: services().ledger.progress(job_id)))
     if end is None or end.lost:
         raise JobLost(job_id)
     if end.revoked:
@@ -189,8 +189,8 @@ async def deliver(job_id: str) -> dict[str, Any]:
 async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
     service = services()
     came_back = (self.request.get("delivery_info") or {}).get("redelivered")
-    bury = service.housekeeper.bury if came_back else None
-    outcome = await service.judge.judge(ref, Token.parse(token), self.request.get("lease"), deployment, bury)
+    deregister = service.housekeeper.deregister if came_back else None
+    outcome = await service.judge.judge(ref, MessageId.parse(token), self.request.get("lease"), deployment, deregister)
     if outcome.follow_ups:
         job = await service.judge.job(ref)
         assert job is not None
@@ -231,21 +231,21 @@ async def judge_batch(
 @app.task(base=Controlling, name=messages.GATHER_PAGE, queue=CONTROL_QUEUE, ignore_result=True)
 async def gather_page(job_id: str, incarnation: str, lane: int, page: int) -> None:
     ref = PageRef(job_id, incarnation, lane, page)
-    gathered = await patiently(lambda: services().gatherer.gather(ref))
+    gathered = await retry_until_available(lambda: services().gatherer.gather(ref))
     if gathered.plan:
-        await patiently(lambda: services().plan(job_id, incarnation, lane))
+        await retry_until_available(lambda: services().plan(job_id, incarnation, lane))
     if gathered.finish:
         await services().messages.finish(job_id)
 
 
 @app.task(base=Controlling, name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
 async def plan_lane(job_id: str, incarnation: str, lane: int) -> None:
-    await patiently(lambda: services().plan(job_id, incarnation, lane))
+    await retry_until_available(lambda: services().plan(job_id, incarnation, lane))
 
 
 @app.task(base=Controlling, name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)
 async def finish_job(job_id: str) -> None:
-    await patiently(lambda: services().gatherer.finish(job_id))
+    await retry_until_available(lambda: services().gatherer.finish(job_id))
 
 
 @app.task(base=Ticking, name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from dicast.config.nearest import nearest
+from dicast.errors import DicastError
 
 PROVIDERS = ("openai", "anthropic", "local", "simulated")
 DIALECTS = ("openai", "anthropic")
@@ -34,11 +35,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 
 
-class PoolsError(ValueError):
+class PoolsError(DicastError, ValueError):
     """The pools file has a mistake: a wrong key, type or bound."""
 
 
-class UnknownPool(LookupError):
+class UnknownPool(DicastError, LookupError):
     """A job or a command names a pool that the pools file does not have."""
 
 
@@ -81,15 +82,15 @@ class PoolSpec:
 
     def cut_to(self, most: int) -> str | None:
         """What the limit of all calls together leaves of this pool's own; None if it leaves all."""
-        wished = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]
-        if not wished:
+        set = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]
+        if not set:
             return None
-        named = " and ".join(f"{key} = {value}" for key, value in wished)
+        named = " and ".join(f"{key} = {value}" for key, value in set)
         return f"{named} in the pools file, but MAX_CONCURRENT_LLM_CALLS is {most}: {most} binds"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PoolWarning:
     """Something that works and is still unwise; `dicast doctor` shows it."""
 
     pool: str
@@ -113,10 +114,12 @@ class Pools:
             hint = _nearest(name, self.pools) or f"; there are {_listed(self.pools)}"
             raise UnknownPool(f"there is no pool {name!r}{hint}") from None
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[PoolWarning]:
         """What an operator should know though nothing is wrong with it."""
         return [
-            Finding(spec.name, f"base_url {spec.base_url} is not encrypted: keys and texts cross the network in clear")
+            PoolWarning(
+                spec.name, f"base_url {spec.base_url} is not encrypted: keys and texts cross the network in clear"
+            )
             for spec in self.pools.values()
             if spec.base_url is not None and _in_clear(spec.base_url)
         ]

@@ -18,11 +18,12 @@ from urllib.parse import quote, unquote, urlsplit
 from dotenv import dotenv_values
 
 from dicast.config.nearest import nearest
+from dicast.errors import DicastError
 
 MESSAGE_KEY_CHARS = 32
 
 
-class SettingsError(ValueError):
+class SettingsError(DicastError, ValueError):
     """A setting is missing, misspelt, of the wrong type or out of bounds."""
 
 

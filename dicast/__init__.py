@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dicast.app.application import app as celery
     from dicast.app.datasets.errors import DatasetError
     from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
-    from dicast.app.domain.opinion import JudicialOpinion
+    from dicast.app.domain.opinion import Opinion
     from dicast.app.domain.report import Report
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
     from dicast.app.refusals import InvalidJob, JobRefused
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from dicast.app.submission.job_file import JobFileError, load_job
     from dicast.app.tasks import evaluate
     from dicast.config.pools import UnknownPool
+    from dicast.errors import DicastError
 
 __all__ = [
-    "Agent", "AsyncClient", "DatasetError", "Deployment", "Dimension", "EvaluationJob", "InvalidJob", "Item",
-    "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "JudicialOpinion", "Report", "Scale",
+    "Agent", "AsyncClient", "DatasetError", "Deployment", "DicastError", "Dimension", "EvaluationJob", "InvalidJob",
+    "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "Opinion", "Report", "Scale",
     "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job", "load_opinions", "load_report", "to_pandas",
     "to_polars",
 ]  # fmt: skip
@@ -39,7 +40,7 @@ _HOMES = {
     "app.celery": ["celery"],
     "app.datasets.errors": ["DatasetError"],
     "app.domain.job": ["Agent", "Deployment", "Dimension", "EvaluationJob", "Item", "ItemSource", "Scale"],
-    "app.domain.opinion": ["JudicialOpinion"],
+    "app.domain.opinion": ["Opinion"],
     "app.domain.report": ["Report"],
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
@@ -47,6 +48,7 @@ _HOMES = {
     "app.submission.job_file": ["JobFileError", "load_job"],
     "app.tasks": ["evaluate"],
     "config.pools": ["UnknownPool"],
+    "errors": ["DicastError"],
 }
 _HOME = {name: f"dicast.{module}" for module, names in _HOMES.items() for name in names}
 

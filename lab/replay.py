@@ -49,7 +49,7 @@ tells of itself in between counts for nothing."""
 _OUTCOMES = frozenset({"judged", "failed", "corrupt"})
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     file: str
     line: int
 
@@ -61,7 +61,7 @@ class Event(NamedTuple):
     """One line that tells of an event. Ordered by time, and within a file by place."""
 
     time_s: float
-    place: Place
+    place: LogPlace
     name: str
     fields: dict[str, Any]
 
@@ -73,7 +73,7 @@ class Notes:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, place: Place, text: str) -> None:
+    def add(self, place: LogPlace, text: str) -> None:
         self.count += 1
         if len(self.first) < MAX_NAMED:
             self.first.append(f"{printable(str(place))} {printable(text, 300)}")
@@ -87,12 +87,12 @@ class Books:
         self._patience_s = 2 * REORDER_S + skew_s
         self.violations = Notes()
         self.calls = self.peak = self.retries = self.rate_limited = 0
-        self._open: dict[str, tuple[Place, str]] = {}
+        self._open: dict[str, tuple[LogPlace, str]] = {}
         self._lost: dict[str, tuple[float, set[str]]] = {}
         self._early: dict[str, Event] = {}
         self._ended: set[str] = set()
-        self._nameless: list[Place] = []
-        self._retried: dict[tuple[str, ...], tuple[Place, int | None]] = {}
+        self._nameless: list[LogPlace] = []
+        self._retried: dict[tuple[str, ...], tuple[LogPlace, int | None]] = {}
 
     @property
     def open_calls(self) -> int:
@@ -191,7 +191,7 @@ def _unit(fields: dict[str, Any]) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class Reading:
+class LogReading:
     """What was read, and what could not be."""
 
     files: int = 0
@@ -200,7 +200,7 @@ class Reading:
     broken: Notes = field(default_factory=Notes)
 
 
-def events_of(path: Path, reading: Reading, skew_s: float) -> Iterator[Event]:
+def events_of(path: Path, reading: LogReading, skew_s: float) -> Iterator[Event]:
     """The events of one file, in order of time; raises OSError when it cannot be opened."""
     waiting: list[tuple[float, int, Event]] = []
     reading.files += 1
@@ -225,7 +225,7 @@ def _shifted(events: Iterable[Event], skew_s: float) -> Iterator[Event]:
             yield event
 
 
-def _read(path: Path, reading: Reading) -> Iterator[Event]:
+def _read(path: Path, reading: LogReading) -> Iterator[Event]:
     time_s = 0.0
     number = 0
     with path.open("rb") as raw:
@@ -234,7 +234,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Event]:
         lines = _lines(gzip.GzipFile(fileobj=raw) if packed else raw)
         while True:
             number += 1
-            place = Place(str(path), number)
+            place = LogPlace(str(path), number)
             try:
                 line = next(lines)
             except StopIteration:
@@ -281,8 +281,8 @@ def _seconds(ts: object, before_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    reading: Reading
+class ReplayResult:
+    reading: LogReading
     books: Books
 
     @property
@@ -311,15 +311,15 @@ class Verdict:
         return "\n".join(lines)
 
 
-def replay(paths: Sequence[Path], limit: int, skew_s: float = 0.0) -> Verdict:
+def replay(paths: Sequence[Path], limit: int, skew_s: float = 0.0) -> ReplayResult:
     """Replay the logs against `limit`; a file named twice is read once. Raises OSError when one cannot be opened."""
-    reading, books = Reading(), Books(limit, skew_s)
+    reading, books = LogReading(), Books(limit, skew_s)
     files = dict.fromkeys(path.resolve(strict=True) for path in paths)
     streams = [events_of(path, reading, skew_s) for path in files]
     for event in heapq.merge(*streams, key=lambda event: (event.time_s, event.name != "released")):
         books.feed(event)
     books.close()
-    return Verdict(reading, books)
+    return ReplayResult(reading, books)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

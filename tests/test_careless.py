@@ -158,7 +158,7 @@ COMMANDS: list[tuple[str, dict[str, str], str]] = [
         "with --local the worker stops when the command does: nothing can be detached from it",
     ),
     ("jobs show nobody", {}, "no job 'nobody'"),
-    ("governor set --pool sim", {}, "nothing to set; `dicast governor set --help` lists the wishes"),
+    ("governor set --pool sim", {}, "nothing to set; `dicast governor set --help` lists the overrides"),
     ("governor set --pool smi --limit 3", {}, "there is no pool 'smi'; did you mean 'sim'?"),
     ("governor set --limit 0", {}, "limit must be a whole number >= 1, got 0"),
     (

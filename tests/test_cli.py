@@ -241,7 +241,7 @@ def test_a_worker_that_falls_silent_is_told(dicast: Dicast, environ: dict[str, s
     )  # fmt: skip
     assert process.stderr is not None
     assert "no worker" not in process.stderr.readline()
-    app.registry.bury(node)
+    app.registry.deregister(node)
     assert "no worker is alive, so the job waits" in process.stderr.readline()
     app.registry.announce(node)
     assert "no worker" not in process.stderr.readline()
@@ -289,7 +289,7 @@ def test_stop_ends_what_outlives_commands(environ: dict[str, str], at_once: Dica
         node = Node.here("w@test", limit=5, slots=5)
         app.registry.announce(node)
         assert "workers live on this store (w@test)" in refused(at_once("stop", **embedded))
-        app.registry.bury(node)
+        app.registry.deregister(node)
         assert "Stopped the embedded Valkey" in at_once("stop", **embedded).stderr
         with pytest.raises(redis.ConnectionError):
             app.store.ping()

@@ -24,7 +24,7 @@ from dicast.app.application import create_app
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.nodes.registry import Node
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect_async
 from tests.command import Dicast, refused
@@ -32,7 +32,7 @@ from tests.command import Dicast, refused
 
 def wishes_of(environ: dict[str, str]) -> dict[str, Any]:
     with redis.Redis.from_url(environ["REDIS_URL"], decode_responses=True) as client:
-        return {pool: json.loads(wish) for pool, wish in client.hgetall("{dicast}:wishes").items()}
+        return {pool: json.loads(override) for pool, override in client.hgetall("{dicast}:overrides").items()}
 
 
 def traffic(environ: dict[str, str], pool: str = "sim", *, decided: bool = False) -> None:
@@ -45,11 +45,11 @@ def traffic(environ: dict[str, str], pool: str = "sim", *, decided: bool = False
             await client.hset(app.keys.epoch, "number", 1)  # a store that is in use already
             leases = LeaseStore(client, app.keys)
             if decided:
-                await Governor(client, app.keys, app.first_wishes).tick(pool)
+                await Governor(client, app.keys, app.configured_overrides).tick(pool)
             lease = "l" if pool == "sim" else f"{pool}."
             wants = [Want(f"{lease}{n}~0.0.{n}", "j", "news", "m") for n in range(3)]
             await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[:1])
-            back = [Returned(f"{lease}0~0.0.0", Outcome(429))]
+            back = [Returned(f"{lease}0~0.0.0", CallOutcome(429))]
             await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=back, wanted=wants[1:])
             await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[2:])
 
@@ -66,7 +66,7 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
     given = "--limit 7 --ceiling 9 --fixed --floor 2 --rpm 600 --tpm 90000 --pacing 0.5 --fair strict --weight a=3"
     run = at_once("governor", "set", "--pool", "sim", *given.split())
     assert (run.returncode, run.stdout) == (0, "")
-    assert "Pool sim: limit 7 of at most 9. Wishes in force: limit 7, " in " ".join(run.stderr.split())
+    assert "Pool sim: limit 7 of at most 9. Overrides in force: limit 7, " in " ".join(run.stderr.split())
     want = {"limit": 7, "ceiling": 9, "adaptive": False, "floor": 2, "rpm": 600, "tpm": 90000, "pacing_s": 0.5,
             "fair": "strict", "weights": {"a": 3.0}}  # fmt: skip
     assert wishes_of(environ) == {"sim": want}
@@ -77,7 +77,7 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
     assert wishes_of(environ)["sim"].pop("project_max") == {"*": 0.5, "a": 4.0}
     at_once("governor", "unset", "--pool", "sim", "project-max")
     idle = at_once("governor", "show").stdout
-    assert " ".join(idle.split()) == "sim idle; limit 7 of at most 9, 0 granted; 9 wishes set live"
+    assert " ".join(idle.split()) == "sim idle; limit 7 of at most 9, 0 granted; 9 overrides set live"
     shown = " ".join(at_once("governor", "show", "--pool", "").stdout.split())
     assert "limit 7 (set live)" in shown and "adaptive false (set live)" in shown and "a=3 b=0.5" in shown
     assert at_once("governor", "unset", "--pool", "sim", "limit", "ceiling", "pacing").returncode == 0
@@ -107,8 +107,8 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
         ("set --pool sim --slo-target 1", "slo_target must be a number >= 0 and <= 0.99999, got 1.0"),
         ("set --pool sim", "nothing to set"),
         ("set --pool sin --limit 3", "there is no pool 'sin'; did you mean 'sim'?"),
-        ("unset --pool sim limt", "there is no wish 'limt'; there are limit, "),
-        ("unset --pool sim", "name wishes, or say --all"),
+        ("unset --pool sim limt", "there is no override 'limt'; there are limit, "),
+        ("unset --pool sim", "name overrides, or say --all"),
         ("slo 0", "slo must be a whole number >= 1, or none, got 0"),
         ("slo many", "slo must be a whole number >= 1, or none, got 'many'"),
     ],
@@ -208,13 +208,13 @@ def test_leases_are_listed_with_who_holds_them(at_once: Dicast, environ: dict[st
 
 
 def test_the_limit_that_binds_is_named(at_once: Dicast, environ: dict[str, str]) -> None:
-    """A job's frozen limit of 1 cuts the 20 that the operator wishes."""
+    """A job's frozen limit of 1 cuts the 20 that the operator overrides."""
     at_once("governor", "set", "--limit", "20")
     traffic(environ, decided=True)
     shown = " ".join(at_once("governor", "show").stdout.split())
-    assert "20 is wished, and MAX_CONCURRENT_LLM_CALLS of the running jobs (1) binds" in shown
+    assert "20 is set, and MAX_CONCURRENT_LLM_CALLS of the running jobs (1) binds" in shown
     [pool] = json.loads(at_once("governor", "show", "--json").stdout)["pools"]
-    assert pool["bound"] == "20 is wished, and MAX_CONCURRENT_LLM_CALLS of the running jobs (1) binds"
+    assert pool["bound"] == "20 is set, and MAX_CONCURRENT_LLM_CALLS of the running jobs (1) binds"
 
 
 def test_watching_fits_a_terminal_of_80_by_24(environ: dict[str, str], tmp_path: Path) -> None:

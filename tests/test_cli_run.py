@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.cli.console import Exit
+from dicast.errors import Exit
 from dicast.workers.store import embedded
 from tests.e2e.cluster import ROOT, Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL

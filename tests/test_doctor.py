@@ -262,7 +262,7 @@ def test_what_troubles_the_governor(environ: dict[str, str]) -> None:
     async def trouble() -> None:
         """Leases of a node that is gone, over a limit that was lowered since; the other pool is well."""
         async with connect_async(app.store_url) as client:
-            governor = Governor(client, app.keys, app.first_wishes)
+            governor = Governor(client, app.keys, app.configured_overrides)
             await governor.set("sim", limit=3, adaptive=False)
             await governor.set("claude", limit=3)
             await client.hset(app.keys.job_limits, "j", 5)

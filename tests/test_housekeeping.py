@@ -7,7 +7,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Token
+from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.sweep import Housekeeper
 from dicast.app.pipeline.unserved import DUE_AGAIN_MS, Unserved
@@ -56,7 +56,7 @@ class World:
         return {}
 
     async def take_due(self):
-        return [(ref, Token(7)) for ref in PAGES]
+        return [(ref, MessageId(7)) for ref in PAGES]
 
     async def again(self, _, ref, token):
         self._do("again", ref.job)
@@ -84,7 +84,7 @@ class World:
         return Housekeeper(
             self, self, self, job=self.job, plan=None, reap=lambda: 0, govern=self.nothing, store=lambda: (0, ""),
             works_on=lambda *_: False, lost=None, adopt=self.adopt, recall=self.nothing, unserved=self,
-            troubled=self.troubled, patience=self.patience,
+            troubled=self.troubled, time_limits=self.patience,
         )  # fmt: skip
 
     async def patience(self, job):
@@ -167,5 +167,5 @@ async def test_a_pool_is_gone_when_nobody_has_told_of_it_for_two_minutes(trouble
 async def test_what_is_due_again_is_not_what_was_claimed_meanwhile(troubles):
     ref, client = PageRef("j", "n", 0, 0), troubles._redis
     await client.zadd(troubles.keys.due, {f"{ref}|7": 5})
-    await troubles.due_again([(ref, Token(7)), (ref, Token(8))], DUE_AGAIN_MS)
+    await troubles.due_again([(ref, MessageId(7)), (ref, MessageId(8))], DUE_AGAIN_MS)
     assert await client.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|7", 1_001_000.0)]

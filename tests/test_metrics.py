@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as StoreAway
 
 from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics, SharedCollector
-from dicast.app.monitoring.snapshot import Shared
-from dicast.workers.admission.pool_health import Health
+from dicast.app.monitoring.snapshot import SharedState
+from dicast.workers.admission.pool_health import ModelHealth
 from dicast.workers.admission.pool_state import BudgetState
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
@@ -26,11 +26,11 @@ from tests.workers.test_pool_state import CALM
 
 STATE = replace(
     CALM, pool="openai:eu", slo=9, breaker="half_open", refused={"limit": 7}, statuses={200: 90, 429: 3},
-    budgets={"requests": BudgetState(5.0, 60.0, 600.0)}, health={"m": Health(3.0, 4.0)}, input_tokens=1000,
+    budgets={"requests": BudgetState(5.0, 60.0, 600.0)}, health={"m": ModelHealth(3.0, 4.0)}, input_tokens=1000,
     output_tokens=10, assigned=4, zombies=2,
 )  # fmt: skip
 NODE = Node.here("w@h", limit=1, slots=9)
-SHARED = Shared([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))])
+SHARED = SharedState([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))])
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_values_and_labels(registry: CollectorRegistry, name: str, labels: dict[
 
 
 def test_a_store_that_is_away_leaves_what_the_process_counts() -> None:
-    def away() -> Shared:
+    def away() -> SharedState:
         raise StoreAway("gone")
 
     registry = CollectorRegistry()

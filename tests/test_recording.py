@@ -5,12 +5,12 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Recorded, Result
+from dicast.app.ledger.records import Recorded, UnitResult
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.spool import Spool
-from dicast.workers.admission.suspension import FAILURES, Bench
+from dicast.workers.admission.suspension import FAILURES, Suspension
 
-RESULTS = [Result(0, 1, b"{}", True)]
+RESULTS = [UnitResult(0, 1, b"{}", True)]
 
 
 class Ledger:
@@ -25,7 +25,7 @@ class Ledger:
 
 async def test_reports_that_fail_for_good_bench_the_worker(tmp_path):
     """Each unit that it takes is paid for, and lost to others."""
-    bench = Bench()
+    bench = Suspension()
     recorder = Recorder(Ledger(*[ResponseError("ERR bug in a script")] * FAILURES), Spool(tmp_path, "n", "w"), bench)
     for _ in range(FAILURES):
         assert bench.reason == ""
@@ -35,7 +35,7 @@ async def test_reports_that_fail_for_good_bench_the_worker(tmp_path):
 
 
 async def test_a_store_that_is_away_benches_nobody(tmp_path):
-    bench = Bench()
+    bench = Suspension()
     recorder = Recorder(Ledger(*[StoreConnectionError("away")] * 3), Spool(tmp_path, "n", "w"), bench)
     assert (await recorder.store(PageRef("j", "n", 0, 0), {}, RESULTS)).left == 0
     assert bench.reason == ""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dicast.app import logs
 from lab import replay
-from lab.replay import MAX_LINE_BYTES, Verdict, main
+from lab.replay import MAX_LINE_BYTES, ReplayResult, main
 from lab.replay import replay as replayed
 
 Line = dict[str, Any]
@@ -40,7 +40,7 @@ def write(path: Path, lines: Iterable[Line | bytes]) -> Path:
     return path
 
 
-def judge(tmp_path: Path, *files: list[Line | bytes], limit: int = 2, skew_s: float = 0.0) -> Verdict:
+def judge(tmp_path: Path, *files: list[Line | bytes], limit: int = 2, skew_s: float = 0.0) -> ReplayResult:
     return replayed([write(tmp_path / f"w{i}.log", lines) for i, lines in enumerate(files)], limit, skew_s)
 
 

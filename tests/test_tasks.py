@@ -10,7 +10,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.pipeline.gather import Gathered
-from dicast.app.pipeline.judge import Outcome
+from dicast.app.pipeline.judge import NextSteps
 from dicast.app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
 from dicast.config.pools import UnknownPool
 
@@ -59,7 +59,7 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
 async def test_a_unit_that_comes_again_is_not_counted_by_its_chord(monkeypatch, counts):
     class Judging:
         async def judge(self, *_):
-            return Outcome(counts=counts)
+            return NextSteps(counts=counts)
 
     monkeypatch.setattr("dicast.app.tasks.services", lambda: SimpleNamespace(judge=Judging()))
     task = SimpleNamespace(request=SimpleNamespace(chord="the chord", get=lambda _: None))

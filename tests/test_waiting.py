@@ -15,7 +15,7 @@ from dicast.app.application import create_app
 from dicast.app.doctor import waiting
 from dicast.app.ledger.client import WAITS_SHOWN_MS
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.monitoring.snapshot import Shared
+from dicast.app.monitoring.snapshot import SharedState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 from dicast.app.reports import files
@@ -82,17 +82,17 @@ def test_a_word_is_bounded(app: Any) -> None:
 def test_no_worker(app: Any) -> None:
     start(app)
     for node, _ in app.registry.known():
-        app.registry.bury(node)
+        app.registry.deregister(node)
     assert waiting.reason(app, app.ledger.status("j")) == "no worker is alive; start one: celery -A dicast worker"
 
 
 def test_a_pool_that_is_down(app: Any) -> None:
     start(app)
     state = replace(CALM, pool="sim", open=0, breaker="open", breaker_for_s=12.4, statuses={200: 3, 0: 7, 503: 2})
-    assert waiting.reason(app, app.ledger.status("j"), Shared([state], [])) == (
+    assert waiting.reason(app, app.ledger.status("j"), SharedState([state], [])) == (
         "pool sim is down, its circuit breaker is open for 12 s more (no answer: 7, 503: 2)"
     )
-    assert waiting.reason(app, app.ledger.status("j"), Shared([replace(state, pool="other")], [])) is None
+    assert waiting.reason(app, app.ledger.status("j"), SharedState([replace(state, pool="other")], [])) is None
 
 
 def test_a_pool_that_is_down_is_told_while_a_call_tries_it_too(app: Any) -> None:
@@ -104,12 +104,12 @@ def test_a_pool_that_is_down_is_told_while_a_call_tries_it_too(app: Any) -> None
         "pool sim has been down for 60 s: 9 calls have failed in a row, the last 4 s ago "
         "(last error: connection failed)"
     )
-    assert waiting.reason(app, app.ledger.status("j"), Shared([state], [])) == said
+    assert waiting.reason(app, app.ledger.status("j"), SharedState([state], [])) == said
     rest = replace(state, breaker="open", breaker_for_s=11.6)
-    assert waiting.reason(app, app.ledger.status("j"), Shared([rest], [])) == (
+    assert waiting.reason(app, app.ledger.status("j"), SharedState([rest], [])) == (
         f"{said}; its circuit breaker is open for 12 s more"
     )
-    assert waiting.reason(app, app.ledger.status("j"), Shared([replace(CALM, pool="sim")], [])) is None
+    assert waiting.reason(app, app.ledger.status("j"), SharedState([replace(CALM, pool="sim")], [])) is None
 
 
 def test_a_queue_that_nobody_serves(app: Any) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from enum import IntEnum
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dicast.app.domain.printable import printable
+from dicast.errors import DicastError, Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,19 +22,7 @@ if TYPE_CHECKING:
 MESSAGE_CHARS = 2000
 
 
-class Exit(IntEnum):
-    """Exit codes of all commands."""
-
-    OK = 0
-    FAILED = 1
-    """Some units have no score, the results cannot be had, or the doctor found an error."""
-    REFUSED = 2
-    """Nothing was done: wrong usage, settings or job, or no store or worker."""
-    INTERRUPTED = 3
-    """The job was cancelled, or is no longer watched."""
-
-
-class Refused(Exception):
+class Refused(DicastError):
     """The command cannot do what it is asked for; the message says why and what would help."""
 
 
@@ -99,39 +87,15 @@ class Foreseen(NamedTuple):
     code: Exit = Exit.REFUSED
 
 
-# By name, because loading the modules takes long, and one that is not loaded has raised nothing.
-SPEAK_FOR_THEMSELVES = {
-    "dicast.app.cli.console.Refused",
-    "dicast.app.datasets.errors.DatasetError",
-    "dicast.app.submission.job_file.JobFileError",
-    "dicast.app.ledger.client.JobConflict",
-    "dicast.app.ledger.client.UnknownJob",
-    "dicast.app.providers.base.ProviderFailure",
-    "dicast.app.refusals.JobRefused",
-    "dicast.app.reports.collecting.ResultsAway",
-    "dicast.app.reports.files.NoResults",
-    "dicast.app.stack.StackError",
-    "dicast.config.pools.PoolsError",
-    "dicast.config.pools.UnknownPool",
-    "dicast.config.settings.SettingsError",
-    "dicast.workers.store.daemon.ResidentError",
-    "dicast.workers.admission.overrides.WishError",
-}
-LOST = {"dicast.app.ledger.client.JobLost"}
-UNWATCHED = {"dicast.app.cli.following.StoreAway", "dicast.app.cli.following.JobVanished"}
 STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalError"}
+"""By name: loading their modules takes long, and one that is not loaded has raised nothing."""
 
 
 def foreseen(error: BaseException) -> Foreseen | None:
     """What to say of an error that a person can do something about; None for any other."""
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
-    if names & SPEAK_FOR_THEMSELVES:
-        return Foreseen(str(error).splitlines())
-    if names & LOST:
-        return Foreseen([str(error)], Exit.FAILED)
-    if names & UNWATCHED:
-        return Foreseen([str(error)], Exit.INTERRUPTED)
-    if names & STORE_TROUBLE:
+    if isinstance(error, DicastError):
+        return Foreseen(str(error).splitlines(), error.exit_code)
+    if {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__} & STORE_TROUBLE:
         return Foreseen([f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"])
     if isinstance(error, OSError) and error.filename is not None:
         return Foreseen([f"{error.filename}: {error.strerror}"])

@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.live import Live
 
 from dicast.app.cli.console import Terminal
-from dicast.app.cli.progress import Progress, Sight
+from dicast.app.cli.progress import JobProgress, Sight
 
 LINE_EVERY_S = 10.0
 
@@ -20,7 +20,7 @@ class Display(Protocol):
     def pause(self) -> None: ...
 
 
-class Hidden:
+class NoDisplay:
     def show(self, sight: Sight) -> None:
         """Nobody looks."""
 
@@ -33,7 +33,7 @@ class Block:
 
     def __init__(self, terminal: Terminal) -> None:
         self._console = terminal.err
-        self._progress = Progress(time.monotonic())
+        self._progress = JobProgress(time.monotonic())
         self._live: Live | None = None
 
     def show(self, sight: Sight) -> None:
@@ -54,7 +54,7 @@ class Lines:
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._progress = Progress(time.monotonic())
+        self._progress = JobProgress(time.monotonic())
         self._last: tuple[object, ...] = ()
         self._said_s = float("-inf")
 
@@ -75,4 +75,4 @@ def display(terminal: Terminal, *, quiet: bool) -> Display:
     """The display that fits; `quiet` keeps it off unless it is a terminal's block, which leaves nothing behind."""
     if terminal.err.is_terminal and not terminal.err.is_dumb_terminal:
         return Block(terminal)
-    return Hidden() if quiet else Lines(terminal)
+    return NoDisplay() if quiet else Lines(terminal)

@@ -8,10 +8,11 @@ from textwrap import TextWrapper
 import orjson
 from rich.text import Text
 
-from dicast.app.cli.console import Exit, Terminal
+from dicast.app.cli.console import Terminal
 from dicast.app.cli.progress import counted
 from dicast.app.doctor import Finding, Severity, examine
 from dicast.config.settings import environment
+from dicast.errors import Exit
 
 MARKS = {
     Severity.OK: ("ok", "green"),

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from dicast.app.cli.progress import Sight
 from dicast.app.ledger.client import JobState, JobStatus, LedgerClient, UnknownJob
+from dicast.errors import DicastError, Exit
 from dicast.workers.nodes.registry import Registry
 
 LOOK_EVERY_S = 0.25
@@ -27,18 +28,22 @@ TICK_S = 0.05
 STILL_S = 3.0
 """A job that does not move for so long is asked for the reason."""
 HURRY_S = 10.0
-"""How long a cancelled job may take to end where nobody is there to lose patience."""
+"""How long a cancelled job may take to end where nobody is there to lose time_limits."""
 AWAY_AFTER_S = 2.0
 STORE_AWAY_MAX_S = 600.0
 """A store that is silent for longer ends the watching; the job goes on when the store is back."""
 
 
-class StoreAway(RuntimeError):
+class StoreAway(DicastError, RuntimeError):
     """The store has been silent for too long. The job is not lost by that."""
 
+    exit_code = Exit.INTERRUPTED
 
-class JobVanished(LookupError):
+
+class JobVanished(DicastError, LookupError):
     """The ledger held the job and does not any more: the store lost its data, or the job's retention is over."""
+
+    exit_code = Exit.INTERRUPTED
 
 
 class Action(StrEnum):

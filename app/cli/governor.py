@@ -20,9 +20,9 @@ from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.pools import bound, node_lines, pool_blocks
 from dicast.app.cli.run import application
-from dicast.app.monitoring.snapshot import Shared, look
+from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.workers.admission.governor import Governor
-from dicast.workers.admission.overrides import WishError, Wishes
+from dicast.workers.admission.overrides import OverrideError, Overrides
 from dicast.workers.admission.pool_state import PoolState, findings
 from dicast.workers.store.connection import AsyncStoreClient, connect_async
 
@@ -32,7 +32,7 @@ SHORT_NAMES = {
     "slo-target": "slo_target", "slo-window": "slo_window_s", "slo-burn-rate": "slo_burn_rate",
     "weight": "weights", "project-max": "project_max", "fixed": "adaptive",
 }  # fmt: skip
-"""What the options of `set` are called where that is not the wish's own name."""
+"""What the options of `set` are called where that is not the override's own name."""
 
 T = TypeVar("T")
 
@@ -81,8 +81,8 @@ class _Screenful:
             yield Text(f"... and {len(lines) - most + 1} lines more than this window is high", style="dim", end="")
 
 
-def _look(dicast: Dicast, only: str | None = None) -> Shared:
-    shared = look(dicast.store_url, dicast.keys)
+def _look(dicast: Dicast, only: str | None = None) -> SharedState:
+    shared = read_shared(dicast.store_url, dicast.keys)
     if only is None:
         return shared
     states = [state for state in shared.pools if state.pool == only]
@@ -91,7 +91,7 @@ def _look(dicast: Dicast, only: str | None = None) -> Shared:
     return replace(shared, pools=states)
 
 
-def _blocks(dicast: Dicast, shared: Shared, *, only: str | None, brief: bool = False) -> RenderableType:
+def _blocks(dicast: Dicast, shared: SharedState, *, only: str | None, brief: bool = False) -> RenderableType:
     states = shared.pools
     configured = {state.pool: _configured(dicast, state.pool) for state in states}
     unused = [name for name in _idle(dicast, states) if only in (None, name)]
@@ -99,7 +99,7 @@ def _blocks(dicast: Dicast, shared: Shared, *, only: str | None, brief: bool = F
     return Group(blocks, Text(), node_lines(shared.nodes, shared.leases)) if shared.nodes else blocks
 
 
-def _document(dicast: Dicast, shared: Shared) -> dict[str, Any]:
+def _document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
     states = shared.pools
     live = [
         {
@@ -125,17 +125,17 @@ def _idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
 
 
 def _configured(dicast: Dicast, pool: str) -> dict[str, Any]:
-    """The wishes that the pools file has for a pool."""
-    return _wished(dicast.first_wishes(pool))
+    """The overrides that the pools file has for a pool."""
+    return _overridden(dicast.configured_overrides(pool))
 
 
-def _wished(wishes: Wishes) -> dict[str, Any]:
-    """Those that differ from what is so without any wish."""
-    plain = Wishes()
+def _overridden(overrides: Overrides) -> dict[str, Any]:
+    """Those that differ from what is so without any override."""
+    plain = Overrides()
     return {
         spec.name: value
-        for spec in fields(wishes)
-        if (value := getattr(wishes, spec.name)) != getattr(plain, spec.name)
+        for spec in fields(overrides)
+        if (value := getattr(overrides, spec.name)) != getattr(plain, spec.name)
     }
 
 
@@ -145,38 +145,38 @@ def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> N
 
 
 # ------------------------------------------------------------------ set
-def set_wishes(terminal: Terminal, pool: str | None, wishes: Mapping[str, Any], **tables: Sequence[str]) -> None:
-    """Set the live wishes that are not None, and those of `tables` by project beside the ones set before."""
-    wish = {name: value for name, value in wishes.items() if value is not None}
+def set_overrides(terminal: Terminal, pool: str | None, overrides: Mapping[str, Any], **tables: Sequence[str]) -> None:
+    """Set the live overrides that are not None, and those of `tables` by project beside the ones set before."""
+    override = {name: value for name, value in overrides.items() if value is not None}
     given = {name: dict(_of_project(name, entry) for entry in entries) for name, entries in tables.items() if entries}
-    if not wish and not given:
-        raise Refused("nothing to set; `dicast governor set --help` lists the wishes")
+    if not override and not given:
+        raise Refused("nothing to set; `dicast governor set --help` lists the overrides")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
 
-    async def change(governor: Governor) -> Wishes:
+    async def change(governor: Governor) -> Overrides:
         def changed(live: dict[str, Any]) -> dict[str, Any]:
             merged = {name: {**live.get(name, {}), **entries} for name, entries in given.items()}
-            return {**live, **wish, **merged}
+            return {**live, **override, **merged}
 
         return await governor.revise(await _known(dicast, governor, pool), changed)
 
     _tell(terminal, dicast, pool, _governing(dicast, change))
 
 
-def unset_wishes(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
-    """Take live wishes back: what the pools file says is in force again."""
-    known = [spec.name for spec in fields(Wishes)]
+def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
+    """Take live overrides back: what the pools file says is in force again."""
+    known = [spec.name for spec in fields(Overrides)]
     taken = known if every else [SHORT_NAMES.get(name, name) for name in names]
     if not taken:
-        raise Refused("nothing to take back; name wishes, or say --all")
+        raise Refused("nothing to take back; name overrides, or say --all")
     for name in taken:
         if name not in known:
-            raise WishError(f"there is no wish {name!r}; there are {', '.join(known)}")
+            raise OverrideError(f"there is no override {name!r}; there are {', '.join(known)}")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
 
-    async def change(governor: Governor) -> Wishes:
+    async def change(governor: Governor) -> Overrides:
         return await governor.set(await _known(dicast, governor, pool), **dict.fromkeys(taken))
 
     _tell(terminal, dicast, pool, _governing(dicast, change))
@@ -226,15 +226,15 @@ async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
     return name
 
 
-def _tell(terminal: Terminal, dicast: Dicast, pool: str, wishes: Wishes) -> None:
+def _tell(terminal: Terminal, dicast: Dicast, pool: str, overrides: Overrides) -> None:
     name = pool or dicast.pools.default
     state = next(state for state in _look(dicast).pools if state.pool == name)
-    said = ", ".join(f"{wish} {value}" for wish, value in _wished(wishes).items()) or "none"
-    terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Wishes in force: {said}.")
+    said = ", ".join(f"{override} {value}" for override, value in _overridden(overrides).items()) or "none"
+    terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Overrides in force: {said}.")
 
 
 def _governing(dicast: Dicast, work: Callable[[Governor], Awaitable[T]]) -> T:
-    return _with_store(dicast, lambda client: work(Governor(client, dicast.keys, dicast.first_wishes)))
+    return _with_store(dicast, lambda client: work(Governor(client, dicast.keys, dicast.configured_overrides)))
 
 
 def _with_store(dicast: Dicast, work: Callable[[AsyncStoreClient], Awaitable[T]]) -> T:

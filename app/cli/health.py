@@ -6,9 +6,9 @@ import socket
 import sys
 
 from dicast.app.application import create_app
-from dicast.app.cli.console import Exit
 from dicast.app.monitoring import heartbeat
 from dicast.config.settings import environment
+from dicast.errors import Exit
 
 BEAT_SILENT_S = 30.0
 

@@ -114,12 +114,12 @@ def run(
 
     Progress goes to standard error. A job with an id of its own is submitted once: run it again to see it again.
     """
-    from dicast.app.cli.run import Wishes, run_job
+    from dicast.app.cli.run import RunOptions, run_job
 
-    wishes = Wishes(
+    options = RunOptions(
         json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run
     )
-    raise typer.Exit(run_job(context.obj, job, project, assignments or [], wishes))
+    raise typer.Exit(run_job(context.obj, job, project, assignments or [], options))
 
 
 @cli.command(no_args_is_help=True)
@@ -176,10 +176,10 @@ def watch(
     context: typer.Context, job_id: JobId, json: AsJson = False, out: Out = None, on_interrupt: Interrupted = None
 ) -> None:
     """Show a job's progress until it ends, then its report."""
-    from dicast.app.cli.run import Wishes, watch_job
+    from dicast.app.cli.run import RunOptions, watch_job
 
-    wishes = Wishes(json=json, out=out, on_interrupt=_unless_ask(on_interrupt))
-    raise typer.Exit(watch_job(context.obj, job_id, wishes))
+    options = RunOptions(json=json, out=out, on_interrupt=_unless_ask(on_interrupt))
+    raise typer.Exit(watch_job(context.obj, job_id, options))
 
 
 @jobs.command(no_args_is_help=True)
@@ -277,9 +277,7 @@ def governor_set(
     slo_target: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Of calls to be served; 0: no cap by itself.")
     ] = None,
-    slo_window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Over which that is looked at.")
-    ] = None,
+    slo_window: Annotated[float | None, typer.Option(metavar="SECONDS", help="Over which that is looked at.")] = None,
     slo_burn_rate: Annotated[
         float | None, typer.Option(metavar="N", help="Errors so many times too fast: capped.")
     ] = None,
@@ -294,7 +292,7 @@ def governor_set(
         typer.Option(metavar="PROJECT=N", help="Most calls of a project, or share below 1; '*': of each other one."),
     ] = None,
 ) -> None:
-    """Set wishes for a pool. They hold at once, for all workers, until they are unset.
+    """Set overrides for a pool. They hold at once, for all workers, until they are unset.
 
     \b
       dicast governor set --pool openai --limit 40 --ceiling 200
@@ -303,33 +301,33 @@ def governor_set(
 
     A limit below the number of open calls lets them finish and admits none.
     """
-    from dicast.app.cli.governor import set_wishes
+    from dicast.app.cli.governor import set_overrides
 
-    wishes = {
+    overrides = {
         "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
         "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "cpu_by": cpu_by, "window_s": window,
         "sustain_s": sustain, "slo_target": slo_target, "slo_window_s": slo_window, "slo_burn_rate": slo_burn_rate,
         "pacing_s": pacing, "profile": profile,
         "fair": fair,
     }  # fmt: skip
-    set_wishes(context.obj, pool, wishes, weights=weight or [], project_max=project_max or [])
+    set_overrides(context.obj, pool, overrides, weights=weight or [], project_max=project_max or [])
 
 
 @governor.command("unset", no_args_is_help=True)
 def governor_unset(
     context: typer.Context,
     pool: Pool = None,
-    wishes: Annotated[list[str] | None, typer.Argument(metavar="WISH", help="limit, ceiling, rpm, ...")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All wishes of the pool.")] = False,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="limit, ceiling, rpm, ...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All overrides of the pool.")] = False,
 ) -> None:
-    """Take wishes for a pool back; what the pools file says is in force again.
+    """Take overrides for a pool back; what the pools file says is in force again.
 
     \b
       dicast governor unset --pool openai limit ceiling
     """
-    from dicast.app.cli.governor import unset_wishes
+    from dicast.app.cli.governor import unset_overrides
 
-    unset_wishes(context.obj, pool, wishes or [], every=every)
+    unset_overrides(context.obj, pool, overrides or [], every=every)
 
 
 @governor.command("slo", no_args_is_help=True)
@@ -337,7 +335,7 @@ def governor_slo(
     context: typer.Context,
     most: Annotated[str, typer.Argument(metavar="N|none", help="A whole number, or none to lift the cap.")],
 ) -> None:
-    """Cap the limit of every pool, whatever else is wished."""
+    """Cap the limit of every pool, whatever else is set."""
     from dicast.app.cli.governor import set_slo
 
     set_slo(context.obj, most)

@@ -38,7 +38,7 @@ def pool_blocks(
     """Busy pools as blocks, those that need attention first; the others and those that nobody has used yet as a line
     each.
 
-    `configured` are the wishes of the pools file. `brief` leaves out what seldom matters at a glance; `whole` makes
+    `configured` are the overrides of the pools file. `brief` leaves out what seldom matters at a glance; `whole` makes
     blocks of idle pools too.
     """
     parts: list[RenderableType] = []
@@ -71,17 +71,17 @@ def is_busy(state: PoolState) -> bool:
 
 
 def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
-    """Which smaller limit cuts what is wished for the pool; None if none does."""
-    wished = [wish for name in ("limit", "ceiling") if (wish := state.wish.get(name, configured.get(name)))]
+    """Which smaller limit cuts what is set for the pool; None if none does."""
+    set = [override for name in ("limit", "ceiling") if (override := state.override.get(name, configured.get(name)))]
     others = {
         f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo,
         "the SLO's error budget": state.budget_cap,
     }  # fmt: skip
-    cuts = {name: most for name, most in others.items() if most and wished and most < max(wished)}
+    cuts = {name: most for name, most in others.items() if most and set and most < max(set)}
     if not cuts:
         return None
     name = min(cuts, key=lambda name: cuts[name])
-    return f"{max(wished)} is wished, and {name} ({cuts[name]}) binds"
+    return f"{max(set)} is set, and {name} ({cuts[name]}) binds"
 
 
 def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:
@@ -101,9 +101,9 @@ def _line(state: PoolState) -> Text:
     """A pool in which nothing goes on."""
     told = f"idle; limit {state.limit:,} of at most {state.ceiling:,}, {state.granted:,} granted"
     breaker = "" if state.breaker == BreakerPhase.CLOSED.value else "; half open: the next call tries the provider"
-    count = len(state.wish)
-    wishes = f"; {count} wish{'es' if count > 1 else ''} set live" if count else ""
-    return Text(told + breaker + wishes)
+    count = len(state.override)
+    overrides = f"; {count} override{'s' if count > 1 else ''} set live" if count else ""
+    return Text(told + breaker + overrides)
 
 
 def _block(
@@ -121,7 +121,7 @@ def _block(
         ("answers", _answers(state), True),
         ("refused", _counts(state.refused) or Text("nobody who asked for a lease"), rarely),
         ("budgets", _budgets(state), rarely or bool(state.budgets)),
-        ("wishes", _wishes(state.wish, configured), rarely),
+        ("overrides", _overrides(state.override, configured), rarely),
         ("changes", _changes(state, BRIEF_CHANGES if brief else CHANGES_SHOWN), rarely or bool(state.changes)),
     ):
         if wanted:
@@ -203,7 +203,7 @@ def _budgets(state: PoolState) -> Text:
     return Text("\n".join(lines))
 
 
-def _wishes(live: Mapping[str, Any], configured: Mapping[str, Any]) -> Text:
+def _overrides(live: Mapping[str, Any], configured: Mapping[str, Any]) -> Text:
     said = [f"{name} {_value(value)} (set live)" for name, value in live.items()]
     said += [f"{name} {_value(value)}" for name, value in configured.items() if name not in live]
     return Text(", ".join(said) or "none: the limit finds itself")

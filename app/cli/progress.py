@@ -64,7 +64,7 @@ class Sight:
     waits_for: str | None = None
 
 
-class Progress:
+class JobProgress:
     """What is known of a job's progress; feed it looks, and print it."""
 
     def __init__(self, started_s: float) -> None:

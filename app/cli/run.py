@@ -19,7 +19,7 @@ from rich.prompt import Prompt
 from rich.text import TextType
 
 from dicast.app.application import Dicast, create_app
-from dicast.app.cli.console import Exit, Refused, Terminal
+from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
 from dicast.app.cli.plan import notes, show_plan
@@ -32,6 +32,7 @@ from dicast.app.reports.table import print_report
 from dicast.app.submission import job_file
 from dicast.app.submission.submit import Prepared
 from dicast.config.settings import environment
+from dicast.errors import Exit
 
 NO_WORKER = """no worker is alive, so nothing was submitted
 celery -A dicast worker      starts one, in another terminal
@@ -40,7 +41,7 @@ dicast run --detach ...   submits now; the job waits for a worker"""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RunOptions:
     """The options of `run` and `watch`. `on_interrupt` None: ask if somebody is there to be asked."""
 
     json: bool = False
@@ -51,29 +52,29 @@ class Wishes:
     dry_run: bool = False
 
 
-def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], wishes: Wishes) -> Exit:
+def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], options: RunOptions) -> Exit:
     """Submit the job in a file and follow it."""
-    if wishes.local and (wishes.detach or wishes.on_interrupt == Action.DETACH):
+    if options.local and (options.detach or options.on_interrupt == Action.DETACH):
         raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
-    if wishes.detach and wishes.out is not None:
+    if options.detach and options.out is not None:
         raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
     document = _document(path, project, assignments)
     with Interrupts() as interrupts:
         job_id = None
         try:
             # All that can be checked without a store is, before anything is started.
-            dicast = application(terminal, _local_changes(wishes))
+            dicast = application(terminal, _local_changes(options))
             ready = dicast.prepared(document)
-            if wishes.dry_run:
-                show_plan(terminal, dicast, ready, json=wishes.json)
+            if options.dry_run:
+                show_plan(terminal, dicast, ready, json=options.json)
                 return Exit.OK
             job_id = ready.id
-            if wishes.out is not None:
-                Path(wishes.out).mkdir(parents=True, exist_ok=True)
+            if options.out is not None:
+                Path(options.out).mkdir(parents=True, exist_ok=True)
             for note in notes(dicast, ready):
                 terminal.say(note, "yellow")
-            run = _run_local if wishes.local else _run
-            return run(terminal, dicast, ready, wishes, interrupts)
+            run = _run_local if options.local else _run
+            return run(terminal, dicast, ready, options, interrupts)
         except KeyboardInterrupt:
             known = f" If job {job_id} was submitted already, `dicast jobs show {job_id}` tells." if job_id else ""
             terminal.say(f"Interrupted.{known}")
@@ -95,12 +96,12 @@ def _document(path: str, project: str | None, assignments: list[str]) -> dict[st
     return document
 
 
-def watch_job(terminal: Terminal, job_id: str, wishes: Wishes) -> Exit:
+def watch_job(terminal: Terminal, job_id: str, options: RunOptions) -> Exit:
     """Follow a job that was submitted before."""
     dicast = application(terminal)
     dicast.ledger.status(job_id)
     with Interrupts() as interrupts:
-        return _followed(terminal, dicast, job_id, wishes, interrupts)
+        return _followed(terminal, dicast, job_id, options, interrupts)
 
 
 def cancel(dicast: Dicast, job_id: str) -> str:
@@ -120,12 +121,14 @@ def application(terminal: Terminal, changes: Mapping[str, str] | None = None) ->
     return dicast
 
 
-def _local_changes(wishes: Wishes) -> dict[str, str]:
+def _local_changes(options: RunOptions) -> dict[str, str]:
     """With --local, this command's worker writes the files, so it may as well write them where they are wanted."""
-    return {"DICAST_RESULTS_DIR": str(Path(wishes.out).resolve())} if wishes.local and wishes.out is not None else {}
+    return {"DICAST_RESULTS_DIR": str(Path(options.out).resolve())} if options.local and options.out is not None else {}
 
 
-def _run_local(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
+def _run_local(
+    terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts
+) -> Exit:
     from dicast.app.stack import LocalStack  # noqa: PLC0415
 
     places = [place for agent in ready.job.agents for place in agent.choices]
@@ -135,29 +138,29 @@ def _run_local(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wish
     with contextlib.ExitStack() as stack:
         local = stack.enter_context(LocalStack(dicast.settings, model=model))
         try:
-            return _run(terminal, dicast, ready, wishes, interrupts)
+            return _run(terminal, dicast, ready, options, interrupts)
         finally:
             if interrupts.presses:  # who ends this command does not want to wait for the worker's calls
                 local.hasten()
 
 
-def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, wishes: Wishes, interrupts: Interrupts) -> Exit:
-    if not wishes.detach and not dicast.registry.alive():
+def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts) -> Exit:
+    if not options.detach and not dicast.registry.alive():
         raise Refused(NO_WORKER)
     job_id = dicast.submit(ready)
     try:
         dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
     except (OperationalError, RedisError) as error:
         terminal.say(f"Job {job_id} is stored, but its message could not be sent ({error}); a worker will find it.")
-    if wishes.detach:
-        terminal.emit(orjson.dumps({"job_id": job_id}).decode() if wishes.json else job_id)
+    if options.detach:
+        terminal.emit(orjson.dumps({"job_id": job_id}).decode() if options.json else job_id)
         terminal.say(f"Submitted. See how it goes:\n  dicast jobs watch {job_id}")
         return Exit.OK
-    return _followed(terminal, dicast, job_id, wishes, interrupts)
+    return _followed(terminal, dicast, job_id, options, interrupts)
 
 
-def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, interrupts: Interrupts) -> Exit:
-    shown = display(terminal, quiet=wishes.json)
+def _followed(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts) -> Exit:
+    shown = display(terminal, quiet=options.json)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupts.held())
         look = Lookout(dicast.ledger, dicast.registry, job_id, partial(waiting.reason, dicast))
@@ -167,30 +170,30 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, wishes: Wishes, i
             lookout,
             interrupts,
             show=shown.show,
-            ask=lambda: _ask(terminal, shown, wishes, interrupts),
+            ask=lambda: _ask(terminal, shown, options, interrupts),
             cancel=lambda: _cancelled(terminal, dicast, job_id),
             alone=lambda: interrupts.ordered or not _somebody_sits(terminal),
         )
     if status is not None and status.state is JobState.LOST:
         raise JobLost(job_id)
     if status is None:
-        if wishes.local:
+        if options.local:
             terminal.say("Stopping at once. What is open is lost, and the job stays cancelled.")
         else:
             terminal.say(f"Detached. The job goes on:\n  dicast jobs watch {job_id}\n  dicast jobs cancel {job_id}")
         return Exit.INTERRUPTED
-    return _reported(terminal, dicast, status, wishes)
+    return _reported(terminal, dicast, status, options)
 
 
-def _ask(terminal: Terminal, shown: Display, wishes: Wishes, interrupts: Interrupts) -> Action:
-    leave = Action.CANCEL if wishes.local else Action.DETACH
-    if wishes.on_interrupt is not None:
-        return Action(wishes.on_interrupt)
+def _ask(terminal: Terminal, shown: Display, options: RunOptions, interrupts: Interrupts) -> Action:
+    leave = Action.CANCEL if options.local else Action.DETACH
+    if options.on_interrupt is not None:
+        return Action(options.on_interrupt)
     if interrupts.ordered or not _somebody_sits(terminal):
         return leave
     shown.pause()
     answers = {"c": Action.CANCEL, "k": Action.KEEP}
-    if wishes.local:
+    if options.local:
         terminal.say("Interrupted. Cancel the job (its worker stops with it), or keep watching?")
     else:
         answers["d"] = Action.DETACH
@@ -231,21 +234,21 @@ def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
     return True
 
 
-def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, wishes: Wishes) -> Exit:
+def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: RunOptions) -> Exit:
     """Print the report of an ended job, and fetch its files if that is asked."""
     from dicast.app.reports.collecting import ResultsAway, collect, results_root  # noqa: PLC0415  (takes long to load)
 
     report = Report.model_validate(status.report)
     note, code = None, Exit.OK
     try:
-        if wishes.out is not None:
-            report = collect(report, dicast.settings.results_dir, wishes.out)
+        if options.out is not None:
+            report = collect(report, dicast.settings.results_dir, options.out)
         else:
             results_root(report, dicast.settings.results_dir)
     except (ResultsAway, OSError) as error:
         note = str(error)
-        code = Exit.FAILED if wishes.out is not None else Exit.OK
-    show_report(terminal, report, json=wishes.json)
+        code = Exit.FAILED if options.out is not None else Exit.OK
+    show_report(terminal, report, json=options.json)
     if note is not None:
         terminal.say(note, "yellow")
     if report.status == "cancelled":

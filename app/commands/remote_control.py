@@ -20,6 +20,7 @@ from celery.worker.control import Panel, nok, ok
 from dicast.app.commands import revocation
 from dicast.app.commands.revocation import Revoked
 from dicast.app.logs import JsonFormatter
+from dicast.errors import DicastError
 from dicast.workers.admission.request import QUEUE_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ NO_ELECTION = "workers hold no elections: who leads is in the store"
 NO_RESTART = "the execution pool cannot be restarted: stop the worker (SIGTERM) and start it again"
 
 
-class CommandRefused(ValueError):
+class CommandRefused(DicastError, ValueError):
     """A command that no worker will obey; the text says why."""
 
 
@@ -142,18 +143,14 @@ def revoke_by_stamped_headers(state: Any, **given: Any) -> Any:
     return nok(refusal("revoke_by_stamped_headers", given))
 
 
-@_command(
-    args=[("task_name", str), ("rate_limit", str)], signature="<task_name> <rate_limit (e.g., 5/s | 5/m | 5/h)>"
-)
+@_command(args=[("task_name", str), ("rate_limit", str)], signature="<task_name> <rate_limit (e.g., 5/s | 5/m | 5/h)>")
 def rate_limit(state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
     """Refused for Dicast's tasks, whose rate is their pool's; of others as in Celery."""
     why = refusal("rate_limit", {"task_name": task_name})
     return nok(why) if why else celerys.rate_limit(state, task_name, rate_limit, **more)
 
 
-@_command(
-    args=[("task_name", str), ("soft", float), ("hard", float)], signature="<task_name> <soft_secs> [hard_secs]"
-)
+@_command(args=[("task_name", str), ("soft", float), ("hard", float)], signature="<task_name> <soft_secs> [hard_secs]")
 def time_limit(state: Any, task_name: str = "", hard: float | None = None, soft: float | None = None, **_: Any) -> Any:
     """Refused for Dicast's tasks, whose calls have a time limit of their own; of others as in Celery."""
     why = refusal("time_limit", {"task_name": task_name})
@@ -196,9 +193,7 @@ def pool_restart(state: Any, **_: Any) -> Any:
     return nok(NO_RESTART)
 
 
-@_command(
-    type="inspect", alias="dump_conf", signature="[include_defaults=False]", args=[("with_defaults", strtobool)]
-)
+@_command(type="inspect", alias="dump_conf", signature="[include_defaults=False]", args=[("with_defaults", strtobool)])
 def conf(state: Any, with_defaults: bool = False, **_: Any) -> Any:
     """The worker's configuration, without secrets."""
     return JsonFormatter(state.app.secrets()).masked(celerys.conf(state, with_defaults=with_defaults))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dicast.app.ledger.client import JobState, UnitState, UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Token
+from dicast.app.ledger.records import MessageId
 from dicast.app.pipeline.messages import CONTROL_QUEUE, FINISH_JOB
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _unit(dicast: Dicast, name: str, ref: PageRef, token: str, *, cut: bool) -> 
     if not token:
         return Revoked((f"{name} gathers a page, which cannot be revoked: revoke its job, {ref.job}",), refused=True)
     try:
-        states = set(dicast.ledger.revoke_unit(ref, Token.parse(token)))
+        states = set(dicast.ledger.revoke_unit(ref, MessageId.parse(token)))
     except UnknownJob:
         return Revoked((f"no job holds unit {name}: nothing is revoked",))
     if states & {UnitState.OPEN, UnitState.REVOKED}:

@@ -13,6 +13,7 @@ import click
 from celery.utils.sysinfo import is_auto_concurrency
 from click.core import ParameterSource
 
+from dicast.errors import DicastError
 from dicast.workers.runtime.pool import TaskPool
 
 _OWN_PROCESSES = "it is about child processes, and this worker has none: its calls share one event loop"
@@ -27,7 +28,7 @@ REFUSED = {
 }
 
 
-class OptionRefused(ValueError):
+class OptionRefused(DicastError, ValueError):
     """A worker's option that cannot be; the text says why and what to use instead."""
 
 

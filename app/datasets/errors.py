@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dicast.app.domain.text import shown
+from dicast.errors import DicastError
 
 VALUE_CHARS = 60
 
 
-class DatasetError(ValueError):
+class DatasetError(DicastError, ValueError):
     """The file cannot be read as items. The message is one line and quotes at most `VALUE_CHARS` of a value."""
 
     def __init__(self, path: str, message: str, *, place: str = "") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dicast.app.application import Dicast
 from dicast.app.doctor.finding import Finding, Severity
-from dicast.app.monitoring.snapshot import look
+from dicast.app.monitoring.snapshot import read_shared
 from dicast.workers.admission.pool_state import findings
 
 AREA = "governor"
@@ -14,7 +14,7 @@ AREA = "governor"
 
 def governor(dicast: Dicast) -> Iterator[Finding]:
     """What is told of each pool that has been used."""
-    states = look(dicast.store_url, dicast.keys).pools
+    states = read_shared(dicast.store_url, dicast.keys).pools
     advice = "dicast governor show tells more"
     calm = []
     for state in states:

@@ -8,7 +8,7 @@ from dicast.app.application import Dicast
 from dicast.app.doctor import waiting
 from dicast.app.doctor.finding import Finding, Severity
 from dicast.app.ledger.client import JobState
-from dicast.app.monitoring.snapshot import look
+from dicast.app.monitoring.snapshot import read_shared
 
 LOOKED_AT = 100
 """The newest; older ones that still run are told by `dicast jobs show`."""
@@ -20,7 +20,7 @@ def jobs(dicast: Dicast) -> Iterator[Finding]:
     going = [status for status in dicast.ledger.jobs(LOOKED_AT) if not status.state.ended]
     if not going:
         return
-    shared = look(dicast.store_url, dicast.keys)
+    shared = read_shared(dicast.store_url, dicast.keys)
     # Without a worker all wait for one, which is told once, beside the workers.
     waits = [(status, waiting.reason(dicast, status, shared)) for status in going] if dicast.registry.alive() else []
     told = [(status, why) for status, why in waits if why is not None]

@@ -18,7 +18,7 @@ from dicast.app.providers.local import INSTALL, LocalModelMissing, LocalProvider
 from dicast.app.providers.registry import build_provider
 from dicast.config.pools import PoolSpec
 from dicast.workers.admission.governor import Governor
-from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.store.connection import connect_async
 
 CALL_TIMEOUT_S = 60.0
@@ -79,20 +79,20 @@ async def _lease(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> AsyncItera
     lease, end = f"{DOCTOR}.{secrets.token_hex(8)}", time.monotonic() + LEASE_WAIT_S
     limit = min([dicast.settings.max_concurrent_llm_calls, *(node.limit for node in dicast.registry.alive())])
     async with connect_async(dicast.store_url) as client:
-        governor = Governor(client, dicast.keys, dicast.first_wishes)
+        governor = Governor(client, dicast.keys, dicast.configured_overrides)
         ttl_ms = round(1000 * (timeout_s + CALL_GRACE_S))
         admit = partial(LeaseStore(client, dicast.keys).admit, pool=spec.name, node=DOCTOR, ttl_ms=ttl_ms)
         try:
             while True:
                 await client.hset(dicast.keys.job_limits, DOCTOR, limit)
                 admission = await admit(give_back=[], wanted=[Want(lease, DOCTOR, DOCTOR)])
-                if admission.verdicts == [Verdict.GRANTED] or time.monotonic() > end:
+                if admission.verdicts == [LeaseAnswer.GRANTED] or time.monotonic() > end:
                     break
                 if admission.decide:
                     await governor.tick(spec.name)
                 else:
                     await asyncio.sleep(LEASE_RETRY_S)
-            yield None if admission.verdicts == [Verdict.GRANTED] else admission.reason
+            yield None if admission.verdicts == [LeaseAnswer.GRANTED] else admission.reason
         finally:
             await admit(give_back=[lease], wanted=[])
             await client.hdel(dicast.keys.job_limits, DOCTOR)

@@ -15,7 +15,7 @@ from dicast.app.application import Dicast
 from dicast.app.doctor.finding import Finding, Severity
 from dicast.workers.broker.profiles import Broker
 from dicast.workers.store.connection import connect
-from dicast.workers.store.daemon import ResidentError
+from dicast.workers.store.daemon import DaemonError
 from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
 PINGS = 5
@@ -50,7 +50,7 @@ def store(dicast: Dicast) -> Iterator[Finding]:
         return
     try:
         url = dicast.store_url
-    except ResidentError as error:
+    except DaemonError as error:
         yield Finding(Severity.ERROR, "store", f"the embedded Valkey does not start: {error}", "set REDIS_URL instead")
         return
     client: Any = connect(url, retries=0)

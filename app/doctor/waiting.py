@@ -7,14 +7,14 @@ from kombu.exceptions import OperationalError
 from dicast.app.application import Dicast
 from dicast.app.doctor.workers import depth
 from dicast.app.ledger.client import JobState, JobStatus
-from dicast.app.monitoring.snapshot import Shared, look
+from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.app.pipeline.messages import CONTROL_QUEUE
 from dicast.workers.admission.pool_state import PoolState
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.policy.parameters import BreakerPhase
 
 
-def reason(dicast: Dicast, status: JobStatus, shared: Shared | None = None) -> str | None:
+def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None) -> str | None:
     """What a job waits for, None if nothing is known of it. `shared` saves a look of its own; not for an event loop.
 
     In this order: a worker's own word (a full disk, a file that is gone), no worker, a pool that is down (also while a
@@ -31,7 +31,7 @@ def reason(dicast: Dicast, status: JobStatus, shared: Shared | None = None) -> s
     if status.state is not JobState.RUNNING:
         return None
     names = dicast.ledger.pools(status.id)
-    states = {state.pool: state for state in (shared or look(dicast.store_url, dicast.keys)).pools}
+    states = {state.pool: state for state in (shared or read_shared(dicast.store_url, dicast.keys)).pools}
     troubled = [state for name in names if (state := states.get(name)) is not None]
     calls = dicast.ledger.open_calls().get(f"j:{status.id}")
     down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]

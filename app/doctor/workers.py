@@ -75,11 +75,11 @@ def bounds(dicast: Dicast) -> Iterator[Finding]:
 def queues(dicast: Dicast) -> Iterator[Finding]:
     names = [CONTROL_QUEUE, BEAT_QUEUE, *(QUEUE_PREFIX + pool for pool in dicast.pools.pools)]
     try:
-        depths = {name: depth(dicast, name) for name in names}
+        queue_lengths = {name: depth(dicast, name) for name in names}
     except (OperationalError, OSError) as error:
         yield Finding(Severity.ERROR, "queues", f"the broker does not answer: {error}", "is it the store's own URL?")
         return
-    waiting = ", ".join(f"{name} {depth:,}" for name, depth in depths.items() if depth)
+    waiting = ", ".join(f"{name} {depth:,}" for name, depth in queue_lengths.items() if depth)
     yield Finding(Severity.INFO if waiting else Severity.OK, "queues", waiting or "no message waits")
 
 

@@ -67,9 +67,7 @@ class Bounds(NamedTuple):
     pool_down_ms: int | None = None
 
     @classmethod
-    def of(
-        cls, *, unit_deadline_s: float, finish_by: float | str | None, max_pool_down_s: float
-    ) -> Bounds:
+    def of(cls, *, unit_deadline_s: float, finish_by: float | str | None, max_pool_down_s: float) -> Bounds:
         """0 s of either deadline: there is none."""
         return cls(
             unit_ms=round(1000 * unit_deadline_s) or None,

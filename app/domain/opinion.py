@@ -1,4 +1,4 @@
-"""What a job yields: one `JudicialOpinion` a unit, and one `EvaluationError` for each that has no score."""
+"""What a job yields: one `Opinion` a unit, and one `EvaluationError` for each that has no score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Usage(BaseModel):
     output_tokens: int = 0
 
 
-class JudicialOpinion(BaseModel):
+class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
     `score` is null when the unit ended in an error; the reason is then in the job's errors.

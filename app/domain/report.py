@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from dicast.app.domain.job import Agent, Dimension
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.statistics import (
     Disagreement,
     PairwiseDifferences,
@@ -202,7 +202,7 @@ class ReportBuilder:
         self._error_counts: Counter[ErrorKind] = Counter()
         self._errors: dict[ErrorKind, _Errors] = {}
 
-    def add_opinion(self, opinion: JudicialOpinion) -> None:
+    def add_opinion(self, opinion: Opinion) -> None:
         """Count one opinion; raises `UnknownVoice`."""
         try:
             tally = self._tallies[opinion.judge, opinion.criterion_id]

@@ -42,7 +42,7 @@ _OPINION_KEYS = frozenset({"argument", "cited_evidence", "score"})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgment:
     """One accepted opinion. Holds: the score is on the scale, the texts are clean."""
 
     score: int
@@ -73,7 +73,7 @@ class Corrupt:
 class BatchReading:
     """What a batched answer brought. Holds: every dimension asked for is accepted, missing, or named in `corrupt`."""
 
-    accepted: dict[str, Verdict]
+    accepted: dict[str, Judgment]
     missing: list[str]
     corrupt: list[Corrupt]
 
@@ -86,7 +86,7 @@ class _Refused(ValueError):
     """Carries the reason from the rule that found it to the reading that reports it."""
 
 
-def read_single(text: str, *, structured: bool, nonce: str, scale: Scale) -> Verdict | Malformed:
+def read_single(text: str, *, structured: bool, nonce: str, scale: Scale) -> Judgment | Malformed:
     """One dimension's answer. Never raises, whatever the text."""
     try:
         answer = _find(text, structured=structured, nonce=nonce)
@@ -116,7 +116,7 @@ def read_batch(text: str, *, structured: bool, nonce: str, dimensions: Sequence[
             if criterion_id in by_id:
                 named.setdefault(criterion_id, []).append(opinion)
 
-    accepted: dict[str, Verdict] = {}
+    accepted: dict[str, Judgment] = {}
     for criterion_id, opinions in named.items():
         try:
             accepted[criterion_id] = _agreed(opinions, by_id[criterion_id].scale)
@@ -174,20 +174,20 @@ def _named(entry: Json) -> tuple[str, dict[str, Json]]:
     return criterion_id, opinion
 
 
-def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale) -> Verdict:
+def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale) -> Judgment:
     verdicts = {_verdict(opinion, scale) for opinion in opinions}
     if len(verdicts) != 1:
         raise _Refused("several opinions on one criterion disagree")
     return verdicts.pop()
 
 
-def _verdict(opinion: dict[str, Json], scale: Scale) -> Verdict:
+def _verdict(opinion: dict[str, Json], scale: Scale) -> Judgment:
     """Rules 4 to 6."""
     if missing := _OPINION_KEYS - opinion.keys():
         raise _Refused(f"lacks {', '.join(sorted(missing))}")
     if unknown := opinion.keys() - _OPINION_KEYS:
         raise _Refused(f"has the unknown key {shown(min(unknown), 60)!r}")
-    return Verdict(
+    return Judgment(
         score=_score(opinion["score"], scale),
         argument=_argument(opinion["argument"]),
         cited_evidence=_evidence(opinion["cited_evidence"]),

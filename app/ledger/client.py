@@ -17,12 +17,13 @@ from dicast.app.domain.job import EvaluationJob, Item
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.errors import DicastError, Exit
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 
 if TYPE_CHECKING:
-    from dicast.app.ledger.records import Token
+    from dicast.app.ledger.records import MessageId
 
 HERE = Path(__file__).parent
 STAGING_S = 7200
@@ -59,7 +60,7 @@ class UnitState(StrEnum):
     CANCELLED = "cancelled"
 
 
-class UnknownJob(LookupError):
+class UnknownJob(DicastError, LookupError):
     """The ledger holds no job of that id."""
 
     def __init__(self, job: str) -> None:
@@ -67,8 +68,10 @@ class UnknownJob(LookupError):
         self.job = job
 
 
-class JobLost(RuntimeError):
+class JobLost(DicastError, RuntimeError):
     """The store has forgotten a job that was not finished. What waits for its result is told this."""
+
+    exit_code = Exit.FAILED
 
     def __init__(self, job: str) -> None:
         super().__init__(job)
@@ -78,7 +81,7 @@ class JobLost(RuntimeError):
         return f"job {self.job!r} is lost: the store was emptied, or lost its last writes; submit it again"
 
 
-class JobConflict(ValueError):
+class JobConflict(DicastError, ValueError):
     """The id is taken by a job of other content."""
 
     def __init__(self, job: str) -> None:
@@ -279,7 +282,7 @@ class LedgerClient:
         """Whether a job was cancelled by being revoked."""
         return bool(self._redis.hexists(self._keys.job(job), "revoked"))
 
-    def revoke_unit(self, ref: PageRef, token: Token) -> list[UnitState]:
+    def revoke_unit(self, ref: PageRef, token: MessageId) -> list[UnitState]:
         """Have a message's units, which are not called, end without a call; what becomes of each. Raises `UnknownJob`
         if the ledger does not hold this incarnation of the job, or it has no such lane."""
         k = self._keys
@@ -291,9 +294,7 @@ class LedgerClient:
         positions = range(token.position, token.position + units)
         tokens = dict.fromkeys([str(token), *map(str, positions)])
         keys = [k.job(ref.job), k.page(ref), k.due, k.base.clock]
-        told = self._revoke_unit(
-            keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions]
-        )
+        told = self._revoke_unit(keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions])
         return [UnitState(verdict) for verdict in told]
 
     def resume(self, job: str) -> JobState:

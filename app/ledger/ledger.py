@@ -4,7 +4,8 @@ Every write names the fence of its claim, and every way to a job's end leads thr
 message that comes twice, late or never changes no outcome.
 
 Every verb may be repeated, for its answer may be lost after it was obeyed: redis-py sends a command again by itself,
-and callers do (`dicast.app.pipeline.record.patiently`). What would not come out the same twice names its attempt.
+and callers do (`retry_until_available` in app/pipeline/record.py). What would not come out the same twice names its
+attempt.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.records import (
     Bounded,
     Claim,
+    ClaimAnswer,
     Deferral,
     Due,
     JobRecord,
     LaneState,
+    MessageId,
     OpenPage,
     Recorded,
-    Result,
     Started,
-    Token,
-    Verdict,
+    UnitResult,
     Written,
 )
 from dicast.workers.store.connection import AsyncStoreClient
@@ -43,7 +44,7 @@ from dicast.workers.store.errors import NotReady
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 
-QUARANTINE_DEATHS = 3
+POISON_DEATHS = 3
 """A unit that was in the hands of so many dead workers is recorded as lost instead of killing another."""
 UNCLAIMED_MS = 60_000
 """A published unit that nobody claimed for so long is published again."""
@@ -74,7 +75,8 @@ class Ledger:
         self._assigned, self._beacons = keys.assigned, keys.node("")
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
-            "complete", "find_lost", "held", "disown", "assign", "mourn", "ripe", "lead", "waits", "bounds",
+            "complete", "find_lost", "list_claims", "release_claims", "assign", "mark_lost",
+            "ripe", "lead", "waits", "bounds",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
         self._name, self._numbers = secrets.token_urlsafe(4), itertools.count(1)
@@ -150,10 +152,10 @@ class Ledger:
                 pages.append(OpenPage(ref, int(opened_ms), [p for p in positions if f"r:{p}" not in ended]))
         return pages
 
-    async def assignments(self, ref: PageRef) -> dict[Token, str]:
+    async def assignments(self, ref: PageRef) -> dict[MessageId, str]:
         """The pools that were chosen for messages of a page which nobody has worked on."""
         found = await self._redis.hgetall(self.keys.assignments(ref))
-        return {Token.parse(token): pool for token, pool in found.items()}
+        return {MessageId.parse(token): pool for token, pool in found.items()}
 
     async def attended(self, job: str) -> None:
         """Somebody looks after this job now: the sweeper need not, for a while."""
@@ -183,7 +185,13 @@ class Ledger:
         return bool(
             await self._scripts["complete"](
                 keys=[
-                    k.job(job), k.items(job), k.pages(job), k.base.job_limits, k.unfinished, k.outbox, k.jobs,
+                    k.job(job),
+                    k.items(job),
+                    k.pages(job),
+                    k.base.job_limits,
+                    k.unfinished,
+                    k.outbox,
+                    k.jobs,
                     k.bounded,
                 ],
                 args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation],
@@ -217,12 +225,12 @@ class Ledger:
         """Tell those who watch a job for what it waits. It is shown for a while, so a lasting trouble is told again."""
         await self._scripts["waits"](keys=[self.keys.job(job)], args=["", shown(reason, WAITS_CHARS)])
 
-    async def mourn(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
+    async def mark_lost(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
         """Put a job on record as lost; True for the one call that did it, False if there is a job of this id. Its
         waiters are to be told, as of one that completed (see `unannounced`)."""
         k, fields = self.keys, [part for pair in facts.items() for part in pair]
         return bool(
-            await self._scripts["mourn"](
+            await self._scripts["mark_lost"](
                 keys=[k.job(job), k.jobs, k.outbox], args=["", job, retention_s, self.attempt(), *fields]
             )
         )
@@ -332,7 +340,7 @@ class Ledger:
 
     # ------------------------------------------------------------------ units
     async def claim(
-        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, attempt: str = "",
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, attempt: str = "",
         *, again_ms: int | None = None, early: bool = False,
     ) -> tuple[JobState | None, Item | None, list[Claim]]:  # fmt: skip
         """Claim units of one item for the message `token`; (None, None, []) when the page is no more. To be repeated
@@ -347,7 +355,7 @@ class Ledger:
                 self._beacons,
                 (name := str(token)),
                 f"{ref}|{name}",
-                QUARANTINE_DEATHS,
+                POISON_DEATHS,
                 self._claim_ms,
                 f"i:{item}",
                 self._calls_max,
@@ -365,7 +373,7 @@ class Ledger:
         return (
             JobState(state),
             found,
-            [Claim(p, Verdict(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
+            [Claim(p, ClaimAnswer(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
         )
 
     async def calls_again(self, ref: PageRef, positions: Sequence[int]) -> bool:
@@ -374,7 +382,7 @@ class Ledger:
         revoked = await self._redis.hget(self.keys.page(ref), "revoked") or ""
         return bool(state == JobState.RUNNING and any(f",{position}," not in revoked for position in positions))
 
-    async def assign(self, ref: PageRef, pools: Mapping[Token, str]) -> None:
+    async def assign(self, ref: PageRef, pools: Mapping[MessageId, str]) -> None:
         """Count messages for the pools that were chosen for them, until they are claimed."""
         k = self.keys
         await self._scripts["assign"](
@@ -382,7 +390,7 @@ class Ledger:
             args=[part for token, pool in pools.items() for part in (str(token), pool)],
         )
 
-    async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[Result]) -> Recorded:
+    async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[UnitResult]) -> Recorded:
         """Write results, each at most once; `counters` are added if any of these claims had not told its end before."""
         k = self.keys
         left, plan, gather, news, *written = await self._scripts["record"](
@@ -419,7 +427,7 @@ class Ledger:
         )
         return [Written(w) for w in written]
 
-    async def take_due(self) -> list[tuple[PageRef, Token]]:
+    async def take_due(self) -> list[tuple[PageRef, MessageId]]:
         """Messages to publish now. Each stays due, a minute later, until somebody claims it. After an error, the next
         call is given what was taken by the one whose answer was lost."""
         k = self.keys
@@ -433,7 +441,7 @@ class Ledger:
         taken = []
         for member in members:
             ref, token = member.rsplit("|", 1)
-            taken.append((PageRef.parse(ref), Token.parse(token)))
+            taken.append((PageRef.parse(ref), MessageId.parse(token)))
         return taken
 
     # ------------------------------------------------------------------ gathering
@@ -482,17 +490,17 @@ class Ledger:
     async def open_pages(self) -> list[PageRef]:
         return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]
 
-    async def held(self, ref: PageRef) -> dict[int, int]:
+    async def list_claims(self, ref: PageRef) -> dict[int, int]:
         """The units of a page that this node has claimed and that have no result: position -> fence of the claim."""
-        flat = iter(await self._scripts["held"](keys=[self.keys.page(ref)], args=[self._node]))
+        flat = iter(await self._scripts["list_claims"](keys=[self.keys.page(ref)], args=[self._node]))
         return {int(position): int(fence) for position, fence in zip(flat, flat, strict=True)}
 
-    async def disown(self, ref: PageRef, claims: Mapping[int, int]) -> int:
+    async def release_claims(self, ref: PageRef, claims: Mapping[int, int]) -> int:
         """This node works on these units no more, whatever the store says, and how that ended is lost: they become due.
         Returns how many; what has a result or a newer claim meanwhile stays as it is."""
         k, pairs = self.keys, [number for claim in claims.items() for number in claim]
         keys = [k.page(ref), self._due, self._clock]
-        return int(await self._scripts["disown"](keys=keys, args=["", f"{ref}|", self._node, *pairs]))
+        return int(await self._scripts["release_claims"](keys=keys, args=["", f"{ref}|", self._node, *pairs]))
 
     async def unannounced(self) -> list[str]:
         """Jobs that are complete, or lost, and whose waiters have not been told."""

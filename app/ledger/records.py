@@ -16,7 +16,7 @@ from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
 
 
-class Verdict(StrEnum):
+class ClaimAnswer(StrEnum):
     """Answer to a claim."""
 
     RUN = "run"
@@ -47,7 +47,7 @@ class Claim:
     `elapsed_ms` is the time since the unit's first claim, `left_ms` that until its deadline, -1 if it has none."""
 
     position: int
-    verdict: Verdict
+    verdict: ClaimAnswer
     fence: int
     attempts: int
     requeues: int
@@ -56,7 +56,7 @@ class Claim:
     left_ms: int = -1
 
 
-class Result(NamedTuple):
+class UnitResult(NamedTuple):
     """A unit's end as it goes into the ledger."""
 
     position: int
@@ -77,7 +77,7 @@ class Deferral(NamedTuple):
     probe: int = 0
 
 
-class Token(NamedTuple):
+class MessageId(NamedTuple):
     """Names one message of a page: a unit's position, or the batch that begins there."""
 
     position: int
@@ -94,7 +94,7 @@ class Token(NamedTuple):
 class Due(NamedTuple):
     """When a message is to be published; one that does not `wait` is on its way already, and this is its safeguard."""
 
-    token: Token
+    token: MessageId
     delay_ms: int
     wait: bool = True
 

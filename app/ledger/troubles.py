@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dicast.app.ledger.keys import LedgerKeys, PageRef
-from dicast.app.ledger.records import Token
+from dicast.app.ledger.records import MessageId
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
@@ -59,7 +59,7 @@ class Troubles:
         return max(0, now - max(map(int, seen)))
 
     # ------------------------------------------------------------------ messages that this worker cannot send
-    async def due_again(self, messages: Iterable[tuple[PageRef, Token]], delay_ms: int) -> None:
+    async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]], delay_ms: int) -> None:
         """Messages that were due and could not be published are due again soon, unless they were claimed meanwhile."""
         due = {f"{ref}|{token}": await self._now_ms() + delay_ms for ref, token in messages}
         if due:

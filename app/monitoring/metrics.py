@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from dicast.app.monitoring.snapshot import Shared
+from dicast.app.monitoring.snapshot import SharedState
 from dicast.workers.admission.pool_state import PoolState
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.parameters import BreakerPhase
@@ -35,7 +35,7 @@ SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 class SharedCollector(Collector):
     """Looks at each scrape. A store that does not answer leaves only `dicast_store_up` 0."""
 
-    def __init__(self, look: Callable[[], Shared]) -> None:
+    def __init__(self, look: Callable[[], SharedState]) -> None:
         self._look = look
 
     def describe(self) -> list[Metric]:

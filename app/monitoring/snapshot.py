@@ -15,7 +15,7 @@ from dicast.workers.store.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedState:
     """What all workers share, at one instant."""
 
     pools: Sequence[PoolState]
@@ -23,7 +23,7 @@ class Shared:
     leases: Sequence[OpenLease] = ()
 
 
-def look(store_url: str, keys: Keys) -> Shared:
+def read_shared(store_url: str, keys: Keys) -> SharedState:
     """Read it from the store, in a thread that has no event loop. Raises redis errors."""
 
     async def pools() -> tuple[Sequence[PoolState], Sequence[OpenLease]]:
@@ -32,4 +32,4 @@ def look(store_url: str, keys: Keys) -> Shared:
 
     with connect(store_url) as client:
         states, leases = asyncio.run(pools())
-        return Shared(states, Registry(client, keys).statuses(), leases)
+        return SharedState(states, Registry(client, keys).statuses(), leases)

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from dicast.app.domain.failure import RATE_LIMITS, FailureKind
 from dicast.app.pipeline.call import Call
-from dicast.app.pipeline.fail_fast import Asking
-from dicast.app.pipeline.record import patiently
+from dicast.app.pipeline.fail_fast import FailFast
+from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ProviderFailure
-from dicast.workers.admission.outages import UNITS_SURE, Trouble
+from dicast.workers.admission.outages import UNITS_SURE, PoolCondition
 
 UNAVAILABLE = frozenset({502, 503, 504})
 OUTAGES = frozenset({FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIMEOUT, *RATE_LIMITS})
 
-Read = Callable[[Iterable[str]], Awaitable[Mapping[str, Trouble]]]
+Read = Callable[[Iterable[str]], Awaitable[Mapping[str, PoolCondition]]]
 
 
 class Blame(NamedTuple):
@@ -38,15 +38,17 @@ class Blame(NamedTuple):
 class Blames:
     """For one event loop; a store that is away is waited for. `outages` reads what is wrong with pools."""
 
-    def __init__(self, outages: Read, asking: Asking) -> None:
-        self._outages, self._asking = outages, asking
+    def __init__(self, outages: Read, fail_fast: FailFast) -> None:
+        self._outages, self._fail_fast = outages, fail_fast
 
     async def of(self, call: Call, failure: ProviderFailure, model: str) -> Blame:
         """Of a call that failed."""
         if failure.kind not in OUTAGES or (failure.kind in RATE_LIMITS and not call.probe):
             return Blame(pool_down=False, closed_s=0.0)
         trouble = await self._trouble(call.pool)
-        if not call.probe or await patiently(lambda: self._asking.seems_broken(call.job, call.pool, model)):
+        if not call.probe or await retry_until_available(
+            lambda: self._fail_fast.seems_broken(call.job, call.pool, model)
+        ):
             return Blame(pool_down=False, closed_s=trouble.breaker_for_s)
         sure = (
             failure.kind in RATE_LIMITS
@@ -61,11 +63,11 @@ class Blames:
         trouble = await self._trouble(pool)
         return described(pool, trouble)
 
-    async def _trouble(self, pool: str) -> Trouble:
-        return (await patiently(lambda: self._outages([pool])))[pool]
+    async def _trouble(self, pool: str) -> PoolCondition:
+        return (await retry_until_available(lambda: self._outages([pool])))[pool]
 
 
-def described(pool: str, trouble: Trouble) -> str:
+def described(pool: str, trouble: PoolCondition) -> str:
     """One line for people; '' of a pool that is up."""
     if trouble.outage is None or not trouble.down_for_s:
         return ""

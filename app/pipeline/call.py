@@ -12,12 +12,12 @@ from pydantic_core import to_json
 from dicast.app.domain.batching import named
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent, Deployment, Dimension, Item
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
-from dicast.app.domain.verdict import Verdict
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
+from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Claim, JobRecord, Result, Token
+from dicast.app.ledger.records import Claim, JobRecord, MessageId, UnitResult
 from dicast.app.providers.base import ChatReply, ProviderFailure
-from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import read_limits
 
@@ -31,7 +31,7 @@ class Call:
     """One call's facts, from the claim to its end."""
 
     ref: PageRef
-    token: Token
+    token: MessageId
     job: JobRecord
     agent: Agent
     deployment: Deployment
@@ -68,9 +68,9 @@ class Call:
             pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
         )  # fmt: skip
 
-    def scored(self, claim: Claim, dimension: Dimension, verdict: Verdict, usage: Usage) -> Result:
+    def scored(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
         """A unit's opinion, as the ledger keeps it."""
-        opinion = JudicialOpinion(
+        opinion = Opinion(
             judge=self.agent.name,
             criterion_id=dimension.id,
             item_id=self.item.id,
@@ -84,19 +84,19 @@ class Call:
             attempts=claim.attempts + 1,
             metadata=_kept(self.job, self.item),
         )
-        return Result(claim.position, claim.fence, _payload(opinion, None), scored=True)
+        return UnitResult(claim.position, claim.fence, _payload(opinion, None), scored=True)
 
     def failed(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
         attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
-    ) -> Result:  # fmt: skip
+    ) -> UnitResult:  # fmt: skip
         """A unit's error, as the ledger keeps it."""
         payload = unscored(
             self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
             attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
             latency_s=self.latency_s,
         )  # fmt: skip
-        return Result(claim.position, claim.fence, payload, scored=False)
+        return UnitResult(claim.position, claim.fence, payload, scored=False)
 
 
 def unscored(
@@ -115,7 +115,7 @@ def unscored(
     error = EvaluationError(
         **unit, kind=kind, message=message, status_code=status_code, calls=calls, elapsed_s=round(elapsed_s, 3)
     )
-    opinion = JudicialOpinion(
+    opinion = Opinion(
         **unit,
         score=None,
         argument=argument,
@@ -162,6 +162,6 @@ def spent(failure: ProviderFailure) -> dict[str, int]:
     }
 
 
-def _payload(opinion: JudicialOpinion, error: EvaluationError | None) -> bytes:
+def _payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
     # Not by orjson, whose bytes keep the 4 KB that they were written into, and the recorder keeps them for a while.
     return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error})

@@ -9,8 +9,8 @@ from dicast.app.domain.job import Item
 from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Claim, Deferral, Due, Token, Verdict
-from dicast.app.pipeline.record import Recorder, patiently
+from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, MessageId
+from dicast.app.pipeline.record import Recorder, retry_until_available
 
 Answer = tuple[JobState | None, Item | None, list[Claim]]
 
@@ -25,13 +25,15 @@ class Claimer:
         self._ledger, self._recorder = ledger, recorder
 
     async def claim(
-        self, ref: PageRef, token: Token, positions: Sequence[int], item: int, again_ms: int | None = None,
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
         *, early: bool = False,
     ) -> Answer:  # fmt: skip
         """As `Ledger.claim`, however long that takes. A caller that is cancelled meanwhile has claimed nothing."""
         attempt = self._ledger.attempt()
         claiming = asyncio.ensure_future(
-            patiently(lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms, early=early))
+            retry_until_available(
+                lambda: self._ledger.claim(ref, token, positions, item, attempt, again_ms=again_ms, early=early)
+            )
         )
         try:
             return await asyncio.shield(claiming)
@@ -39,7 +41,7 @@ class Claimer:
             await asyncio.shield(self._hand_back(ref, token, claiming))
             raise
 
-    async def _hand_back(self, ref: PageRef, token: Token, claiming: asyncio.Future[Answer]) -> None:
+    async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[Answer]) -> None:
         """The claim may be obeyed yet, and others would take it for a call that was paid."""
         done, _ = await asyncio.wait({claiming}, timeout=STOPPING_MAX_S)
         if not done or claiming.exception() is not None:
@@ -47,7 +49,9 @@ class Claimer:
             return
         _, _, claims = claiming.result()
         deferrals = [
-            Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1) for c in claims if c.verdict is Verdict.RUN
+            Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1)
+            for c in claims
+            if c.verdict is ClaimAnswer.RUN
         ]
         if deferrals:
             await self._recorder.defer(ref, {}, deferrals, [Due(token, 0)])

@@ -11,27 +11,26 @@ from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.stop import Stop
-from dicast.app.ledger.records import Claim, JobRecord, Result
-from dicast.app.ledger.records import Verdict as Claimed
+from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, UnitResult
 from dicast.app.pipeline.call import Call, unscored
 from dicast.app.providers.base import ProviderFailure
 
 CLOSED = {
-    Claimed.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
-    Claimed.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
-    Claimed.POISON: (ErrorKind.LOST, "the workers that tried it died"),
-    Claimed.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
-    Claimed.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
-    Claimed.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
+    ClaimAnswer.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
+    ClaimAnswer.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
+    ClaimAnswer.POISON: (ErrorKind.LOST, "the workers that tried it died"),
+    ClaimAnswer.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
+    ClaimAnswer.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
+    ClaimAnswer.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
 }
 """What is recorded of units that get no call."""
-WISHED = frozenset({Claimed.CANCELLED, Claimed.REVOKED, Claimed.EXPIRED})
+WISHED = frozenset({ClaimAnswer.CANCELLED, ClaimAnswer.REVOKED, ClaimAnswer.EXPIRED})
 """Ends that somebody asked for: nothing was lost."""
 
 
 def given_up(
     call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, *, made: bool, model: str
-) -> list[Result]:
+) -> list[UnitResult]:
     """The errors of all units of a call that failed for good; `made`: it was really made. Each is told to the log."""
     call.tell(f"error: {decision.kind}: {failure.message}")
     call.latency_s = took_s
@@ -50,7 +49,7 @@ def given_up(
     return results
 
 
-def not_asked(call: Call, stop: Stop) -> list[Result]:
+def not_asked(call: Call, stop: Stop) -> list[UnitResult]:
     """The errors of all units of a call that is not made, since its job asks no more at its place."""
     call.tell(f"error: {stop.kind}: {stop.reason}")
     results = []
@@ -85,7 +84,7 @@ def _because(stop: Stop) -> dict[str, Any]:
     }
 
 
-def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[Result]:
+def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[UnitResult]:
     """The errors of units that get no call: they or their job were cancelled, their workers died, or the like;
     `trouble` is what kept those that expired from being asked, if it is known."""
     results = []

@@ -30,9 +30,9 @@ from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import Stop, place
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.record import patiently
+from dicast.app.ledger.stops import StopStore
+from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ProviderFailure
 
 ITEMS_LEAST = 3
@@ -44,7 +44,7 @@ _OF_THE_POOL = {401, 402, 403, 404}
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForMoney:
     """No call now, but later."""
 
     delay_s: float
@@ -60,27 +60,29 @@ class _Known:
     answered: set[str] = field(default_factory=set)
 
 
-class Asking:
+class FailFast:
     """For one event loop; a store that is away is waited for. `model` gives a deployment's model."""
 
     def __init__(
-        self, store: AskingStore, *, model: Callable[[Deployment], str], fail_fast: int, recheck_s: float
+        self, store: StopStore, *, model: Callable[[Deployment], str], fail_fast: int, recheck_s: float
     ) -> None:
         self._store, self._model, self._fail_fast, self._recheck_s = store, model, fail_fast, recheck_s
         self._jobs: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
-    async def refusal(self, job: JobRecord, pool: str, model: str, *, leased: bool = True) -> Stop | Wait | None:
+    async def refusal(
+        self, job: JobRecord, pool: str, model: str, *, leased: bool = True
+    ) -> Stop | WaitForMoney | None:
         """Why a unit of the job gets no call at this place now; None if it does. One that is not `leased` passed the
         gate because the job makes no calls any more: if no reason is known, it is younger than the last look."""
         known, at = self._known(job), place(pool, model)
         now = asyncio.get_running_loop().time()
         if now >= known.looked_at + LOOK_EVERY_S or not (leased or at in known.stops):
             known.looked_at = now  # others need not look meanwhile
-            await patiently(lambda: self._look(job, known))
+            await retry_until_available(lambda: self._look(job, known))
         if pool in known.exhausted and job.spec.on_exhausted == "wait":
             recheck_ms = round(1000 * self._recheck_s)
-            may = await patiently(lambda: self._store.may_recheck(pool, recheck_ms))
-            return None if may else Wait(self._recheck_s)
+            may = await retry_until_available(lambda: self._store.may_recheck(pool, recheck_ms))
+            return None if may else WaitForMoney(self._recheck_s)
         return known.stops.get(at)
 
     def asks_at(self, job: JobRecord, places: Iterable[str]) -> bool:
@@ -95,9 +97,9 @@ class Asking:
 
     async def give_up(self, job: JobRecord, stop: Stop) -> None:
         """The job asks no more at `stop.place`."""
-        if await patiently(lambda: self._store.give_up(job, stop)):
+        if await retry_until_available(lambda: self._store.give_up(job, stop)):
             self._known(job).looked_at = float("-inf")
-            await patiently(lambda: self._silence(job))
+            await retry_until_available(lambda: self._silence(job))
             logs.stopped_asking(job=job.id, pool=stop.pool, model=stop.model, after=0, reason=stop.message)
 
     async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
@@ -109,19 +111,19 @@ class Asking:
         known, at = self._known(job), place(pool, model)
         if pool in known.exhausted:
             known.exhausted.discard(pool)
-            await patiently(lambda: self._store.restored(pool))
+            await retry_until_available(lambda: self._store.restored(pool))
         if at not in known.answered:
             known.answered.add(at)
-            await patiently(lambda: self._store.answered(job, at))
+            await retry_until_available(lambda: self._store.answered(job, at))
 
     async def failed(
         self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
-    ) -> Wait | None:
+    ) -> WaitForMoney | None:
         """A unit's last call failed, or could not be `made`. The unit is to come again if the job waits for money."""
         if failure.kind is FailureKind.QUOTA_EXHAUSTED and job.spec.on_exhausted == "wait":
             self._known(job).exhausted.add(pool)
-            await patiently(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
-            return Wait(self._recheck_s)
+            await retry_until_available(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
+            return WaitForMoney(self._recheck_s)
         most = self._fail_fast if job.spec.fail_fast is None else job.spec.fail_fast
         if most == 0 or failure.kind not in _NEVER_MENDED:
             return None
@@ -136,9 +138,9 @@ class Asking:
                 error, items = f"{error}|{failure.message}", min(ITEMS_LEAST, job.items)
             stop = Stop(**at, kind=ErrorKind.NOT_ASKED, after=most)
         tell = self._store.failed
-        if await patiently(lambda: tell(job, unit, item, error, stop, units=most, items=items)):
+        if await retry_until_available(lambda: tell(job, unit, item, error, stop, units=most, items=items)):
             self._known(job).looked_at = float("-inf")
-            await patiently(lambda: self._silence(job))
+            await retry_until_available(lambda: self._silence(job))
             logs.stopped_asking(job=job.id, pool=pool, model=model, after=stop.after, reason=failure.message)
         return None
 

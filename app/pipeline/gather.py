@@ -17,13 +17,13 @@ from redis.exceptions import RedisError
 
 from dicast.app import logs
 from dicast.app.domain.job import Agent, Deployment, Item
-from dicast.app.domain.opinion import EvaluationError, JudicialOpinion
+from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
-from dicast.app.pipeline.record import patiently
+from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
 from dicast.app.reports.resuming import write_items
 
@@ -88,7 +88,7 @@ class Gatherer:
         opinions, errors = [], []
         for _, text in sorted(page.items()):
             result = orjson.loads(text)
-            opinions.append(JudicialOpinion.model_construct(**result["opinion"]))
+            opinions.append(Opinion.model_construct(**result["opinion"]))
             if "error" in result:
                 errors.append(EvaluationError.model_construct(**result["error"]))
         files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
@@ -135,7 +135,7 @@ class Gatherer:
         if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
-        completed = await patiently(
+        completed = await retry_until_available(
             lambda: self._ledger.complete(job_id, job.incarnation, text, self._retention_s, attempt)
         )
         if completed:

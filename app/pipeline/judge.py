@@ -28,23 +28,22 @@ from dicast.app.domain.plan import Lane
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.retry import JITTER_MAX_S, Retry, RetryPolicy, decide, given_up_late
 from dicast.app.domain.stop import Stop
-from dicast.app.domain.verdict import Malformed, Verdict, read_batch, read_single
+from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import UNCLAIMED_MS, Ledger
-from dicast.app.ledger.records import Claim, Deferral, Due, JobRecord, Recorded, Token, Written
-from dicast.app.ledger.records import Verdict as Claimed
+from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, JobRecord, MessageId, Recorded, Written
 from dicast.app.pipeline.blame import Blames
 from dicast.app.pipeline.call import NO_ANSWER, Call, answered, refused, spent
 from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.endings import CLOSED, WISHED, closed, given_up, not_asked
-from dicast.app.pipeline.fail_fast import Asking, Wait, places_of
+from dicast.app.pipeline.fail_fast import FailFast, WaitForMoney, places_of
 from dicast.app.pipeline.job_cache import JobCache
-from dicast.app.pipeline.record import Recorder, patiently
+from dicast.app.pipeline.record import Recorder, retry_until_available
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from dicast.workers.admission.request import Lease
-from dicast.workers.admission.suspension import Bench
-from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.admission.suspension import Suspension
+from dicast.workers.policy.admission import CallOutcome
 
 T = TypeVar("T")
 ASKED_IN_S = 1.0
@@ -60,12 +59,12 @@ SILENT_MS = 16_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NextSteps:
     """What the task has to do next. `counts` is False while the unit has no end: its chord must not count it. `told`
     says to people what became of the unit."""
 
     counts: bool
-    follow_ups: Sequence[Token] = ()
+    follow_ups: Sequence[MessageId] = ()
     plan: bool = False
     gather: bool = False
     told: str = "nothing to do"
@@ -73,8 +72,8 @@ class Outcome:
 
 class Judge:
     """Judges messages on one event loop. `provider` gives a pool's provider, `model` a deployment's model,
-    `call_timeout_s` how long a pool's call may take in total, `nonce_key` the installation's secret, `asking` whether a
-    unit is worth a call, `blames` whose fault a failure is."""
+    `call_timeout_s` how long a pool's call may take in total, `nonce_key` the installation's secret, `fail_fast`
+    whether a unit is worth a call, `blames` whose fault a failure is."""
 
     def __init__(
         self,
@@ -85,40 +84,40 @@ class Judge:
         policy: RetryPolicy,
         call_timeout_s: Callable[[str], float],
         nonce_key: Callable[[], Awaitable[bytes]],
-        asking: Asking,
+        fail_fast: FailFast,
         blames: Blames,
         spool: Spool,
-        bench: Bench | None = None,
+        suspension: Suspension | None = None,
     ) -> None:
-        self.recorder = Recorder(ledger, spool, bench)
+        self.recorder = Recorder(ledger, spool, suspension)
         self._claims = Claimer(ledger, self.recorder)
-        self._jobs = JobCache(lambda job_id: patiently(lambda: ledger.job(job_id)))
+        self._jobs = JobCache(lambda job_id: retry_until_available(lambda: ledger.job(job_id)))
         self._ledger, self._provider, self._model = ledger, provider, model
         self._policy, self._call_timeout_s, self._nonce_key = policy, call_timeout_s, nonce_key
-        self._asking, self._blames = asking, blames
+        self._fail_fast, self._blames = fail_fast, blames
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
-        self, ref: PageRef, token: Token, lease: Lease | None, deployment: int = 0, bury: Bury | None = None,
+        self, ref: PageRef, token: MessageId, lease: Lease | None, deployment: int = 0, deregister: Bury | None = None,
         refusal: ProviderFailure | None = None, early: bool = False,
-    ) -> Outcome:  # fmt: skip
+    ) -> NextSteps:  # fmt: skip
         """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
-        of workers. Of a message that has come back, `bury` has those looked for who may have died of it. With a
+        of workers. Of a message that has come back, `deregister` has those looked for who may have died of it. With a
         `refusal` no call is made: it is what is recorded. `early`: units that wait for their time come now, too."""
         try:
             job = await self.job(ref)
             if job is None:
-                return Outcome(counts=True)
+                return NextSteps(counts=True)
             units = job.lanes[ref.lane].dimensions if token.batch else 1
             positions = range(token.position, token.position + units)
             # Not those that another message, or a copy of this one, has brought to this process already.
             free = [position for position in positions if not self.works_on(ref, position)]
             if not free:
-                return Outcome(counts=False)
+                return NextSteps(counts=False)
             mine = {(ref, position) for position in free}
             self._working |= mine
             try:
-                return await self._judge(job, ref, token, free, lease, deployment, bury, refusal, early)
+                return await self._judge(job, ref, token, free, lease, deployment, deregister, refusal, early)
             finally:
                 self._working -= mine
         finally:
@@ -130,22 +129,22 @@ class Judge:
         return (ref, position) in self._working
 
     async def _judge(
-        self, job: JobRecord, ref: PageRef, token: Token, positions: Sequence[int], lease: Lease | None,
-        deployment: int, bury: Bury | None, refusal: ProviderFailure | None, early: bool,
-    ) -> Outcome:  # fmt: skip
+        self, job: JobRecord, ref: PageRef, token: MessageId, positions: Sequence[int], lease: Lease | None,
+        deployment: int, deregister: Bury | None, refusal: ProviderFailure | None, early: bool,
+    ) -> NextSteps:  # fmt: skip
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
         agent = job.spec.agents[unit.agent]
         if not 0 <= deployment < len(agent.choices):
             raise LookupError(f"{ref}.{token} names deployment {deployment} of {len(agent.choices)}")
         state, item, claims = await self._claims.claim(ref, token, positions, unit.item, early=early)
-        if bury is not None and claims and all(c.verdict is Claimed.OWNED for c in claims):
+        if deregister is not None and claims and all(c.verdict is ClaimAnswer.OWNED for c in claims):
             # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
-            await patiently(bury)
+            await retry_until_available(deregister)
             state, item, claims = await self._claims.claim(ref, token, positions, unit.item, again_ms=SILENT_MS)
         if state is None or item is None:
-            return Outcome(counts=True)
-        run = [c for c in claims if c.verdict is Claimed.RUN]
+            return NextSteps(counts=True)
+        run = [c for c in claims if c.verdict is ClaimAnswer.RUN]
         call = Call(
             ref=ref,
             token=token,
@@ -163,14 +162,16 @@ class Judge:
         ended = [c for c in claims if c.verdict in CLOSED]
         recorded = await self._close(call, lane, ended) if ended else None
         if not run:
-            settled = all(c.verdict is Claimed.DONE or c.verdict in CLOSED for c in claims)
+            settled = all(c.verdict is ClaimAnswer.DONE or c.verdict in CLOSED for c in claims)
             return replace(_outcome(settled, recorded), told=call.told or "nothing to do")
         if refusal is not None:
             return await self._failed(call, refusal, 0.0, {"calls": 0})
         try:
             model = self._model(call.deployment)
-            unasked = await self._asking.refusal(job, call.pool, model, leased=lease is not None)
-            if isinstance(unasked, Stop) and self._asking.asks_at(job, places_of(job, lane, unit.agent, self._model)):
+            unasked = await self._fail_fast.refusal(job, call.pool, model, leased=lease is not None)
+            if isinstance(unasked, Stop) and self._fail_fast.asks_at(
+                job, places_of(job, lane, unit.agent, self._model)
+            ):
                 call.tell(f"goes elsewhere: {unasked.reason}")
                 gone = await self._again(call, spent=0, requeued=0, delay_s=0.0, counters={}, unpaid=True)
                 return replace(gone, told=call.told)
@@ -186,23 +187,23 @@ class Judge:
             return replace(outcome, told=call.told)
 
     async def _close(self, call: Call, lane: Lane, claims: Sequence[Claim]) -> Recorded:
-        expired = any(c.verdict is Claimed.EXPIRED for c in claims)
+        expired = any(c.verdict is ClaimAnswer.EXPIRED for c in claims)
         trouble = await self._blames.down(call.pool) if expired else ""
         results = closed(call, lane, claims, self._model(call.deployment), trouble)
         counters = {"lost": sum(c.verdict not in WISHED for c in claims)}
         return await self.recorder.store(call.ref, counters, results)
 
-    async def _refuse(self, call: Call, lease: Lease | None, refusal: Stop | Wait) -> Outcome:
+    async def _refuse(self, call: Call, lease: Lease | None, refusal: Stop | WaitForMoney) -> NextSteps:
         """Units that get no call, now or ever."""
         if lease is not None:
             lease.release()
-        if isinstance(refusal, Wait):
+        if isinstance(refusal, WaitForMoney):
             call.tell(f"waits {refusal.delay_s:.0f} s: the account of pool {call.pool!r} has no money left")
             return await self._again(call, spent=0, requeued=0, delay_s=refusal.delay_s, counters={}, unpaid=True)
         return _outcome(True, await self.recorder.store(call.ref, {}, not_asked(call, refusal)))
 
     # ------------------------------------------------------------------ the call
-    async def _call(self, call: Call, lease: Lease | None) -> Outcome:
+    async def _call(self, call: Call, lease: Lease | None) -> NextSteps:
         if lease is None:  # not again at once: it would come round and round
             return await self._again(call, spent=0, requeued=0, delay_s=1.0, counters={}, unpaid=True)
         loop, full_s = asyncio.get_running_loop(), self._call_timeout_s(call.deployment.pool)
@@ -216,7 +217,7 @@ class Judge:
             return await self._failed(call, failure, 0.0, {"calls": 0}, made=False)
         if call.token.batch and not provider.structured_output:
             return await self._one_by_one(call, call.claims, spent=0, counters={}, recorded=None, unpaid=True)
-        key = await patiently(self._nonce_key)
+        key = await retry_until_available(self._nonce_key)
         nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate)
         prompt = _prompt(call, nonce, provider)
         request = ChatRequest(
@@ -275,7 +276,7 @@ class Judge:
         except (RedisError, TimeoutError):
             return True
 
-    async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> Outcome:
+    async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
         verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
         if isinstance(verdict, Malformed):
             reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
@@ -284,7 +285,7 @@ class Judge:
         recorded = await self._record(call, {call.claims[0]: verdict}, {"calls": 1, **_tokens(reply.usage)})
         return _outcome(True, recorded)
 
-    async def _read_all(self, call: Call, reply: ChatReply, nonce: str) -> Outcome:
+    async def _read_all(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
         """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
         reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
         for corrupt in reading.corrupt:
@@ -317,7 +318,7 @@ class Judge:
     # ------------------------------------------------------------------ what follows
     async def _failed(
         self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int], *, made: bool = True
-    ) -> Outcome:
+    ) -> NextSteps:
         """Retry as the policy says, or record the error of every unit of the call; `made` if there was one."""
         first, model = call.claims[0], self._model(call.deployment)
         blame = await self._blames.of(call, failure, model)
@@ -352,7 +353,7 @@ class Judge:
                 call, spent=int(decision.spends == "attempt"), requeued=int(decision.spends == "requeue"),
                 delay_s=decision.delay_s, counters=counters, probe=decision.spends == "nothing",
             )  # fmt: skip
-        wait = await self._asking.failed(
+        wait = await self._fail_fast.failed(
             call.job, call.pool, model, failure, made=made,
             unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", item=call.item_number,
         )  # fmt: skip
@@ -365,7 +366,7 @@ class Judge:
     async def _again(
         self, call: Call, *, spent: int, requeued: int, delay_s: float, counters: dict[str, int], unpaid: bool = False,
         probe: bool = False,
-    ) -> Outcome:  # fmt: skip
+    ) -> NextSteps:  # fmt: skip
         """The same message once more, after a wait in the ledger."""
         deferrals = [
             Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid), int(probe))
@@ -373,15 +374,15 @@ class Judge:
         ]
         due = [Due(call.token, int(delay_s * 1000))]
         await self.recorder.defer(call.ref, counters, deferrals, due)
-        return Outcome(counts=False)
+        return NextSteps(counts=False)
 
     async def _one_by_one(
         self, call: Call, claims: Sequence[Claim], *, spent: int, counters: dict[str, int],
         recorded: Recorded | None, unpaid: bool = False,
-    ) -> Outcome:  # fmt: skip
+    ) -> NextSteps:  # fmt: skip
         """Hand units of a batch on to messages of their own, which join the same chord."""
         deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
-        tokens = [Token(c.position) for c in claims]
+        tokens = [MessageId(c.position) for c in claims]
         again = [d.id for c, d in zip(call.claims, call.dimensions, strict=True) if c in claims]
         call.tell("; ".join(filter(None, (call.told, f"asked one by one: {', '.join(again)}"))))
         due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
@@ -389,7 +390,7 @@ class Judge:
         return replace(_outcome(True, recorded), follow_ups=tokens)
 
     # ------------------------------------------------------------------ records
-    async def _record(self, call: Call, verdicts: dict[Claim, Verdict], counters: dict[str, int]) -> Recorded:
+    async def _record(self, call: Call, verdicts: dict[Claim, Judgment], counters: dict[str, int]) -> Recorded:
         dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
         shares = divide_usage(call.usage, len(verdicts))
         scores = [f"{dimension_of[claim].id} {verdict.score}" for claim, verdict in verdicts.items()]
@@ -400,7 +401,7 @@ class Judge:
             results.append(call.scored(claim, dimension_of[claim], verdict, usage))
         recorded = await self.recorder.store(call.ref, counters, results)
         # Not before: while the store is away an answer in hand is kept on disk, and this waits for the store.
-        await self._asking.answered(call.job, call.pool, self._model(call.deployment))
+        await self._fail_fast.answered(call.job, call.pool, self._model(call.deployment))
         return recorded
 
     async def job(self, ref: PageRef) -> JobRecord | None:
@@ -408,12 +409,12 @@ class Judge:
         return await self._jobs.get(ref.job, ref.incarnation)
 
 
-def _outcome(counts: bool, recorded: Recorded | None) -> Outcome:
+def _outcome(counts: bool, recorded: Recorded | None) -> NextSteps:
     if recorded is None:
-        return Outcome(counts)
+        return NextSteps(counts)
     # Whoever has the newer claim counts for the chord.
     counts = counts and not all(w in {Written.STALE, Written.GONE} for w in recorded.written)
-    return Outcome(counts, plan=recorded.plan, gather=recorded.gather)
+    return NextSteps(counts, plan=recorded.plan, gather=recorded.gather)
 
 
 def _ends_at(claims: Sequence[Claim]) -> float:

@@ -21,7 +21,7 @@ from dicast.app.domain.job import Agent, Deployment, Dimension, Item
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import JobRecord, Token
+from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX
 from dicast.workers.store.errors import is_passing
 
@@ -62,7 +62,7 @@ TYPICAL_CHARS = 2000
 
 ONLY = Choice(0, 0.0, False)
 """Where there is none."""
-Choose = Callable[[JobRecord, PageRef, Lane, Sequence[Token]], Awaitable[Mapping[Token, Choice]]]
+Choose = Callable[[JobRecord, PageRef, Lane, Sequence[MessageId]], Awaitable[Mapping[MessageId, Choice]]]
 
 
 class Messages:
@@ -82,7 +82,7 @@ class Messages:
         else:  # all its units had their results before the job was resumed
             await self.gather(page.ref)
 
-    def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[Token, Choice]) -> None:
+    def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[MessageId, Choice]) -> None:
         """The chord as Celery's `chord(header)(body)` sends it, but through one producer, in one round trip where the
         transport can, and without copies of every signature and subscriptions to results that nobody here reads."""
         group_id, body = self._chord(page.ref)
@@ -93,14 +93,14 @@ class Messages:
                 unit = self._unit(job, page.ref, token, choices.get(token, ONLY), _chars(item))
                 unit.apply_async(producer=producer, group_id=group_id, group_index=index, chord=body)
 
-    async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
+    async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
         group_id, body = self._chord(ref)
         choices = await self._choose(job, ref, job.lanes[ref.lane], [token])
         message = self._unit(job, ref, token, choices.get(token, ONLY))
         await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
 
-    def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[Token], deployment: int) -> None:
+    def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[MessageId], deployment: int) -> None:
         """Send units of an incomplete batch as further members of the chord of `task`, from its own task greenlet, to
         the deployment that answered the batch."""
         for token in tokens:
@@ -155,7 +155,9 @@ class Messages:
     async def _control(self, name: str, *args: Any, **options: Any) -> None:
         await _sent(name, self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
 
-    def _unit(self, job: JobRecord, ref: PageRef, token: Token, choice: Choice, item_chars: int = TYPICAL_CHARS) -> Any:
+    def _unit(
+        self, job: JobRecord, ref: PageRef, token: MessageId, choice: Choice, item_chars: int = TYPICAL_CHARS
+    ) -> Any:
         lane = job.lanes[ref.lane]
         unit = lane.unit(token.position)
         judge = job.spec.agents[unit.agent]

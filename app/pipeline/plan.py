@@ -21,13 +21,14 @@ from dicast.app.domain.plan import Lane, window
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import JobRecord, LaneState, Token
+from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline.endings import unasked
 from dicast.app.pipeline.fail_fast import places_of
-from dicast.app.pipeline.record import patiently
+from dicast.app.pipeline.record import retry_until_available
+from dicast.errors import DicastError
 
 
-class DatasetChanged(RuntimeError):
+class DatasetChanged(DicastError, RuntimeError):
     """The file of a job's items is not what it was when the job was submitted."""
 
 
@@ -37,7 +38,7 @@ class PageMessages:
 
     ref: PageRef
     lane: Lane
-    tokens: list[Token]
+    tokens: list[MessageId]
     items: Mapping[int, Item]
 
 
@@ -132,7 +133,7 @@ class Planner:
         }
         results |= refused
         attempt = secrets.token_hex(8)
-        opened = await patiently(
+        opened = await retry_until_available(
             lambda: self._ledger.open_page(
                 ref, first, units, rest, low_water, items, results, attempt, failed=len(refused)
             )
@@ -140,12 +141,12 @@ class Planner:
         if opened < 0:
             return False
         tokens = [
-            Token(p, batch=lane.batched)
+            MessageId(p, batch=lane.batched)
             for p in range(first, first + units, lane.stride)
             if any(unit not in results for unit in range(p, p + lane.stride))
         ]
         await self._publish(job, PageMessages(ref, lane, tokens, items))
-        await patiently(lambda: self._ledger.published(ref))
+        await retry_until_available(lambda: self._ledger.published(ref))
         return True
 
 

@@ -17,9 +17,9 @@ import orjson
 from dicast.app import logs
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Deferral, Due, Recorded, Result
+from dicast.app.ledger.records import Deferral, Due, Recorded, UnitResult
 from dicast.app.pipeline.spool import Spool
-from dicast.workers.admission.suspension import Bench
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.errors import is_passing
 
 T = TypeVar("T")
@@ -41,18 +41,18 @@ class _Entry(NamedTuple):
 class Recorder:
     """Writes how claims ended, on one event loop."""
 
-    def __init__(self, ledger: Ledger, spool: Spool, bench: Bench | None = None) -> None:
-        self._ledger, self._spool, self._bench = ledger, spool, bench or Bench()
+    def __init__(self, ledger: Ledger, spool: Spool, suspension: Suspension | None = None) -> None:
+        self._ledger, self._spool, self._suspension = ledger, spool, suspension or Suspension()
         self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
 
-    async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> Recorded:
+    async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
         """Write results into the ledger, however long that takes; on disk too, when it is not at once. Raises what
-        waiting cannot mend; then they are nowhere, and a worker to which that happens again and again is benched."""
+        waiting cannot mend; then they are nowhere, and a worker to which that happens again and again is suspended."""
 
         def write() -> Awaitable[Recorded]:
             return self._ledger.record(ref, counters, results)
 
-        writing = asyncio.ensure_future(patiently(write))
+        writing = asyncio.ensure_future(retry_until_available(write))
         kept: Path | None = None
         try:
             if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
@@ -67,10 +67,10 @@ class Recorder:
             raise
         except Exception as error:
             self._spool.drop(kept)  # nobody else could store it either
-            self._bench.failed(error)
+            self._suspension.failed(error)
             raise
         self._spool.drop(kept)
-        self._bench.reported()
+        self._suspension.reported()
         self._remember(ref, write)
         return recorded
 
@@ -82,7 +82,7 @@ class Recorder:
         async def write() -> None:
             await self._ledger.defer(ref, counters, deferrals, due)
 
-        await patiently(write)
+        await retry_until_available(write)
         self._remember(ref, write)
 
     def _remember(self, ref: PageRef, write: Callable[[], Awaitable[Recorded | None]]) -> None:
@@ -105,16 +105,16 @@ class Recorder:
         """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""
         fields = orjson.loads(entry)
         ref = PageRef.parse(fields["page"])
-        results = [Result(p, fence, text.encode(), scored) for p, fence, text, scored in fields["results"]]
+        results = [UnitResult(p, fence, text.encode(), scored) for p, fence, text, scored in fields["results"]]
         return ref, await self._ledger.record(ref, fields["counters"], results)
 
 
-def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[Result]) -> bytes:
+def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> bytes:
     fields = [[r.position, r.fence, r.payload.decode(), r.scored] for r in results]
     return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
 
 
-async def patiently(operation: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_available(operation: Callable[[], Awaitable[T]]) -> T:
     """The operation's answer, however long the store is away: all ledger verbs are safe to repeat. Raises at once what
     waiting cannot mend."""
     pause_s = 0.05

@@ -11,10 +11,10 @@ from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import place
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import JobRecord, Token
-from dicast.workers.admission.pool_health import UNKNOWN, Prospect, Prospects
+from dicast.app.ledger.records import JobRecord, MessageId
+from dicast.workers.admission.pool_health import UNKNOWN, PoolHealth, PoolHealthReader
 
-ALONE: Mapping[Token, Choice] = {}
+ALONE: Mapping[MessageId, Choice] = {}
 
 
 class Deployments:
@@ -24,7 +24,7 @@ class Deployments:
 
     def __init__(
         self,
-        prospects: Prospects,
+        pool_health: PoolHealthReader,
         ledger: Ledger,
         *,
         model: Callable[[Deployment], str],
@@ -34,22 +34,24 @@ class Deployments:
         known: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._known, self._stopped = known, stopped
-        self._prospects, self._ledger = prospects, ledger
+        self._pool_health, self._ledger = pool_health, ledger
         self._model, self._first_limit, self._chosen = model, first_limit, chosen
 
-    async def choose(self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[Token]) -> Mapping[Token, Choice]:
+    async def choose(
+        self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[MessageId]
+    ) -> Mapping[MessageId, Choice]:
         """A deployment for each message of a page, counted in the ledger from now on; nothing where there is no choice.
 
         A message that was assigned before, and that nobody has worked on, is counted anew.
         """
         if len(lane.pools) == 1:
             return ALONE
-        found, stopped = await self._prospects.read(lane.pools), await self._stopped(job)
-        limits = {pool: prospect.limit or await self._first_limit(pool) for pool, prospect in found.items()}
-        by_agent: dict[int, list[Token]] = {}
+        found, stopped = await self._pool_health.read(lane.pools), await self._stopped(job)
+        limits = {pool: health.limit or await self._first_limit(pool) for pool, health in found.items()}
+        by_agent: dict[int, list[MessageId]] = {}
         for token in tokens:
             by_agent.setdefault(lane.unit(token.position).agent, []).append(token)
-        choices: dict[Token, Choice] = {}
+        choices: dict[MessageId, Choice] = {}
         for agent, mine in by_agent.items():
             models = [self._model(deployment) for deployment in job.spec.agents[agent].choices]
             candidates = [
@@ -67,10 +69,10 @@ class Deployments:
         return choices
 
 
-def _candidate(prospect: Prospect, model: str, limit: int, taken: int, *, usable: bool) -> Candidate:
-    health = prospect.health.get(model, UNKNOWN)
-    in_hand = prospect.open + prospect.assigned + taken
-    return Candidate(health.success_rate, in_hand, limit, prospect.broken or not usable)
+def _candidate(pool: PoolHealth, model: str, limit: int, taken: int, *, usable: bool) -> Candidate:
+    health = pool.health.get(model, UNKNOWN)
+    in_hand = pool.open + pool.assigned + taken
+    return Candidate(health.success_rate, in_hand, limit, pool.broken or not usable)
 
 
 def _taken(choices: Iterable[Choice], lane: Lane, pool: str) -> int:

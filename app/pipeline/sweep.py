@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from dicast.app.ledger.client import UNATTENDED_MS, JobState
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import PAGE_STILL_MS, Ledger
-from dicast.app.ledger.records import JobRecord, Token
+from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.messages import Messages, is_away
 from dicast.app.pipeline.unserved import Unserved
@@ -43,7 +43,7 @@ class Housekeeper:
     every pool's limits; `store` names the store's epoch and server as far as is known; `works_on` tells what this
     process has in hand (see `Judge.works_on`); `lost` tells of a job that the store forgot; `adopt` stores what dead
     processes of this machine have left on disk, `recall` what another server may not have got; `troubled` hears of
-    what keeps a job from going on; `patience` ends what a job does not wait for any longer.
+    what keeps a job from going on; `time_limits` ends what a job does not wait for any longer.
 
     Whatever concerns one page, job or message is that one's trouble alone: the others are looked after all the same."""
 
@@ -64,9 +64,9 @@ class Housekeeper:
         recall: Callable[[], Awaitable[None]],
         unserved: Unserved,
         troubled: Callable[[str, Exception], Awaitable[None]],
-        patience: Callable[[str], Awaitable[None]],
+        time_limits: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._patience = patience
+        self._time_limits = time_limits
         self._unserved, self._troubled = unserved, troubled
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
         self._job, self._plan, self._reap, self.govern = job, plan, reap, govern
@@ -121,9 +121,9 @@ class Housekeeper:
         """Give up what this node has claimed and does not work on. The claims are read first: one that is made
         meanwhile is not among them, and a message that ends meanwhile has written how."""
         for ref in await self._ledger.open_pages():
-            claims = await self._ledger.held(ref)
+            claims = await self._ledger.list_claims(ref)
             ended = {p: fence for p, fence in claims.items() if not self._works_on(ref, p)}
-            if ended and (lost := await self._ledger.disown(ref, ended)):
+            if ended and (lost := await self._ledger.release_claims(ref, ended)):
                 logger.warning("page %s: the store has lost how %d units ended, they come again", ref, lost)
 
     async def publish_due(self) -> None:
@@ -137,7 +137,7 @@ class Housekeeper:
                 await self._unserved.due_again(taken[number:])
                 raise
 
-    async def _publish_again(self, ref: PageRef, token: Token) -> None:
+    async def _publish_again(self, ref: PageRef, token: MessageId) -> None:
         job = await self._job(ref)
         if job is None:
             return
@@ -153,7 +153,7 @@ class Housekeeper:
         """The beat's work."""
         await self._ledger.led(BEAT_SILENT_MS)
         await _surviving(self._adopt)  # before their units are handed to others, who would call again
-        await _surviving(self.bury)
+        await _surviving(self.deregister)
         for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
             await self._alone(ref.job, f"look after page {ref}", partial(self._look_after_page, ref))
         jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
@@ -161,7 +161,7 @@ class Housekeeper:
             await self._alone(job_id, f"look after job {job_id}", partial(self._look_after_job, job_id))
         bounded = [j async for j in self._ledger.overdue(self._ledger.keys.bounded, LOOK_AGAIN_MS)]
         for job_id in bounded:
-            await self._alone(job_id, f"see to the deadlines of job {job_id}", partial(self._patience, job_id))
+            await self._alone(job_id, f"see to the deadlines of job {job_id}", partial(self._time_limits, job_id))
         for job_id in await self._ledger.unannounced():
             await self._alone(job_id, f"announce job {job_id}", partial(self._gatherer.announce, job_id))
 
@@ -176,7 +176,7 @@ class Housekeeper:
             logger.exception("housekeeping could not %s", what, extra={"job": job_id})
             await self._troubled(job_id, error)
 
-    async def bury(self) -> None:
+    async def deregister(self) -> None:
         """Take over from nodes that are dead or silent; many who ask at once are answered by one pass."""
         if self._burying is None or self._burying.done():
             self._burying = asyncio.ensure_future(self._bury())

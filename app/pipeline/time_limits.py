@@ -20,11 +20,11 @@ from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Bounded, JobRecord, OpenPage, Token
+from dicast.app.ledger.records import Bounded, JobRecord, MessageId, OpenPage
 from dicast.app.pipeline.blame import Read, described
-from dicast.app.pipeline.fail_fast import Asking, places_of
+from dicast.app.pipeline.fail_fast import FailFast, places_of
 from dicast.app.pipeline.judge import Judge
-from dicast.workers.admission.outages import Trouble
+from dicast.workers.admission.outages import PoolCondition
 
 
 class Sender(Protocol):
@@ -32,14 +32,14 @@ class Sender(Protocol):
     async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
 
 
-class Patience:
+class TimeLimits:
     """For one event loop. `outages` reads what is wrong with pools, `model` gives a deployment's model."""
 
     def __init__(
-        self, ledger: Ledger, asking: Asking, judge: Judge, messages: Sender, outages: Read,
+        self, ledger: Ledger, fail_fast: FailFast, judge: Judge, messages: Sender, outages: Read,
         model: Callable[[Deployment], str],
     ) -> None:  # fmt: skip
-        self._ledger, self._asking, self._judge, self._messages = ledger, asking, judge, messages
+        self._ledger, self._fail_fast, self._judge, self._messages = ledger, fail_fast, judge, messages
         self._outages, self._model = outages, model
 
     async def look(self, job_id: str) -> None:
@@ -48,20 +48,18 @@ class Patience:
         job = await self._ledger.job(job_id) if bounds is not None else None
         if bounds is None or job is None:
             return
-        stops = await self._asking.stops(job)
+        stops = await self._fail_fast.stops(job)
         new = [stop async for stop in self._given_up(job, bounds, stops)]
         for stop in new:
-            await self._asking.give_up(job, stop)
+            await self._fail_fast.give_up(job, stop)
         if new:
-            stops = await self._asking.stops(job)
+            stops = await self._fail_fast.stops(job)
         await self._end(job, bounds, stops)
         if new:
             for number in range(len(job.lanes)):  # what is not published yet
                 await self._messages.plan(job.id, job.incarnation, number)
 
-    async def _given_up(
-        self, job: JobRecord, bounds: Bounded, stops: Mapping[str, Stop]
-    ) -> AsyncIterator[Stop]:
+    async def _given_up(self, job: JobRecord, bounds: Bounded, stops: Mapping[str, Stop]) -> AsyncIterator[Stop]:
         """Stops for places where the job has not stopped yet."""
         if bounds.ends_ms is not None and bounds.now_ms >= bounds.ends_ms:
             took_s = max(0, bounds.ends_ms - bounds.began_ms) / 1000
@@ -106,14 +104,14 @@ class Patience:
 
     async def _waiting(
         self, job: JobRecord, lane: Lane, page: OpenPage, given_up: set[str], *, all_of_it: bool
-    ) -> AsyncIterator[tuple[Token, int]]:
+    ) -> AsyncIterator[tuple[MessageId, int]]:
         """Messages of a page to be ended or sent elsewhere, each with the deployment where it waits."""
         places = {agent: places_of(job, lane, agent, self._model) for agent in lane.agents}
         partly = len(lane.pools) > 1 and any(given_up & set(at) for at in places.values())
         assigned = await self._ledger.assignments(page.ref) if partly else {}
-        seen: set[Token] = set()
+        seen: set[MessageId] = set()
         for position in page.open:
-            token = Token(position - position % lane.stride, batch=True) if lane.batched else Token(position)
+            token = MessageId(position - position % lane.stride, batch=True) if lane.batched else MessageId(position)
             agent = lane.unit(position).agent
             pool = assigned.get(token)
             if token in seen:
@@ -126,12 +124,12 @@ class Patience:
                 yield token, lane.pools.index(pool)
 
 
-def _is_too_long(trouble: Trouble, bounds: Bounded) -> bool:
+def _is_too_long(trouble: PoolCondition, bounds: Bounded) -> bool:
     outage, began_s = trouble.outage, bounds.began_ms / 1000
     if outage is None or not outage.is_down or outage.at < began_s or bounds.pool_down_ms is None:
         return False
     return 1000 * (trouble.now - max(outage.since, began_s)) >= bounds.pool_down_ms
 
 
-def _status(trouble: Trouble) -> int | None:
+def _status(trouble: PoolCondition) -> int | None:
     return (trouble.outage.status or None) if trouble.outage is not None else None

@@ -17,7 +17,7 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger import troubles
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import JobRecord, Token
+from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.plan import PageMessages
@@ -55,7 +55,7 @@ class Unserved:
             await self._troubles.tell_of_pools(self._known)
             self._tell_at = now + TELL_EVERY_S
 
-    async def due_again(self, messages: Iterable[tuple[PageRef, Token]]) -> None:
+    async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
         """Messages that were due and that could not be sent from here."""
         await self._troubles.due_again(messages, DUE_AGAIN_MS)
 
@@ -96,7 +96,7 @@ class Unserved:
         finally:
             self._handed_on.discard((job_id, incarnation, lane))
 
-    async def reject(self, ref: PageRef, tokens: Iterable[Token], why: str) -> None:
+    async def reject(self, ref: PageRef, tokens: Iterable[MessageId], why: str) -> None:
         """Record units as rejected, without a call. Those that a living worker has in hand are left to it."""
         failure = ProviderFailure(FailureKind.REJECTED, why)
         for token in tokens:
@@ -109,7 +109,7 @@ class Unserved:
         """All of an open page."""
         lane = job.lanes[ref.lane]
         positions = await self._troubles.extent(ref)
-        await self.reject(ref, [Token(p, batch=lane.batched) for p in positions[:: lane.stride]], why)
+        await self.reject(ref, [MessageId(p, batch=lane.batched) for p in positions[:: lane.stride]], why)
 
     async def reject_planned(self, job: JobRecord, page: PageMessages) -> None:
         """In place of publishing a page."""

@@ -14,7 +14,7 @@ import orjson
 
 from dicast.app.providers import envelope
 from dicast.app.providers.base import ChatReply, ChatRequest
-from dicast.app.providers.envelope import Malformed
+from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
 from dicast.app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
 from dicast.app.providers.redaction import Redactor
@@ -67,7 +67,7 @@ class AnthropicProvider:
         response = await self._exchange.call(sending, request)
         try:
             return self._reply(response, request, structured=structured)
-        except Malformed as reason:
+        except MalformedBody as reason:
             failure = self._exchange.malformed(reason, response)
         raise failure
 
@@ -101,9 +101,9 @@ class AnthropicProvider:
         answer = envelope.decode(response.content)
         blocks = answer.get("content")
         if not isinstance(blocks, list):
-            raise Malformed("an error instead of content" if answer.get("type") == "error" else "no content")
+            raise MalformedBody("an error instead of content" if answer.get("type") == "error" else "no content")
         if answer.get("stop_reason") == "refusal":
-            raise Malformed("the model refused to answer")
+            raise MalformedBody("the model refused to answer")
         call = _tool_call(blocks, request.schema_name) if structured and self._forced_tool else None
         if call is not None:
             envelope.refuse_duplicate_keys(response.content)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
+from dicast.errors import DicastError
 
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
 
@@ -45,7 +46,7 @@ class ChatReply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class ProviderFailure(Exception):
+class ProviderFailure(DicastError):
     """The call failed. `message` is safe to log: keys and judged texts never enter it.
 
     `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable. `reached` tells

@@ -1,4 +1,4 @@
-"""Reading the JSON around a model's answer: strict, typed, and never raising anything but `Malformed`."""
+"""Reading the JSON around a model's answer: strict, typed, and never raising anything but `MalformedBody`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_TOKENS = 10**9
 _MAX_MODEL_CHARS = 200
 
 
-class Malformed(Exception):
+class MalformedBody(Exception):
     """A 200 that is no answer. The message tells why in our own words; nothing of the body is in it."""
 
 
@@ -22,9 +22,9 @@ def decode(content: bytes) -> dict[str, Any]:
     try:
         envelope = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise Malformed(f"the body is no JSON ({error.msg[:60]})") from None
+        raise MalformedBody(f"the body is no JSON ({error.msg[:60]})") from None
     if not isinstance(envelope, dict):
-        raise Malformed("the body is no JSON object")
+        raise MalformedBody("the body is no JSON object")
     return envelope
 
 
@@ -33,12 +33,12 @@ def refuse_duplicate_keys(content: bytes) -> None:
 
     def unique(pairs: list[tuple[str, Any]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
-            raise Malformed("a JSON object has the same key twice")
+            raise MalformedBody("a JSON object has the same key twice")
 
     try:
         json.loads(content, object_pairs_hook=unique)
     except (ValueError, RecursionError):
-        raise Malformed("the body is no JSON") from None
+        raise MalformedBody("the body is no JSON") from None
 
 
 def text(value: Any, what: str) -> str:
@@ -47,15 +47,15 @@ def text(value: Any, what: str) -> str:
         parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
         value = "".join(part for part in parts if isinstance(part, str))
     if not isinstance(value, str):
-        raise Malformed(f"{what} is no text")
+        raise MalformedBody(f"{what} is no text")
     if not value:
-        raise Malformed(f"{what} is empty")
+        raise MalformedBody(f"{what} is empty")
     return value
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Malformed(f"{what} is no object")
+        raise MalformedBody(f"{what} is no object")
     return value
 
 

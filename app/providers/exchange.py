@@ -77,7 +77,7 @@ class Exchange:
             failure = self._of_transport(error, request)
         raise failure from None
 
-    def malformed(self, reason: envelope.Malformed, response: httpx2.Response) -> ProviderFailure:
+    def malformed(self, reason: envelope.MalformedBody, response: httpx2.Response) -> ProviderFailure:
         """Of a 200 that is no answer; it may still be a refusal."""
         error = _error_of(response.content)
         refusals = _RATE_LIMITED | _OVERLOADED

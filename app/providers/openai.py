@@ -11,7 +11,7 @@ from dicast.app.domain.answer_schema import LENGTHS, without
 from dicast.app.domain.opinion import Usage
 from dicast.app.providers import envelope
 from dicast.app.providers.base import ChatReply, ChatRequest
-from dicast.app.providers.envelope import Malformed
+from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
 from dicast.app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
 from dicast.app.providers.redaction import Redactor
@@ -59,7 +59,7 @@ class OpenAIProvider:
         response = await self._exchange.call(sending, request)
         try:
             return _reply(response, request, structured=structured)
-        except Malformed as reason:
+        except MalformedBody as reason:
             failure = self._exchange.malformed(reason, response)
         raise failure
 
@@ -116,11 +116,11 @@ def _reply(response: httpx2.Response, request: ChatRequest, *, structured: bool)
     answer = envelope.decode(response.content)
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise Malformed("an error instead of choices" if "error" in answer else "no choices")
+        raise MalformedBody("an error instead of choices" if "error" in answer else "no choices")
     choice = envelope.mapping(choices[0], "the choice")
     message = envelope.mapping(choice.get("message"), "the message")
     if message.get("content") is None and message.get("refusal"):
-        raise Malformed("the model refused to answer")
+        raise MalformedBody("the model refused to answer")
     return ChatReply(
         text=envelope.text(message.get("content"), "the content"),
         model=envelope.model(answer.get("model"), request.model),

@@ -11,9 +11,10 @@ from dicast.app.domain.report import Report, ResultFiles
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.errors import DicastError
 
 
-class ResultsAway(LookupError):
+class ResultsAway(DicastError, LookupError):
     """The files of a finished job cannot be seen from here; the message says where they lie."""
 
 

@@ -38,7 +38,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 COLUMNS: pa.Schema = _flat(_LINES.empty_table()).schema
-"""The columns of `opinions.parquet`: the fields of `JudicialOpinion`, `usage` as input_tokens and output_tokens; behind
+"""The columns of `opinions.parquet`: the fields of `Opinion`, `usage` as input_tokens and output_tokens; behind
 them stand those of `kept_columns`."""
 
 

@@ -11,7 +11,7 @@ from typing import IO, Literal, get_args
 
 import orjson
 
-from dicast.app.domain.opinion import JudicialOpinion
+from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.printable import cell
 from dicast.app.reports.columns import COLUMNS, as_text, kept_columns
 from dicast.app.reports.durable import replacing
@@ -43,7 +43,7 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
     return out
 
 
-def _write_csv(file: IO[bytes], opinions: Iterable[JudicialOpinion], keep: Sequence[str]) -> None:
+def _write_csv(file: IO[bytes], opinions: Iterable[Opinion], keep: Sequence[str]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     kept = dict(zip(kept_columns(keep), keep, strict=True))
     rows = csv.DictWriter(text, [*COLUMNS.names, *kept], quoting=csv.QUOTE_ALL)

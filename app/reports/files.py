@@ -4,7 +4,7 @@
                                                    one gathered page: a line of counts, its opinions, its errors
     <results>/<job>/items.jsonl                    items that came with a job which left some without a score
     <results>/<job>/earlier/                       what a resumed job had before, until it has ended again
-    <results>/<job>/opinions.jsonl                 one `JudicialOpinion` a line
+    <results>/<job>/opinions.jsonl                 one `Opinion` a line
     <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them, kept metadata
                                                    as one column each
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
@@ -27,10 +27,11 @@ from urllib.parse import quote, unquote
 import orjson
 from pydantic_core import PydanticSerializationError, to_json
 
-from dicast.app.domain.opinion import EvaluationError, JudicialOpinion
+from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from dicast.app.reports.durable import replacing, sync_folder
 from dicast.app.reports.folders import job_folder, own_folder
+from dicast.errors import DicastError
 
 if TYPE_CHECKING:
     from dicast.app.reports.columns import Columns
@@ -43,11 +44,11 @@ _ERRORS = "errors.jsonl"
 _EARLIER = "earlier"
 
 
-class ResultsMismatch(RuntimeError):
+class ResultsMismatch(DicastError, RuntimeError):
     """The parts hold another number of opinions than the job has units. Nothing was written, no part was removed."""
 
 
-class NoResults(LookupError):
+class NoResults(DicastError, LookupError):
     """There is no finished job of that id in the results folder."""
 
 
@@ -57,7 +58,7 @@ def write_page(
     incarnation: str,
     lane: str,
     page: int,
-    opinions: Iterable[JudicialOpinion],
+    opinions: Iterable[Opinion],
     errors: Iterable[EvaluationError],
 ) -> None:
     """Put one page on disk; when this returns it survives a loss of power. The same page again is the same file.
@@ -110,12 +111,12 @@ def read_report(results_dir: str | Path, job_id: str) -> Report:
     return report
 
 
-def read_opinions(results_dir: str | Path, job_id: str) -> Iterator[JudicialOpinion]:
+def read_opinions(results_dir: str | Path, job_id: str) -> Iterator[Opinion]:
     """The opinions of a finished job, one at a time; raises `NoResults`."""
     read_report(results_dir, job_id)
     with (job_folder(results_dir, job_id) / _OPINIONS).open("rb") as file:
         for line in file:
-            yield JudicialOpinion.model_validate_json(line)
+            yield Opinion.model_validate_json(line)
 
 
 class _Part(NamedTuple):
@@ -143,7 +144,7 @@ def _parts(folder: Path, incarnation: str) -> list[_Part]:
     return sorted(found)
 
 
-def _line(record: JudicialOpinion | EvaluationError) -> bytes:
+def _line(record: Opinion | EvaluationError) -> bytes:
     # Without warnings: what comes from the ledger may have been constructed without validation.
     try:
         return record.model_dump_json(warnings=False).encode() + b"\n"
@@ -184,7 +185,7 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
                 counts = orjson.loads(file.readline())
                 for _ in range(counts["opinions"]):
                     line = file.readline()
-                    builder.add_opinion(JudicialOpinion.model_validate_json(line))
+                    builder.add_opinion(Opinion.model_validate_json(line))
                     opinions.write(line)
                     columns.add(line)
                 for _ in range(counts["errors"]):
@@ -219,7 +220,7 @@ def _add_earlier(
                     continue
                 out.write(line)
                 if name == _OPINIONS:
-                    builder.add_opinion(JudicialOpinion.model_validate_json(line))
+                    builder.add_opinion(Opinion.model_validate_json(line))
                     columns.add(line)
                 else:
                     builder.add_error(EvaluationError.model_validate_json(line))

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dicast.app.domain.opinion import JudicialOpinion
+from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.report import Report
 from dicast.app.reports.collecting import ResultsAway, results_root
 from dicast.app.reports.files import NoResults, read_opinions, read_report
@@ -41,7 +41,7 @@ def load_report(job: Job, results_dir: str | Path | None = None) -> Report:
     return read_report(_root(results_dir), job)
 
 
-def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[JudicialOpinion]:
+def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[Opinion]:
     """All opinions, in the order of their units; `dicast.app.reports.files.read_opinions` gives one at a time."""
     root, report = _place(job, results_dir)
     return list(read_opinions(root, report.job_id))

@@ -24,6 +24,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from dicast.app.datasets.kinds import located
 from dicast.app.domain.printable import printable
 from dicast.config.nearest import nearest_file
+from dicast.errors import DicastError
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_NODES = 300_000
@@ -37,7 +38,7 @@ _OWN_FILE = "put the items into a file of their own, say `items: answers.jsonl`"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-class JobFileError(ValueError):
+class JobFileError(DicastError, ValueError):
     """The file cannot be read as one mapping of plain data. The message is one printable line."""
 
 

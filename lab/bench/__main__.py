@@ -79,12 +79,12 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _named(wish: str) -> list[str]:
+def _named(override: str) -> list[str]:
     """The cases of a list of names; `headers` alone stands for all that begin with it."""
     known = [*SINGLE, *CASES]
     return [
         case
-        for name in wish.split(",")
+        for name in override.split(",")
         for case in ([name] if name in known else [case for case in known if case.startswith(f"{name}-")])
     ]
 

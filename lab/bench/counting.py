@@ -27,12 +27,12 @@ from dicast.app.application import Dicast, create_app
 from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import Usage
 from dicast.app.domain.retry import RetryPolicy
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Token
+from dicast.app.ledger.records import MessageId
+from dicast.app.ledger.stops import StopStore
 from dicast.app.pipeline.blame import Blames
-from dicast.app.pipeline.fail_fast import Asking
+from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Messages
@@ -40,7 +40,7 @@ from dicast.app.pipeline.plan import Planner
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of
-from dicast.workers.admission.outages import Trouble
+from dicast.workers.admission.outages import PoolCondition
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, Admitted, Lease
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.runtime.result_backend import CHORD_PART
@@ -141,7 +141,7 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     node = Node.here("counting@here", limit=LIMIT, slots=LIMIT)
     Registry(app.store, app.keys).announce(node)
     client = connect_async(redis_url)
-    asking = Asking(AskingStore(client, app.keys), model=_model, fail_fast=20, recheck_s=60.0)
+    asking = FailFast(StopStore(client, app.keys), model=_model, fail_fast=20, recheck_s=60.0)
     desk = _Desk(app, Ledger(client, app.keys, node.id, claim_ms=600_000, calls_max=9), asking, folder)
     await desk.job("warm-up")  # what is loaded, compiled or remembered with the first unit counts for none
     counts = await desk.job("counted")
@@ -150,14 +150,14 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     return counts
 
 
-async def _no_outages(pools: Iterable[str]) -> dict[str, Trouble]:
-    return dict.fromkeys(pools, Trouble(0.0, None, 0.0))
+async def _no_outages(pools: Iterable[str]) -> dict[str, PoolCondition]:
+    return dict.fromkeys(pools, PoolCondition(0.0, None, 0.0))
 
 
 class _Desk:
     """The pipeline's parts, without a worker around them."""
 
-    def __init__(self, app: Dicast, ledger: Ledger, asking: Asking, folder: Path) -> None:
+    def __init__(self, app: Dicast, ledger: Ledger, asking: FailFast, folder: Path) -> None:
         self._app, self._ledger = app, ledger
         messages = Messages(app, _model, _no_choice)
         self._planner = Planner(
@@ -167,7 +167,7 @@ class _Desk:
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         self._judge = Judge(
             ledger, provider=lambda _: _Provider(), model=_model, policy=policy, call_timeout_s=lambda _: 60.0,
-            nonce_key=_nonce_key, asking=asking, blames=Blames(_no_outages, asking),
+            nonce_key=_nonce_key, fail_fast=asking, blames=Blames(_no_outages, asking),
             spool=Spool(folder, "counting", "here"),
         )  # fmt: skip
         self._gatherer = Gatherer(
@@ -209,7 +209,7 @@ class _Desk:
         unit = Admitted.from_header(headers[HEADER])
         _, page, token = unit.labels["unit"].split(".")
         lease = Lease(lambda _: None, lambda call: call(), "lease", unit, asyncio.get_running_loop().time() + 600.0)
-        outcome = await self._judge.judge(pages[int(page)], Token.parse(token), lease)
+        outcome = await self._judge.judge(pages[int(page)], MessageId.parse(token), lease)
         assert outcome.counts
 
     def _size(self, pages: list[PageRef]) -> int:
@@ -268,7 +268,7 @@ def _model(deployment: Deployment) -> str:
     return deployment.model or "simulated-judge"
 
 
-async def _no_choice(*_: Any) -> dict[Token, Any]:
+async def _no_choice(*_: Any) -> dict[MessageId, Any]:
     return {}
 
 

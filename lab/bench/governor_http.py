@@ -49,8 +49,8 @@ class Governed(NamedTuple):
 
 
 @contextmanager
-def running(*provider_options: str, workers: int, seed: int, wishes: str = "") -> Iterator[Governed]:
-    """A store, a provider and workers of their own; `wishes` are more lines of the pool's configuration."""
+def running(*provider_options: str, workers: int, seed: int, overrides: str = "") -> Iterator[Governed]:
+    """A store, a provider and workers of their own; `overrides` are more lines of the pool's configuration."""
     with tempfile.TemporaryDirectory(prefix="dicast-bench-") as name:
         folder = Path(name)
         socket = folder / "s"
@@ -59,7 +59,7 @@ def running(*provider_options: str, workers: int, seed: int, wishes: str = "") -
         cluster = None
         try:
             until(socket.exists, "the store listens")
-            pools = POOLS.format(url=provider.base_url) + wishes
+            pools = POOLS.format(url=provider.base_url) + overrides
             cluster = Cluster(
                 folder, f"unix://{socket}?db=0", pools, MAX_CONCURRENT_LLM_CALLS=str(CEILING),
                 DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="1000", DICAST_REQUEUE_BUDGET="50", LLM_CALL_TIMEOUT="60",
@@ -105,9 +105,9 @@ def served_s(provider: Simulated) -> list[float]:
         return [call["end"] - call["arrival"] for call in json.load(reply) if call["status"] == 200]
 
 
-def steady(workers: int, seed: int, items: int = 30, wishes: str = "") -> dict[str, Any]:
+def steady(workers: int, seed: int, items: int = 30, overrides: str = "") -> dict[str, Any]:
     """Cap 40, 900 calls of 0.5 s on average."""
-    with running("--cap", str(CAP), "--latency", "0.5", workers=workers, seed=seed, wishes=wishes) as on:
+    with running("--cap", str(CAP), "--latency", "0.5", workers=workers, seed=seed, overrides=overrides) as on:
         return measured(on, a_job(agents=3, dimensions=10, items=items)) | changes(on.cluster)
 
 
@@ -118,7 +118,7 @@ def long(workers: int, seed: int) -> dict[str, Any]:
 
 def told(workers: int, seed: int) -> dict[str, Any]:
     """As `steady`, by a pool whose limit is the cap from the start: what machine and tail cost alone."""
-    return steady(workers, seed, wishes=TOLD)
+    return steady(workers, seed, overrides=TOLD)
 
 
 def step(workers: int, seed: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ UNITS = 900
 WIDE_WINDOW, WIDE_BUCKET = "window:4800/60", "bucket:4800/60"
 
 
-class Told(NamedTuple):
+class HeaderCase(NamedTuple):
     """A provider's budgets, and the dialect in which it tells of them."""
 
     label: str
@@ -28,37 +28,37 @@ class Told(NamedTuple):
     dialect: str
 
 
-NOT_BINDING: Mapping[str, Told] = {
-    "none": Told("nothing is told", WIDE_WINDOW, "silent"),
-    "openai": Told("OpenAI, a bucket of 30,000 a minute", "bucket:30000/60+bucket:10000000/60:tokens", "openai"),
-    "bucket": Told("OpenAI's names, a bucket of 4,800 a minute", WIDE_BUCKET, "openai"),
-    "window": Told("OpenAI's names, a window of 4,800 a minute", WIDE_WINDOW, "openai"),
-    "log": Told("OpenAI's names, a sliding minute of 4,800", "log:4800/60", "openai"),
-    "day": Told("OpenAI's names, 100,000 a day", "bucket:100000/86400", "openai"),
-    "no-reset": Told("no reset", WIDE_WINDOW, "openai-no-reset"),
-    "falls": Told("no reset, remaining only falls", "window:100000/86400", "openai-no-reset"),
-    "azure": Told("Azure, resets in seconds", WIDE_BUCKET, "azure"),
-    "azure-ms": Told("Azure, resets in milliseconds", WIDE_BUCKET, "azure-ms"),
-    "anthropic": Told("Anthropic's names, an instant", WIDE_BUCKET, "anthropic"),
-    "mistral": Told("Mistral, no reset", WIDE_WINDOW, "mistral"),
-    "cerebras": Told("Cerebras, minute and day", "window:4800/60+window:200000/86400", "cerebras"),
-    "together": Told("Together, a bucket a second", "bucket:200/1", "together"),
-    "litellm": Told("LiteLLM's key, no reset", WIDE_WINDOW, "litellm"),
-    "digitalocean": Told("DigitalOcean, Unix seconds", WIDE_BUCKET, "digitalocean"),
-    "envoy": Told("Envoy", WIDE_WINDOW, "envoy"),
-    "kong": Told("Kong", WIDE_WINDOW, "kong"),
-    "ietf": Told("IETF, RateLimit and RateLimit-Policy", WIDE_WINDOW, "ietf"),
-    "ietf3": Told("IETF, three fields", WIDE_WINDOW, "ietf3"),
-    "too-low": Told("a tenth of what is served", "window:480/60:shown", "openai"),
+NOT_BINDING: Mapping[str, HeaderCase] = {
+    "none": HeaderCase("nothing is told", WIDE_WINDOW, "silent"),
+    "openai": HeaderCase("OpenAI, a bucket of 30,000 a minute", "bucket:30000/60+bucket:10000000/60:tokens", "openai"),
+    "bucket": HeaderCase("OpenAI's names, a bucket of 4,800 a minute", WIDE_BUCKET, "openai"),
+    "window": HeaderCase("OpenAI's names, a window of 4,800 a minute", WIDE_WINDOW, "openai"),
+    "log": HeaderCase("OpenAI's names, a sliding minute of 4,800", "log:4800/60", "openai"),
+    "day": HeaderCase("OpenAI's names, 100,000 a day", "bucket:100000/86400", "openai"),
+    "no-reset": HeaderCase("no reset", WIDE_WINDOW, "openai-no-reset"),
+    "falls": HeaderCase("no reset, remaining only falls", "window:100000/86400", "openai-no-reset"),
+    "azure": HeaderCase("Azure, resets in seconds", WIDE_BUCKET, "azure"),
+    "azure-ms": HeaderCase("Azure, resets in milliseconds", WIDE_BUCKET, "azure-ms"),
+    "anthropic": HeaderCase("Anthropic's names, an instant", WIDE_BUCKET, "anthropic"),
+    "mistral": HeaderCase("Mistral, no reset", WIDE_WINDOW, "mistral"),
+    "cerebras": HeaderCase("Cerebras, minute and day", "window:4800/60+window:200000/86400", "cerebras"),
+    "together": HeaderCase("Together, a bucket a second", "bucket:200/1", "together"),
+    "litellm": HeaderCase("LiteLLM's key, no reset", WIDE_WINDOW, "litellm"),
+    "digitalocean": HeaderCase("DigitalOcean, Unix seconds", WIDE_BUCKET, "digitalocean"),
+    "envoy": HeaderCase("Envoy", WIDE_WINDOW, "envoy"),
+    "kong": HeaderCase("Kong", WIDE_WINDOW, "kong"),
+    "ietf": HeaderCase("IETF, RateLimit and RateLimit-Policy", WIDE_WINDOW, "ietf"),
+    "ietf3": HeaderCase("IETF, three fields", WIDE_WINDOW, "ietf3"),
+    "too-low": HeaderCase("a tenth of what is served", "window:480/60:shown", "openai"),
 }
 WINDOW_S, WINDOW_LIMIT = 20.0, 600
-BINDING = Told("a window of 600 in 20 s binds", f"window:{WINDOW_LIMIT}/{WINDOW_S:g}", "openai")
-FULL = Told("a full bucket of 500 a minute, 300 calls", "bucket:500/60", "openai")
+BINDING = HeaderCase("a window of 600 in 20 s binds", f"window:{WINDOW_LIMIT}/{WINDOW_S:g}", "openai")
+FULL = HeaderCase("a full bucket of 500 a minute, 300 calls", "bucket:500/60", "openai")
 
 Figures = Mapping[str, float]
 
 
-def _run(told: Told, units: int, seed: int = 1) -> tuple[Sequence[Mapping[str, Any]], float]:
+def _run(told: HeaderCase, units: int, seed: int = 1) -> tuple[Sequence[Mapping[str, Any]], float]:
     """The provider's log of a cold run, and the Unix time of its zero."""
     with bench(seed, "--budgets", told.budgets, "--told", told.dialect) as b:
         running = b.start(ALL["dicast"], units, tell=CAP)
@@ -67,7 +67,7 @@ def _run(told: Told, units: int, seed: int = 1) -> tuple[Sequence[Mapping[str, A
         return b.log(), float(b.provider.stats()["started_unix_s"])
 
 
-def _of(told: Told, units: int) -> Callable[[], Figures]:
+def _of(told: HeaderCase, units: int) -> Callable[[], Figures]:
     def measure() -> Figures:
         log, _ = _run(told, units)
         seen = observed.observe(log, Cap(CAP))

@@ -19,14 +19,14 @@ import psutil
 STOP_GRACE_S = 30.0
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """Of a process and its descendants: CPU time so far, and the sum of the most memory that each ever held."""
 
     cpu_s: float
     peak_mb: float
 
 
-def usage(pid: int) -> Usage:
+def usage(pid: int) -> ProcessUsage:
     root = psutil.Process(pid)
     cpu_s = peak_mb = 0.0
     for process in (root, *root.children(recursive=True)):
@@ -38,10 +38,10 @@ def usage(pid: int) -> Usage:
         cpu_s += times.user + times.system + times.children_user + times.children_system
         peak = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
         peak_mb += int(peak[1]) / 1e3 if peak else 0.0
-    return Usage(cpu_s, peak_mb)
+    return ProcessUsage(cpu_s, peak_mb)
 
 
-class Process:
+class MeasuredProcess:
     """A process in a session of its own, whose output goes to a log."""
 
     def __init__(self, command: Sequence[str], *, environ: Mapping[str, str], folder: Path, log: Path) -> None:
@@ -52,7 +52,7 @@ class Process:
                 start_new_session=True,
             )  # fmt: skip
 
-    def usage(self) -> Usage:
+    def usage(self) -> ProcessUsage:
         return usage(self.popen.pid)
 
     def kill(self) -> None:
@@ -78,14 +78,14 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessOutcome:
     """What a script says at its end."""
 
     answered: int
     versions: Mapping[str, str]
 
 
-class Script(Process):
+class Script(MeasuredProcess):
     """One that keeps the protocol of `lab/bench/peers/peer_task.py`."""
 
     def ready(self, deadline_s: float) -> None:
@@ -96,9 +96,9 @@ class Script(Process):
         self.popen.stdin.write(b"go\n")
         self.popen.stdin.flush()
 
-    def outcome(self, deadline_s: float) -> Outcome:
+    def outcome(self, deadline_s: float) -> ProcessOutcome:
         """Waits for it; the process stays until it is stopped."""
-        return Outcome(**self._line(deadline_s))
+        return ProcessOutcome(**self._line(deadline_s))
 
     def _line(self, deadline_s: float) -> dict[str, Any]:
         assert self.popen.stdout is not None

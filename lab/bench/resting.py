@@ -18,7 +18,10 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "Celery's command line with Flower and a REPL": ("celery.bin.celery",),
     "OpenAI SDK, aiohttp": ("aiohttp", "openai", "openai.types.chat"),
     "Dicast": (
-        "dicast.app.celery", "dicast.app.tasks", "dicast.app.assembly", "dicast.app.providers.registry",
+        "dicast.app.celery",
+        "dicast.app.tasks",
+        "dicast.app.assembly",
+        "dicast.app.providers.registry",
         "dicast.workers.runtime.consumer",
     ),
 }

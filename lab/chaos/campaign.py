@@ -15,7 +15,7 @@ from typing import Any
 
 from lab.chaos.faults import CATALOGUE
 from lab.chaos.installation import IDLE_CPU, SHORT_CLOCKS, Installation
-from lab.chaos.runs import Fault, Verdict, perform
+from lab.chaos.runs import Fault, RunResult, perform
 
 Plan = list[tuple[tuple[str, ...], int]]
 
@@ -48,7 +48,7 @@ SLICE = (
 """One run of each shows the mechanisms within a few minutes."""
 
 
-def command(verdict: Verdict, clocks: str) -> str:
+def command(verdict: RunResult, clocks: str) -> str:
     return f"python -m lab.chaos --fault {verdict.fault} --seed {verdict.seed} --clocks {clocks}"
 
 
@@ -66,7 +66,7 @@ def work(todo: Any, done: Any, clocks: str, keep: str | None) -> None:
             verdict = perform(place, [CATALOGUE[name] for name in names], seed)
             place.heal()
         except Exception as error:
-            verdict = Verdict("+".join(names), seed, [f"harness: {type(error).__name__}: {error}"], -1, 0, 0, 0)
+            verdict = RunResult("+".join(names), seed, [f"harness: {type(error).__name__}: {error}"], -1, 0, 0, 0)
         done.put(verdict)
         if verdict.violations and place is not None:
             put_away(place, f"{verdict.fault}-{verdict.seed}" if keep else None, keep)
@@ -74,7 +74,7 @@ def work(todo: Any, done: Any, clocks: str, keep: str | None) -> None:
     if place is not None:
         busy = place.idle_cpu()
         if busy > IDLE_CPU:
-            done.put(Verdict("idle", 0, [f"I11: an idle worker takes {busy:.0%} of a core"], 0, 0, 0, 0))
+            done.put(RunResult("idle", 0, [f"I11: an idle worker takes {busy:.0%} of a core"], 0, 0, 0, 0))
         put_away(place, None, keep)
     done.put(None)
 
@@ -91,7 +91,7 @@ def put_away(place: Installation, name: str | None, keep: str | None) -> None:
 
 def campaign(
     plan: Plan, *, parallel: int = 2, clocks: str = SHORT_CLOCKS, keep: str | None = None, verbose: bool = False
-) -> list[Verdict]:
+) -> list[RunResult]:
     """All verdicts; each violation is told as it comes."""
     context = multiprocessing.get_context("spawn")
     todo, done = context.Queue(), context.Queue()
@@ -100,7 +100,7 @@ def campaign(
     workers = [context.Process(target=work, args=(todo, done, clocks, keep)) for _ in range(min(parallel, len(plan)))]
     for worker in workers:
         worker.start()
-    verdicts: list[Verdict] = []
+    verdicts: list[RunResult] = []
     running = len(workers)
     began = time.monotonic()
     try:

@@ -49,7 +49,7 @@ api_key_env = "CHAOS_KEY"
 """
 
 
-class Store:
+class StoreProcess:
     """A Valkey of its own on a unix socket, with its log synced every second; it can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
@@ -160,7 +160,7 @@ class Installation:
         self.clock = SteppedClock(self.folder) if available() else None
         """Of the host of all workers and beats; None where there is no compiler to make it."""
         try:
-            self.store = self._part(Store(self.folder / "store"))
+            self.store = self._part(StoreProcess(self.folder / "store"))
             self.link = self._part(Link(str(self.store.socket)))
             self.provider = self._part(
                 Simulated("--log", str(self.folder / "provider.jsonl"), "--api-key", API_KEY, "--latency", "0.2")

@@ -42,7 +42,9 @@ JOBS = 1000
 def measure_kill(runs: int) -> None:
     """The heir comes when the victim holds everything, and has loaded what it needs when the victim is killed."""
     pools = POOLS.replace('dialect = "openai"', f'dialect = "openai"\nlimit = {OPEN}\nadaptive = false')
-    with Place(workers=1, pools=pools, MAX_CONCURRENT_LLM_CALLS=str(OPEN), LLM_CALL_TIMEOUT="30") as place:
+    with MeasuredInstallation(
+        workers=1, pools=pools, MAX_CONCURRENT_LLM_CALLS=str(OPEN), LLM_CALL_TIMEOUT="30"
+    ) as place:
         first, whole, repeated, most = [], [], [], []
         for run in range(runs):
             (victim,) = place.workers
@@ -74,7 +76,7 @@ def measure_kill(runs: int) -> None:
 
 
 def measure_restart(runs: int) -> None:
-    with Place() as place:
+    with MeasuredInstallation() as place:
         failed, back, whole = [], [], []
         for run in range(runs):
             place.heal()
@@ -95,7 +97,7 @@ def measure_restart(runs: int) -> None:
 
 
 def measure_reset(runs: int) -> None:
-    with Place() as place:
+    with MeasuredInstallation() as place:
         slowest = []
         for run in range(runs):
             place.heal()
@@ -115,7 +117,7 @@ def measure_reset(runs: int) -> None:
 
 def measure_freeze(runs: int) -> None:
     """Calls may last longer than the frost, so that answers which came meanwhile are late results when it is over."""
-    with Place(LLM_CALL_TIMEOUT=str(FREEZE_S + 30)) as place:
+    with MeasuredInstallation(LLM_CALL_TIMEOUT=str(FREEZE_S + 30)) as place:
         most, stale, failed = [], [], []
         for run in range(runs):
             place.heal()
@@ -137,7 +139,7 @@ def measure_freeze(runs: int) -> None:
 
 
 def measure_stop(runs: int) -> None:
-    with Place() as place:
+    with MeasuredInstallation() as place:
         ended, failed, repeated = [], [], []
         for run in range(runs):
             place.heal()
@@ -162,7 +164,7 @@ def measure_stop(runs: int) -> None:
 
 def measure_rate(runs: int) -> None:
     pools = POOLS.replace('dialect = "openai"', f'dialect = "openai"\nrpm = {RPM}')
-    with Place(pools=pools, MAX_CONCURRENT_LLM_CALLS="20") as place:
+    with MeasuredInstallation(pools=pools, MAX_CONCURRENT_LLM_CALLS="20") as place:
         minute, moment = [], []
         for run in range(runs):
             place.heal()
@@ -205,7 +207,7 @@ def measure_room(runs: int) -> None:
         app, client = place.cluster.app, place.store.client
         return not any(client.exists(app.keys.at(name)) for name in ("unfinished", "outbox", "leases"))
 
-    with Place() as place:
+    with MeasuredInstallation() as place:
         place.provider.control(latency=0.01, sigma=0.0, reset=True)
         before, ended, after, seconds = [], [], [], []
         for run in range(runs):
@@ -247,13 +249,13 @@ def most_within(times: Sequence[float], seconds: float) -> int:
     return most
 
 
-class Place(Installation):
+class MeasuredInstallation(Installation):
     """An installation with the product's own clocks, that cleans up."""
 
     def __init__(self, *, workers: int = 2, pools: str = POOLS, **settings: str) -> None:
         super().__init__(workers=workers, clocks="1", pools=pools, **settings)
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> MeasuredInstallation:
         return self
 
     def __exit__(self, *_: object) -> None:

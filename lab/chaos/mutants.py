@@ -304,7 +304,7 @@ MUTANTS = (
     ),
     Mutant(
         "what the store has lost is nobody's to give up",
-        "app/ledger/disown.lua",
+        "app/ledger/release_claims.lua",
         "u.fence == tonumber(ARGV[i + 1])",
         "false",
     ),
@@ -394,7 +394,7 @@ MUTANTS = (
     ),
     Mutant(
         "the waiters of a lost job are told only by who recorded it",
-        "app/ledger/mourn.lua",
+        "app/ledger/mark_lost.lua",
         "redis.call('SADD', KEYS[3], ARGV[2])",
         "",
     ),

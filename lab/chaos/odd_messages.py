@@ -27,8 +27,8 @@ from typing import Any
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.pipeline import messages as names
 from dicast.workers.admission.request import QUEUE_PREFIX
-from dicast.workers.broker.dead_letters import Quarantine
-from lab.chaos.installation import Store
+from dicast.workers.broker.dead_letters import DeadLetters
+from lab.chaos.installation import StoreProcess
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
 
 CONTROL = (names.CONTROL_QUEUE, names.BEAT_QUEUE)
@@ -236,11 +236,11 @@ class Odd:
             message["headers"][name] = self._chance.choice((*TIMES, soon))
 
 
-class Place:
+class Testbed:
     """Store, provider and one worker, all real."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        self.store = Store(folder / "store")
+        self.store = StoreProcess(folder / "store")
         self.provider = Simulated("--log", str(folder / "provider.jsonl"), "--latency", "0.05")
         self.cluster = Cluster(folder, self.store.url, POOLS.format(url=self.provider.base_url), **settings)
 
@@ -291,10 +291,10 @@ class Place:
         return counts
 
     def set_aside(self) -> dict[str, int]:
-        return Quarantine(self.cluster.app.store, self.cluster.app.keys).counts()
+        return DeadLetters(self.cluster.app.store, self.cluster.app.keys).counts()
 
 
-def bombard(place: Place, count: int, seed: int) -> list[str]:
+def bombard(place: Testbed, count: int, seed: int) -> list[str]:
     """Put `count` odd messages into the queues, some hundreds at a time, while jobs run; what was found wrong."""
     odd, found = Odd(seed), []
     for number, first in enumerate(range(0, count, BATCH)):
@@ -324,7 +324,7 @@ def main() -> int:
     wish = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its processes end with it
     with tempfile.TemporaryDirectory(prefix="dicast-odd-") as folder:
-        place = Place(Path(folder), MAX_CONCURRENT_LLM_CALLS="10")
+        place = Testbed(Path(folder), MAX_CONCURRENT_LLM_CALLS="10")
         try:
             place.start()
             began = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 from dicast.app.domain.job import Agent, Dimension, Item
 from dicast.app.domain.prompt import single_prompt
 from dicast.app.providers.simulated import SimulatedConfig
-from dicast.app.providers.simulated.answers import Judge
+from dicast.app.providers.simulated.answers import SimulatedJudge
 
 MODEL = "simulated-judge"
 _NONCE = "0" * 16
@@ -34,6 +34,6 @@ def _answer(agent: Agent, dimension: Dimension, item: Item) -> tuple[int, str]:
     config = SimulatedConfig()
     prompt = single_prompt(agent, dimension, item, _NONCE, structured=True)
     assert prompt.schema is not None
-    judge = Judge(config.seed, MODEL, f"{prompt.system}\n{prompt.user}", config.behaviour.answer_chars)
+    judge = SimulatedJudge(config.seed, MODEL, f"{prompt.system}\n{prompt.user}", config.behaviour.answer_chars)
     answer = judge.instance(prompt.schema)
     return answer["score"], answer["argument"].strip()

@@ -105,7 +105,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunResult:
     """What came of a run. `recovery_s` runs from healing to the end of the job, the work that was left included."""
 
     fault: str
@@ -117,7 +117,7 @@ class Verdict:
     repeated: int
 
 
-def perform(place: Installation, faults: Sequence[Fault], seed: int) -> Verdict:
+def perform(place: Installation, faults: Sequence[Fault], seed: int) -> RunResult:
     """One run on an installation that is well; whatever is found wrong is in the verdict."""
     from lab.chaos.invariants import judge
 
@@ -151,7 +151,7 @@ def perform(place: Installation, faults: Sequence[Fault], seed: int) -> Verdict:
         violations.append(f"I1 I10: {error}: {run.status()}")
     violations += judge(run, ended=recovery_s >= 0)
     stats = place.provider.stats()
-    return Verdict(
+    return RunResult(
         fault="+".join(f.name for f in faults),
         seed=seed,
         violations=violations,

@@ -14,10 +14,10 @@ from lab.simulation.catalogue import CATALOGUE, random_scenario
 from lab.simulation.client import Central, Client, Oracle
 from lab.simulation.distributed import Effects, admitters
 from lab.simulation.live import EFFECTS, SCENARIOS, LiveResult, judge_live, live_shortfalls
-from lab.simulation.provider import Provider
-from lab.simulation.report import FLOOR, Result, judge, shortfalls
+from lab.simulation.provider import SimProvider
+from lab.simulation.report import FLOOR, SimResult, judge, shortfalls
 from lab.simulation.scenario import Class, Scenario
-from lab.simulation.world import Record, World
+from lab.simulation.world import SimRecord, SimWorld
 
 MODES = ("central", "distributed")
 
@@ -30,37 +30,37 @@ class Job(NamedTuple):
     modes: tuple[str, ...]
 
 
-class Row(NamedTuple):
+class SimRow(NamedTuple):
     """One run's result and what it falls short of."""
 
     mode: str
     seed: int
-    result: Result | LiveResult
+    result: SimResult | LiveResult
     short: list[str]
 
 
-def run(scenario: Scenario, seed: int, mode: str) -> Record:
+def run(scenario: Scenario, seed: int, mode: str) -> SimRecord:
     """One run: `central`, `distributed`, `live`, or `oracle`."""
 
-    def build(provider: Provider) -> list[Client]:
+    def build(provider: SimProvider) -> list[Client]:
         if mode == "oracle":
             return [Oracle(provider)]
         if mode == "central":
             return [Central(scenario.ceiling, seed)]
         return list(admitters(scenario.ceiling, seed, EFFECTS if mode == "live" else Effects()))
 
-    return World(scenario, seed, build).run()
+    return SimWorld(scenario, seed, build).run()
 
 
-def work(job: Job) -> list[Row]:
+def work(job: Job) -> list[SimRow]:
     """All runs of one job."""
     scenario, seed, modes = job
     if scenario.kind is Class.LIVE:
         live = judge_live(run(scenario, seed, "live"))
-        return [Row("live", seed, live, live_shortfalls(live))]
+        return [SimRow("live", seed, live, live_shortfalls(live))]
     oracle = run(scenario, seed, "oracle")
     results = [(mode, judge(run(scenario, seed, mode), oracle)) for mode in modes]
-    return [Row(mode, seed, result, shortfalls(scenario, result, FLOOR)) for mode, result in results]
+    return [SimRow(mode, seed, result, shortfalls(scenario, result, FLOOR)) for mode, result in results]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.fuzz:
         scenarios = [random_scenario(index) for index in range(chosen.fuzz_start, chosen.fuzz_start + chosen.fuzz)]
     jobs = [Job(scenario, int(seed), modes) for scenario in scenarios for seed in chosen.seeds.split(",")]
-    rows: list[Row] = []
+    rows: list[SimRow] = []
     with multiprocessing.Pool(min(chosen.processes, len(jobs))) as pool:
         for found in pool.imap(work, jobs):
             rows += found
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if missed or any(row.result.unresolved for row in rows) else 0
 
 
-def _line(row: Row, *, goals: bool) -> str:
+def _line(row: SimRow, *, goals: bool) -> str:
     result, short = row.result, "; ".join(row.short) if goals else ""
     start = (
         f"{result.scenario:<16} {row.mode:<12} seed {row.seed:<3} utilisation {result.utilisation:7.2%}"
@@ -116,7 +116,7 @@ def _line(row: Row, *, goals: bool) -> str:
     return f"{start}  round trips {rtts:<16} Jain {result.fairness:.3f}  {short}"
 
 
-def _summary(mode: str, rows: list[Row]) -> str:
+def _summary(mode: str, rows: list[SimRow]) -> str:
     utilisation = [row.result.utilisation for row in rows]
     refused = [row.result.refused for row in rows]
     passed = sum(not row.short for row in rows)

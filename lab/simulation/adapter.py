@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from dicast.workers.policy.admission import Denied, EnforcementState, Outcome, Request, grant, release
+from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, release
 from dicast.workers.policy.events import Cost, Event
 from dicast.workers.policy.fairness import in_turn
 from dicast.workers.policy.governor import Governor
@@ -57,7 +57,7 @@ class Adapter:
         if due is not None and now >= due - 1e-9:
             self._decide([], now)
         self._calls += 1
-        request = Request(str(self._calls), str(project), input_tokens=est_tokens, lease_s=LEASE_S)
+        request = CallRequest(str(self._calls), str(project), input_tokens=est_tokens, lease_s=LEASE_S)
         answer = grant(self.parameters, self.enforcement, request, now)
         if isinstance(answer, Denied):
             waits = [] if answer.retry_after_ms is None else [answer.retry_after_ms / 1000.0]
@@ -86,7 +86,7 @@ class Adapter:
         if not self._open[place]:
             del self._open[place]
         readings = read_limits(headers, EPOCH + now)
-        outcome = Outcome(status, Cost(1.0, tokens[1]), readings, str(key))
+        outcome = CallOutcome(status, Cost(1.0, tokens[1]), readings, str(key))
         done = release(self.parameters, self.enforcement, call, outcome, now)
         if done is not None:
             self._decide([done], now)

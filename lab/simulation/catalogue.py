@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from lab.simulation.chance import seeded
-from lab.simulation.scenario import MEAN_TOKENS, Class, Dialect, Overload, Scenario
+from lab.simulation.scenario import MEAN_TOKENS, Class, HeaderDialect, Overload, Scenario
 
 _DOWN_UP = ((600.0, 0.25), (1200.0, 1.0))
 _MARKS = (0.0, 600.0, 1200.0)
@@ -37,17 +37,19 @@ def _catalogue() -> list[Scenario]:
         capped.but("noise", "cap 40, 1.5 % refused at random", Class.ADVERSE, noise_share=0.015),
         capped.but("soft", "40 servers and a queue", cap=0, servers=40),
         capped.but("lat_shift", "cap 40, answers 2.5 times slower for 10 min", slow=(_MIDDLE, 2.5)),
-        requests.but("rpm_hdr", "600 requests a minute, OpenAI", refusal_cost=1.0).telling(Dialect.OPENAI),
+        requests.but("rpm_hdr", "600 requests a minute, OpenAI", refusal_cost=1.0).telling(HeaderDialect.OPENAI),
         requests,
-        quanta.but("quant_hdr", "600 counted as 10 a second, OpenAI").telling(Dialect.OPENAI, Class.ADVERSE),
+        quanta.but("quant_hdr", "600 counted as 10 a second, OpenAI").telling(HeaderDialect.OPENAI, Class.ADVERSE),
         quanta,
-        tokens.but("tpm_hdr", "1.5 M tokens a minute, Anthropic", requests_per_min=4000).telling(Dialect.ANTHROPIC),
+        tokens.but("tpm_hdr", "1.5 M tokens a minute, Anthropic", requests_per_min=4000).telling(
+            HeaderDialect.ANTHROPIC
+        ),
         tokens,
-        stepped.but("rpm_steps_hdr", "1200, 300, 1200 requests a minute, OpenAI").telling(Dialect.OPENAI),
+        stepped.but("rpm_steps_hdr", "1200, 300, 1200 requests a minute, OpenAI").telling(HeaderDialect.OPENAI),
         stepped,
         requests.but(
             "tenant_hdr", "another tenant takes half for 10 min, OpenAI", tenant=(_MIDDLE, 0.5), marks=_MARKS
-        ).telling(Dialect.OPENAI),
+        ).telling(HeaderDialect.OPENAI),
         capped.but(
             "tenant_blind",
             "another tenant takes half of cap 60 for 10 min",
@@ -93,7 +95,7 @@ def _catalogue() -> list[Scenario]:
             outages=((1200.0, 1260.0),),
             error_share=0.01,
             marks=(0.0, 700.0, 1260.0),
-        ).telling(Dialect.ANTHROPIC, Class.ADVERSE),
+        ).telling(HeaderDialect.ANTHROPIC, Class.ADVERSE),
         *_told(),
     ]
 
@@ -102,28 +104,28 @@ def _told() -> list[Scenario]:
     """What headers say of limits that bind, and of limits that do not."""
     capped = Scenario(
         "told", "", Class.TOLD, seconds=150.0, ceiling=60, cap=24, latency_median_s=0.5, latency_sigma=0.3,
-        latency_least_s=0.1, retry_after=True, dialect=Dialect.OPENAI,
+        latency_least_s=0.1, retry_after=True, dialect=HeaderDialect.OPENAI,
     )  # fmt: skip
     window = Scenario(
         "told", "", Class.TOLD, seconds=461.75, ceiling=80, requests_per_min=480, window_s=60.0, window_over_s=18.0,
-        latency_median_s=1.5, latency_sigma=0.4, latency_least_s=0.3, retry_after=True, dialect=Dialect.OPENAI,
+        latency_median_s=1.5, latency_sigma=0.4, latency_least_s=0.3, retry_after=True, dialect=HeaderDialect.OPENAI,
     )  # fmt: skip
     return [
         capped.but("told_window", "cap 24; a window of 3,600 a minute that does not bind",
                    requests_per_min=3600, window_s=60.0, window_over_s=20.0),
         capped.but("told_short", "cap 24; a window of 800 in 10 s that does not bind", requests_per_min=4800,
-                   window_s=10.0, dialect=Dialect.IETF),
+                   window_s=10.0, dialect=HeaderDialect.IETF),
         capped.but("told_bucket", "cap 24; a bucket of 6,000 a minute that does not bind", requests_per_min=6000),
         capped.but("told_too_low", "cap 24; a bucket of 200 a minute that nobody enforces", requests_per_min=200,
                    enforced=False),
         capped.but("told_never", "cap 24; 900 that only fall, and that nobody enforces", requests_per_min=900,
-                   window_s=3600.0 * 24, enforced=False, dialect=Dialect.NO_RESET),
+                   window_s=3600.0 * 24, enforced=False, dialect=HeaderDialect.NO_RESET),
         window.but("window", "480 in windows of a minute, told with the time to their end"),
-        window.but("window_ietf", "the same, RateLimit and RateLimit-Policy", dialect=Dialect.IETF),
-        window.but("window_unix_ms", "the same, ends told in Unix milliseconds", dialect=Dialect.UNIX_MS),
-        window.but("window_no_reset", "the same, ends not told", dialect=Dialect.NO_RESET, retry_after=False),
-        window.but("window_hidden", "the same, only Retry-After tells", dialect=Dialect.SILENT),
-        window.but("window_log", "480 in any minute", log=True, seconds=480.0, dialect=Dialect.IETF),
+        window.but("window_ietf", "the same, RateLimit and RateLimit-Policy", dialect=HeaderDialect.IETF),
+        window.but("window_unix_ms", "the same, ends told in Unix milliseconds", dialect=HeaderDialect.UNIX_MS),
+        window.but("window_no_reset", "the same, ends not told", dialect=HeaderDialect.NO_RESET, retry_after=False),
+        window.but("window_hidden", "the same, only Retry-After tells", dialect=HeaderDialect.SILENT),
+        window.but("window_log", "480 in any minute", log=True, seconds=480.0, dialect=HeaderDialect.IETF),
         window.but("day", "10,800 a day, of which 600 are left", seconds=240.0, window_s=0.0, start_part=600 / 10800,
                    ceiling=30, requests_per_min=7.5, bucket_s=86400.0),
     ]  # fmt: skip
@@ -139,7 +141,7 @@ def random_scenario(index: int) -> Scenario:
     sigma = draw.uniform(0.3, 0.8)
     per_s = math.exp(draw.uniform(math.log(2.0), math.log(18.0)))
     open_calls = max(4, round(per_s * median * math.exp(sigma * sigma / 2.0)))
-    dialect = draw.choice([Dialect.SILENT, Dialect.OPENAI, Dialect.ANTHROPIC])
+    dialect = draw.choice([HeaderDialect.SILENT, HeaderDialect.OPENAI, HeaderDialect.ANTHROPIC])
     found = Scenario(
         name=f"random{index}",
         note="",

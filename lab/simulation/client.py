@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lab.simulation.adapter import Adapter
-from lab.simulation.provider import Provider, Unit
+from lab.simulation.provider import SimProvider, SimUnit
 
 PROJECTS = range(4)
 AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class SimWait:
     """Not now. `seconds` None: ask again when something has happened."""
 
     seconds: float | None
@@ -31,11 +31,11 @@ class Client(Protocol):
         """Whose turn it is of those that have work waiting; None: nobody's."""
         ...
 
-    def ask(self, now: float, unit: Unit) -> Wait | None:
+    def ask(self, now: float, unit: SimUnit) -> SimWait | None:
         """None: the call leaves now."""
         ...
 
-    def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None: ...
+    def answered(self, now: float, unit: SimUnit, status: int, sent_at: float, headers: Mapping[str, str]) -> None: ...
 
     def busy_s(self, now: float) -> float:
         """How long its own work keeps a call or an answer that comes to it now."""
@@ -57,7 +57,7 @@ class Oracle:
     prefers_fresh = False
     due = math.inf
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: SimProvider) -> None:
         self._provider = provider
         self._turn = 0
 
@@ -65,10 +65,10 @@ class Oracle:
         self._turn += 1
         return waiting[self._turn % len(waiting)] if waiting else None
 
-    def ask(self, now: float, unit: Unit) -> Wait | None:
-        return None if self._provider.would_accept(now, unit) else Wait(AGAIN_S)
+    def ask(self, now: float, unit: SimUnit) -> SimWait | None:
+        return None if self._provider.would_accept(now, unit) else SimWait(AGAIN_S)
 
-    def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
+    def answered(self, now: float, unit: SimUnit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
         """It knew."""
 
     def busy_s(self, now: float) -> float:
@@ -102,13 +102,13 @@ class Central:
         turn = self.adapter.pick(now, waiting)
         return None if turn is None else int(turn)
 
-    def ask(self, now: float, unit: Unit) -> Wait | None:
+    def ask(self, now: float, unit: SimUnit) -> SimWait | None:
         said = self.adapter.on_admit_request(now, unit.estimate, project=unit.project)
         if said is True:
             return None
-        return Wait(None if said is False else said)
+        return SimWait(None if said is False else said)
 
-    def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
+    def answered(self, now: float, unit: SimUnit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
         used = unit.input_tokens + unit.output_tokens if status == 200 else 0.0
         self.adapter.on_response(
             now, status, now - sent_at, headers, (unit.estimate, used), project=unit.project, key=unit.key

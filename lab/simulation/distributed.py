@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dicast.workers.policy.admission import Denied, EnforcementState, Outcome, Request, grant, release
+from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, release
 from dicast.workers.policy.events import Cost, Event
 from dicast.workers.policy.fairness import in_turn
 from dicast.workers.policy.governor import Governor, GovernorState
@@ -21,8 +21,8 @@ from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
 from dicast.workers.policy.profiles import PoolConfig
 from lab.simulation.chance import seeded
-from lab.simulation.client import Wait
-from lab.simulation.provider import EPOCH, Unit
+from lab.simulation.client import SimWait
+from lab.simulation.provider import EPOCH, SimUnit
 from lab.simulation.scenario import Span
 
 FALLBACK_S = 1.0
@@ -57,7 +57,7 @@ class Effects:
     start_s: Span = (0.0, 0.0)
 
 
-class Store:
+class SimStore:
     """The shared state: enforcement, parameters in force, and the stream of events not yet decided upon."""
 
     def __init__(self, ceiling: int, seed: int, effects: Effects) -> None:
@@ -106,12 +106,12 @@ class Store:
 class Admitter:
     """One worker: asks the store for leases, and hears of what happens elsewhere after a while."""
 
-    def __init__(self, store: Store, index: int, peers: list[Admitter], seed: int) -> None:
+    def __init__(self, store: SimStore, index: int, peers: list[Admitter], seed: int) -> None:
         self._store, self._index, self._peers = store, index, peers
         self._draw = seeded("admitter", index, seed)
         self._numbers = itertools.count()
         self._calls: dict[int, str] = {}
-        self._reports: list[tuple[float, int, str, Outcome]] = []
+        self._reports: list[tuple[float, int, str, CallOutcome]] = []
         self._step_at = self._draw.uniform(*store.effects.start_s)
         self._stepped_at = -math.inf
         self._free_at = 0.0
@@ -128,25 +128,25 @@ class Admitter:
         )
         return None if turn is None else int(turn)
 
-    def ask(self, now: float, unit: Unit) -> Wait | None:
+    def ask(self, now: float, unit: SimUnit) -> SimWait | None:
         if now < self._step_at and now != self._stepped_at:
-            return Wait(self._step_at - now)
+            return SimWait(self._step_at - now)
         if now != self._stepped_at:
             self._stepped_at, self._step_at = now, now + self._draw.uniform(*self._store.effects.step_s)
         call = f"{self._index}-{next(self._numbers)}"
-        request = Request(call, str(unit.project), input_tokens=unit.estimate, lease_s=LEASE_S)
+        request = CallRequest(call, str(unit.project), input_tokens=unit.estimate, lease_s=LEASE_S)
         answer = grant(self._store.parameters, self._store.enforcement, request, now)
         if isinstance(answer, Denied):
             wait_s = FALLBACK_S if answer.retry_after_ms is None else min(FALLBACK_S, answer.retry_after_ms / 1000.0)
-            return Wait(wait_s + self._draw.uniform(0.0, 0.005))
+            return SimWait(wait_s + self._draw.uniform(0.0, 0.005))
         self._calls[unit.key] = call
         self._store.append(answer.sent, now)
         return None
 
-    def answered(self, now: float, unit: Unit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
+    def answered(self, now: float, unit: SimUnit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
         used = Cost(1.0, unit.input_tokens + unit.output_tokens if status == 200 else 0.0)
         readings = read_limits(headers, EPOCH + now)
-        outcome = Outcome(status, used, readings, str(unit.key))
+        outcome = CallOutcome(status, used, readings, str(unit.key))
         due = max(now, self._step_at) + self._store.report_delay_s()
         heapq.heappush(self._reports, (due, next(self._numbers), self._calls.pop(unit.key), outcome))
         self.wake(now)
@@ -185,7 +185,7 @@ class Admitter:
 
 def admitters(ceiling: int, seed: int, effects: Effects) -> list[Admitter]:
     """As many as the effects say, with one store between them."""
-    store = Store(ceiling, seed, effects)
+    store = SimStore(ceiling, seed, effects)
     found: list[Admitter] = []
     for index in range(effects.admitters):
         found.append(Admitter(store, index, found, seed))

@@ -15,7 +15,7 @@ from typing import Any
 
 from lab.simulation.distributed import Effects
 from lab.simulation.scenario import Class, Scenario
-from lab.simulation.world import Record
+from lab.simulation.world import SimRecord
 
 EFFECTS = Effects(
     admitters=2,
@@ -131,7 +131,7 @@ GOALS = {
 }
 
 
-def judge_live(record: Record) -> LiveResult:
+def judge_live(record: SimRecord) -> LiveResult:
     """Sum up a short run."""
     scenario = record.scenario
     cap, cut_after = int(scenario.cap), scenario.cut_after

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lab.simulation.chance import seeded
-from lab.simulation.scenario import Dialect, Scenario
+from lab.simulation.scenario import HeaderDialect, Scenario
 
 EPOCH = 1_700_000_000.0
 """Unix time of the simulation's instant 0, for headers that tell instants."""
@@ -19,7 +19,7 @@ NETWORK_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class Unit:
+class SimUnit:
     """One piece of work: what its calls will cost, and how often it was tried."""
 
     project: int
@@ -34,7 +34,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimAnswer:
     """`after_s` None: queued, and served when a server frees."""
 
     status: int
@@ -42,7 +42,7 @@ class Answer:
     headers: dict[str, str]
 
 
-class Bucket:
+class SimBucket:
     """A budget that refills continuously, at the pace of the scenario's capacity."""
 
     def __init__(self, scenario: Scenario, per_min: float) -> None:
@@ -68,7 +68,7 @@ class Bucket:
         return self.level
 
 
-class Window:
+class SimWindow:
     """A budget that is full again at the end of each window; as a log, each call comes back a window later."""
 
     def __init__(self, scenario: Scenario, per_min: float) -> None:
@@ -102,7 +102,7 @@ class Window:
         return self.told(now)[1]
 
 
-class Provider:
+class SimProvider:
     """Serves calls; `open` are the accepted ones. Deterministic for a seed."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -111,11 +111,11 @@ class Provider:
         self.open = 0
         self.en_route = 0
         self.en_route_tokens = 0.0
-        counted = Window if scenario.window_s else Bucket
+        counted = SimWindow if scenario.window_s else SimBucket
         self._requests = counted(scenario, scenario.requests_per_min) if scenario.requests_per_min else None
-        self._tokens = Bucket(scenario, scenario.tokens_per_min) if scenario.tokens_per_min else None
+        self._tokens = SimBucket(scenario, scenario.tokens_per_min) if scenario.tokens_per_min else None
         self._second, self._in_second = -1, 0
-        self._queue: deque[Unit] = deque()
+        self._queue: deque[SimUnit] = deque()
         self._busy = 0
         self._accepted: deque[float] = deque()
         self._answered = 0
@@ -127,36 +127,36 @@ class Provider:
             factor *= scenario.cut_after[1]
         return math.floor(scenario.cap * factor + 1e-9)
 
-    def arrive(self, now: float, unit: Unit) -> Answer:
+    def arrive(self, now: float, unit: SimUnit) -> SimAnswer:
         """A call comes in."""
         refused_after = self._draw.uniform(*self.scenario.refusal_latency_s)
         if self.scenario.is_down(now):
-            return Answer(503, self._draw.uniform(0.5, 1.5), {})
+            return SimAnswer(503, self._draw.uniform(0.5, 1.5), {})
         if self._is_overloaded(now):
-            return Answer(529, refused_after, {})
+            return SimAnswer(529, refused_after, {})
         wait = self._refused_for(now)
         if wait is None:
             wait = self._lacking(now, unit)
         if wait is not None:
-            return Answer(429, refused_after, self._headers(now, retry_after_s=wait))
+            return SimAnswer(429, refused_after, self._headers(now, retry_after_s=wait))
         if self._draw.random() < self.scenario.error_share:
             self.open += 1
-            return Answer(500, min(unit.latency_s, 2.0) * self.scenario.slowness(now), {})
+            return SimAnswer(500, min(unit.latency_s, 2.0) * self.scenario.slowness(now), {})
         return self._serve(now, unit, refused_after)
 
-    def _serve(self, now: float, unit: Unit, refused_after: float) -> Answer:
+    def _serve(self, now: float, unit: SimUnit, refused_after: float) -> SimAnswer:
         scenario, headers = self.scenario, self._headers(now)
         latency = unit.latency_s * scenario.slowness(now)
         if scenario.servers and len(self._queue) >= 3 * scenario.servers:
-            return Answer(429, refused_after, headers)
+            return SimAnswer(429, refused_after, headers)
         if scenario.cap:
             latency *= 1.0 + scenario.crowding * min(1.0, self.open / max(1, self.cap(now))) ** 4
         self.open += 1
         if scenario.servers and self._busy >= scenario.servers * scenario.scale(now):
             self._queue.append(unit)
-            return Answer(200, None, headers)
+            return SimAnswer(200, None, headers)
         self._busy += 1
-        return Answer(200, latency, headers)
+        return SimAnswer(200, latency, headers)
 
     def _is_overloaded(self, now: float) -> bool:
         overload = self.scenario.overload(now)
@@ -174,7 +174,7 @@ class Provider:
             return 1.0
         return 2.0 if scenario.accelerates and self._too_fast(now) else None
 
-    def _lacking(self, now: float, unit: Unit) -> float | None:
+    def _lacking(self, now: float, unit: SimUnit) -> float | None:
         """Seconds until the budgets admit the call, or None: they do, and it is charged."""
         scenario = self.scenario
         if self._requests is not None:
@@ -198,7 +198,7 @@ class Provider:
             self._accepted.append(now)
         return None
 
-    def leave(self, now: float, unit: Unit, status: int) -> Unit | None:
+    def leave(self, now: float, unit: SimUnit, status: int) -> SimUnit | None:
         """A call was answered; returns the queued unit whose service starts now."""
         if status not in (200, 500):
             return None
@@ -215,7 +215,7 @@ class Provider:
         self._busy -= 1
         return None
 
-    def would_accept(self, now: float, unit: Unit) -> bool:
+    def would_accept(self, now: float, unit: SimUnit) -> bool:
         """Whether a call sent now would be accepted; only the oracle may ask."""
         now, scenario = now + NETWORK_S, self.scenario
         if scenario.is_down(now) or (scenario.accelerates and self._too_fast(now, self.en_route)):
@@ -253,7 +253,7 @@ class Provider:
         headers: dict[str, str] = {}
         if retry_after_s is not None and scenario.retry_after:
             headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
-        if scenario.dialect is Dialect.SILENT:
+        if scenario.dialect is HeaderDialect.SILENT:
             return headers
         for unit, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is None and unit == "tokens":
@@ -265,22 +265,22 @@ class Provider:
 
 
 def told(
-    dialect: Dialect, unit: str, limit: float, left: float, reset_s: float, now: float, window_s: float
+    dialect: HeaderDialect, unit: str, limit: float, left: float, reset_s: float, now: float, window_s: float
 ) -> dict[str, str]:
     """One budget as a dialect writes it."""
     most, shown = f"{limit:.0f}", f"{int(left)}"
     match dialect:
-        case Dialect.OPENAI:
+        case HeaderDialect.OPENAI:
             values = {"limit": most, "remaining": shown, "reset": duration(reset_s)}
             return {f"x-ratelimit-{role}-{unit}": value for role, value in values.items()}
-        case Dialect.ANTHROPIC:
+        case HeaderDialect.ANTHROPIC:
             shown = f"{round(left, -3):.0f}" if unit == "tokens" else shown
             values = {"limit": most, "remaining": shown, "reset": instant(now + reset_s)}
             return {f"anthropic-ratelimit-{unit}-{role}": value for role, value in values.items()}
-        case Dialect.IETF:
+        case HeaderDialect.IETF:
             return {"ratelimit": f'"{unit}";r={shown};t={math.ceil(reset_s)}',
                     "ratelimit-policy": f'"{unit}";q={most};w={window_s:.0f}'}  # fmt: skip
-        case Dialect.UNIX_MS:
+        case HeaderDialect.UNIX_MS:
             at_ms = f"{1000.0 * (EPOCH + now + reset_s):.0f}"
             return {"x-ratelimit-limit": most, "x-ratelimit-remaining": shown, "x-ratelimit-reset": at_ms}
         case _:

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lab.simulation.scenario import MEAN_TOKENS, Class, Scenario
-from lab.simulation.world import Record
+from lab.simulation.world import SimRecord
 
 WINDOW_S = 15
 """Converged: so many seconds at 90 % of the capacity, with at most a tenth refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SimResult:
     """Shares are 0..1, convergence in round trips from each mark (None: never)."""
 
     scenario: str
@@ -31,7 +31,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class SimGoal:
     """What a class of scenarios demands; convergence after the start, and after each later mark."""
 
     utilisation: float
@@ -41,20 +41,20 @@ class Goal:
 
 
 FLOOR = {
-    Class.INFORMED: Goal(0.98, 0.001, 2.0, 2.0),
-    Class.HIDDEN: Goal(0.95, 0.025, 3.0, 12.0),
-    Class.ADVERSE: Goal(0.91, 0.025, 35.0, 15.0),
-    Class.TOLD: Goal(0.95, 0.025, math.inf, math.inf),
+    Class.INFORMED: SimGoal(0.98, 0.001, 2.0, 2.0),
+    Class.HIDDEN: SimGoal(0.95, 0.025, 3.0, 12.0),
+    Class.ADVERSE: SimGoal(0.91, 0.025, 35.0, 15.0),
+    Class.TOLD: SimGoal(0.95, 0.025, math.inf, math.inf),
 }
 
 
-def judge(record: Record, oracle: Record) -> Result:
+def judge(record: SimRecord, oracle: SimRecord) -> SimResult:
     """Compare a run with the oracle's on the same scenario and seed."""
     served = record.succeeded
     squares = sum(number * number for number in served)
     fairness = sum(served) ** 2 / (len(served) * squares) if squares else 0.0
     refused = sum(record.refused)
-    return Result(
+    return SimResult(
         scenario=record.scenario.name,
         utilisation=record.goodput / max(1.0, oracle.goodput),
         refused=refused / max(1, record.calls),
@@ -66,7 +66,7 @@ def judge(record: Record, oracle: Record) -> Result:
     )
 
 
-def shortfalls(scenario: Scenario, result: Result, goals: dict[Class, Goal]) -> list[str]:
+def shortfalls(scenario: Scenario, result: SimResult, goals: dict[Class, SimGoal]) -> list[str]:
     """The demands that a result misses; empty: passed."""
     goal, found = goals[scenario.kind], []
     if result.utilisation < goal.utilisation:
@@ -86,7 +86,7 @@ def shortfalls(scenario: Scenario, result: Result, goals: dict[Class, Goal]) -> 
     return found
 
 
-def convergence(record: Record, oracle: Record) -> list[float | None]:
+def convergence(record: SimRecord, oracle: SimRecord) -> list[float | None]:
     """Round trips from each mark to the first window that carries 90 % of the capacity with few refusals."""
     scenario = record.scenario
     found: list[float | None] = []
@@ -98,7 +98,7 @@ def convergence(record: Record, oracle: Record) -> list[float | None]:
     return found
 
 
-def _carries(record: Record, oracle: Record, second: int) -> bool:
+def _carries(record: SimRecord, oracle: SimRecord, second: int) -> bool:
     scenario, window = record.scenario, range(second, second + WINDOW_S)
     accepted, refused = sum(record.accepted[s] for s in window), sum(record.refused[s] for s in window)
     if refused > 0.1 * (accepted + refused):
@@ -130,5 +130,5 @@ def _calls_per_s(scenario: Scenario, now: float) -> float:
     return min(bounds)
 
 
-def _latency(record: Record) -> float:
+def _latency(record: SimRecord) -> float:
     return record.latency_sum_s / max(1, sum(record.succeeded))

@@ -13,7 +13,7 @@ MEAN_TOKENS = 2545.0
 """Mean tokens that a simulated call uses."""
 
 
-class Dialect(StrEnum):
+class HeaderDialect(StrEnum):
     SILENT = ""
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -82,7 +82,7 @@ class Scenario:
     enforced: bool = True
     start_part: float = 1.0
     accelerates: float = 0.0
-    dialect: Dialect = Dialect.SILENT
+    dialect: HeaderDialect = HeaderDialect.SILENT
     retry_after: bool = False
     latency_median_s: float = 4.0
     latency_sigma: float = 0.55
@@ -112,7 +112,7 @@ class Scenario:
         """Another scenario that differs in `changes`."""
         return replace(self, name=name, note=note, kind=kind or self.kind, **changes)
 
-    def telling(self, dialect: Dialect, kind: Class = Class.INFORMED) -> Scenario:
+    def telling(self, dialect: HeaderDialect, kind: Class = Class.INFORMED) -> Scenario:
         """The same with headers."""
         return replace(self, dialect=dialect, retry_after=True, kind=kind)
 

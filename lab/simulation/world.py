@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lab.simulation.chance import seeded
-from lab.simulation.client import PROJECTS, Client, Oracle, Wait
-from lab.simulation.provider import MAX_OUTPUT_TOKENS, NETWORK_S, Provider, Unit
+from lab.simulation.client import PROJECTS, Client, Oracle, SimWait
+from lab.simulation.provider import MAX_OUTPUT_TOKENS, NETWORK_S, SimProvider, SimUnit
 from lab.simulation.scenario import Scenario
 
 ATTEMPTS = 3
@@ -29,7 +29,7 @@ SHARES = (0, 0, 0, 0, 0, 0, 0, 1, 2, 3)
 
 
 @dataclass(slots=True)
-class Record:
+class SimRecord:
     """What happened in one run, counted at the provider and at the units. Lists are per second.
 
     From the first call that arrived, at `started_at`, the provider offered and used slots for so many seconds;
@@ -59,13 +59,13 @@ class Record:
         return self.tokens if by_tokens else float(sum(self.succeeded))
 
 
-class World:
+class SimWorld:
     """One run. `build` makes the clients that share the provider."""
 
-    def __init__(self, scenario: Scenario, seed: int, build: Callable[[Provider], list[Client]]) -> None:
+    def __init__(self, scenario: Scenario, seed: int, build: Callable[[SimProvider], list[Client]]) -> None:
         self.scenario = scenario
         self._draw = seeded("world", seed)
-        self._provider = Provider(scenario, seed)
+        self._provider = SimProvider(scenario, seed)
         self._clients = build(self._provider)
         self._slots = math.ceil((scenario.ceiling + 4) / len(self._clients))
         self._busy = [0 for _ in self._clients]
@@ -73,15 +73,15 @@ class World:
         self._asking_at = [math.inf for _ in self._clients]
         self._armed = [math.inf for _ in self._clients]
         self._queued: dict[int, Callable[[], None]] = {}
-        self._retries = [[deque[Unit]() for _ in PROJECTS] for _ in self._clients]
-        self._fresh: list[list[Unit | None]] = [[None for _ in PROJECTS] for _ in self._clients]
+        self._retries = [[deque[SimUnit]() for _ in PROJECTS] for _ in self._clients]
+        self._fresh: list[list[SimUnit | None]] = [[None for _ in PROJECTS] for _ in self._clients]
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.now = 0.0
         length = int(scenario.seconds) + 2
-        self.record = Record(scenario, [0] * length, [0] * length, [0.0] * length)
+        self.record = SimRecord(scenario, [0] * length, [0] * length, [0.0] * length)
 
-    def run(self) -> Record:
+    def run(self) -> SimRecord:
         for index in range(len(self._clients)):
             self._at(0.0, functools.partial(self._dispatch, index))
         self._arm()
@@ -139,7 +139,7 @@ class World:
                 return
             unit = self._next_unit(index, project, client.prefers_fresh)
             said = client.ask(self.now, unit)
-            if isinstance(said, Wait):
+            if isinstance(said, SimWait):
                 if said.seconds is not None:
                     self._ask_again(index, self.now + max(said.seconds, 1e-3))
                 return
@@ -165,7 +165,7 @@ class World:
             self._asking_at[index] = math.inf
         self._dispatch(index)
 
-    def _next_unit(self, index: int, project: int, fresh: bool) -> Unit:
+    def _next_unit(self, index: int, project: int, fresh: bool) -> SimUnit:
         retries = self._retries[index][project]
         none_left = self.scenario.units and self.record.units >= self.scenario.units
         if retries and (not fresh or (none_left and self._fresh[index][project] is None)):
@@ -175,18 +175,18 @@ class World:
             unit = self._fresh[index][project] = self._new_unit(project)
         return unit
 
-    def _taken(self, index: int, unit: Unit) -> None:
+    def _taken(self, index: int, unit: SimUnit) -> None:
         if self._fresh[index][unit.project] is unit:
             self._fresh[index][unit.project] = None
         else:
             self._retries[index][unit.project].popleft()
 
-    def _new_unit(self, project: int) -> Unit:
+    def _new_unit(self, project: int) -> SimUnit:
         scenario, gauss = self.scenario, self._draw.gauss
         size = gauss(0.0, 1.0)
         input_tokens = 2000.0 * math.exp(0.35 * gauss(0.0, 1.0))
         self.record.units += 1
-        return Unit(
+        return SimUnit(
             project=project,
             key=self.record.units,
             input_tokens=input_tokens,
@@ -197,7 +197,7 @@ class World:
             ),
         )
 
-    def _send(self, index: int, unit: Unit) -> None:
+    def _send(self, index: int, unit: SimUnit) -> None:
         provider, sent_at = self._provider, self.now
         self.record.calls += 1
         self._busy[index] += 1
@@ -211,7 +211,7 @@ class World:
 
     # Answers
 
-    def _arrive(self, index: int, unit: Unit, sent_at: float) -> None:
+    def _arrive(self, index: int, unit: SimUnit, sent_at: float) -> None:
         provider = self._provider
         provider.en_route -= 1
         provider.en_route_tokens -= unit.input_tokens + MAX_OUTPUT_TOKENS
@@ -230,7 +230,7 @@ class World:
         else:
             self._at(self.now + answer.after_s, finish)
 
-    def _finish(self, index: int, unit: Unit, sent_at: float, status: int, headers: dict[str, str]) -> None:
+    def _finish(self, index: int, unit: SimUnit, sent_at: float, status: int, headers: dict[str, str]) -> None:
         """An answer reached its client."""
         started = self._provider.leave(self.now, unit, status)
         if started is not None:
@@ -243,7 +243,7 @@ class World:
         else:
             heard()
 
-    def _hear(self, index: int, unit: Unit, sent_at: float, status: int, headers: dict[str, str]) -> None:
+    def _hear(self, index: int, unit: SimUnit, sent_at: float, status: int, headers: dict[str, str]) -> None:
         """The client has taken in an answer."""
         self._busy[index] -= 1
         self._clients[index].answered(self.now, unit, status, sent_at, headers)
@@ -256,7 +256,7 @@ class World:
             self._requeue(index, unit, status, headers)
         self._dispatch(index)
 
-    def _requeue(self, index: int, unit: Unit, status: int, headers: dict[str, str]) -> None:
+    def _requeue(self, index: int, unit: SimUnit, status: int, headers: dict[str, str]) -> None:
         if status in REFUSALS:
             unit.refusals += 1
         else:
@@ -270,6 +270,6 @@ class World:
 
         self._at(self.now + wait_s, functools.partial(self._back, index, unit))
 
-    def _back(self, index: int, unit: Unit) -> None:
+    def _back(self, index: int, unit: SimUnit) -> None:
         self._retries[index][unit.project].append(unit)
         self._dispatch(index)

@@ -12,7 +12,7 @@ import pytest
 
 from lab.bench import cases, contenders, pages
 from lab.bench.contenders import ALL, OFFLINE, PEERS, Peer
-from lab.bench.processes import Outcome, Script
+from lab.bench.processes import ProcessOutcome, Script
 from lab.bench.requests import calls, job
 
 PEER_SCRIPTS = [contender for contender in ALL.values() if isinstance(contender, Peer)]
@@ -83,7 +83,7 @@ def test_a_scripts_words_are_kept_apart_from_a_librarys(tmp_path: Path) -> None:
     try:
         started.ready(20)
         started.go()
-        assert started.outcome(20) == Outcome(answered=23, versions={})
+        assert started.outcome(20) == ProcessOutcome(answered=23, versions={})
         assert started.usage().peak_mb > 1
         assert (tmp_path / "log").read_text() == "noise\n"
     finally:

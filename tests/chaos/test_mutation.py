@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.chaos.mutation import python
-from lab.chaos.mutation.accepted import Change, accepted
+from lab.chaos.mutation.accepted import AcceptedChange, accepted
 from lab.chaos.mutation.lua import mutations
 
 SCRIPT = """#!lua flags=allow-oom
@@ -50,13 +50,13 @@ def test_the_rest_of_the_script_stays(script):
 
 def test_a_change_is_known_by_its_lines_and_not_by_their_numbers():
     diff = "--- f\n+++ f\n@@ -1,3 +1,3 @@\n def f():\n-    return 1\n+    return 2\n"
-    assert Change.of_diff("f.py", diff) == Change("f.py", "return 1", "return 2")
+    assert AcceptedChange.of_diff("f.py", diff) == AcceptedChange("f.py", "return 1", "return 2")
 
 
 def test_nothing_is_accepted_without_a_reason(tmp_path):
     listed = tmp_path / "accepted.toml"
     listed.write_text('[[change]]\nfile = "f.py"\nbefore = "a"\nafter = "b"\nreason = "the same"\n')
-    assert accepted(listed) == {Change("f.py", "a", "b"): "the same"}
+    assert accepted(listed) == {AcceptedChange("f.py", "a", "b"): "the same"}
     listed.write_text('[[change]]\nfile = "f.py"\nbefore = "a"\nafter = "b"\nreason = ""\n')
     with pytest.raises(ValueError, match="no reason"):
         accepted(listed)

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from dicast.app.domain import verdict
 from dicast.app.domain.answer_schema import room, single_schema
 from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.prompt import batch_prompt
 from dicast.app.domain.report import Report
 from dicast.app.domain.strict_json import MAX_DEPTH, MAX_DIGITS
@@ -60,7 +60,7 @@ def test_the_documented_batch_is_read_as_documented(job: EvaluationJob) -> None:
 
 def test_the_documented_results_are_valid() -> None:
     opinion, error = block("opinion"), block("error")
-    assert JudicialOpinion.model_validate(opinion).model_dump() == opinion
+    assert Opinion.model_validate(opinion).model_dump() == opinion
     assert EvaluationError.model_validate(error).model_dump() == error
 
 

@@ -12,7 +12,7 @@ from dicast.app.domain.answer_schema import LENGTHS, batch_schema, room, single_
 from dicast.app.domain.job import Agent, Dimension, Item, Scale
 from dicast.app.domain.nonce import is_fresh
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
-from dicast.app.domain.verdict import Verdict, read_single
+from dicast.app.domain.verdict import Judgment, read_single
 
 NONCE = "5f0c2a9be1d47783"
 AGENT = Agent(name="Ann", persona="You are strict.", max_tokens=200)
@@ -166,7 +166,7 @@ def test_the_nonce_must_be_fresh_and_hexadecimal() -> None:
 def test_an_echo_of_the_question_is_no_answer() -> None:
     user = single("Text.").user
     got = read_single(user, structured=False, nonce=NONCE, scale=CLARITY.scale)
-    assert not isinstance(got, Verdict)
+    assert not isinstance(got, Judgment)
 
 
 def test_room_for_a_batch_grows_with_its_dimensions_up_to_what_models_can_write() -> None:

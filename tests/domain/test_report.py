@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from dicast.app.domain.job import Agent, Dimension, Scale
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
 from dicast.app.domain.report import (
     EXAMPLES_A_REASON,
     MAX_EXAMPLE_LENGTH,
@@ -47,8 +47,8 @@ def header(**changes: object) -> ReportHeader:
     return ReportHeader.model_validate({**values, **changes})
 
 
-def opinion(judge: str, criterion: str, score: int | None) -> JudicialOpinion:
-    return JudicialOpinion(
+def opinion(judge: str, criterion: str, score: int | None) -> Opinion:
+    return Opinion(
         judge=judge, criterion_id=criterion, item_id="i", replicate=0, score=score, argument="", model="m",
         usage=Usage(input_tokens=100, output_tokens=7),
     )  # fmt: skip

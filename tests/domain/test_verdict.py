@@ -20,8 +20,8 @@ from dicast.app.domain.verdict import (
     RAW_CHARS,
     BatchReading,
     Corrupt,
+    Judgment,
     Malformed,
-    Verdict,
     read_batch,
     read_single,
 )
@@ -35,9 +35,9 @@ DIMENSIONS = [
 ]
 
 
-def check(got: Verdict | Malformed, wanted: int | str) -> None:
+def check(got: Judgment | Malformed, wanted: int | str) -> None:
     if isinstance(wanted, int):
-        assert isinstance(got, Verdict), got
+        assert isinstance(got, Judgment), got
         assert got.score == wanted and type(got.score) is int
     else:
         assert isinstance(got, Malformed), got
@@ -55,7 +55,7 @@ def test_plain_answers(body: str, wanted: int | str) -> None:
     check(read_single(body, structured=False, nonce=NONCE, scale=SCALE), wanted)
 
 
-def storable(verdict: Verdict) -> None:
+def storable(verdict: Judgment) -> None:
     """No store, JSON writer or column file chokes on what was accepted."""
     texts = [verdict.argument, *verdict.cited_evidence]
     orjson.dumps(texts)
@@ -67,7 +67,7 @@ def test_texts_are_cleaned_and_their_valid_parts_kept() -> None:
     answer = {"argument": " a\ud800b\x00c\r\nd\x1b[31m ", "cited_evidence": ["\x07", "q\udc00"], "score": 7}
     body = json.dumps({"nonce": NONCE, **answer})
     verdict = read_single(body, structured=True, nonce=NONCE, scale=SCALE)
-    assert verdict == Verdict(7, "a\ufffdbc\nd[31m", ("q\ufffd",))
+    assert verdict == Judgment(7, "a\ufffdbc\nd[31m", ("q\ufffd",))
     storable(verdict)
 
 
@@ -104,7 +104,7 @@ def test_the_reader_accepts_what_the_schema_accepts(answer: dict[str, object]) -
     schema["properties"]["cited_evidence"] = {"type": "array", "items": {"type": "string"}}
     valid = jsonschema.Draft202012Validator(schema).is_valid(answer)
     got = read_single(json.dumps(answer), structured=True, nonce=NONCE, scale=SCALE)
-    if isinstance(got, Verdict):
+    if isinstance(got, Judgment):
         assert valid
         assert got.score == answer["score"]
         storable(got)
@@ -127,7 +127,7 @@ def test_only_the_nonce_decides_which_object_is_the_answer(objects: list[tuple[i
     ours = {score for score, nonce in objects if nonce == NONCE}
     got = read_single(text, structured=False, nonce=NONCE, scale=SCALE)
     if len(ours) == 1:
-        assert isinstance(got, Verdict) and got.score in ours
+        assert isinstance(got, Judgment) and got.score in ours
     else:
         assert isinstance(got, Malformed)
 
@@ -244,7 +244,7 @@ def test_texts_may_be_exactly_as_long_and_as_many_as_allowed() -> None:
     }
     body = json.dumps(answer)
     got = read_single(body + " " * (MAX_ANSWER_CHARS - len(body)), structured=True, nonce=NONCE, scale=SCALE)
-    assert got == Verdict(7, "a" * MAX_ARGUMENT_CHARS, ("q" * MAX_QUOTE_CHARS,) * MAX_QUOTES)
+    assert got == Judgment(7, "a" * MAX_ARGUMENT_CHARS, ("q" * MAX_QUOTE_CHARS,) * MAX_QUOTES)
 
 
 def test_a_reason_shows_no_more_than_60_characters_of_a_foreign_key() -> None:

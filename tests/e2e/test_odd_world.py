@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dicast.app.ledger.client import JobState
-from lab.chaos.odd_messages import Place, bombard
+from lab.chaos.odd_messages import Testbed, bombard
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -28,7 +28,7 @@ CLOCKS = ("-I", "lab.chaos.hooks")
 
 def test_odd_messages_end_no_loop_stay_nowhere_and_stop_nobody(tmp_path):
     """3,000 of those of which `python -m lab.chaos.odd_messages --count 100000` sends as many as one likes."""
-    place = Place(tmp_path, MAX_CONCURRENT_LLM_CALLS="10")
+    place = Testbed(tmp_path, MAX_CONCURRENT_LLM_CALLS="10")
     try:
         place.start()
         assert bombard(place, 3000, seed=3) == []

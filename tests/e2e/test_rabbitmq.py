@@ -10,7 +10,7 @@ from dicast.app.application import create_app
 from dicast.app.doctor.broker import QUEUE_TYPE, broker
 from dicast.app.doctor.finding import Severity
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
-from dicast.workers.broker.dead_letters import Quarantine
+from dicast.workers.broker.dead_letters import DeadLetters
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import RabbitMQ, needs_rabbitmq
 
@@ -74,8 +74,8 @@ def test_units_travel_by_quorum_queues_and_the_backlog_stays_there(rabbitmq, clu
     c.provider.control(latency=0.05)
     c.worker()
     whole(c, job_id, 100)
-    until(lambda: sum(Quarantine(c.app.store, c.app.keys).counts().values()) == 6, "all are set aside")
-    assert Quarantine(c.app.store, c.app.keys).counts() == {"unsigned": 6}
+    until(lambda: sum(DeadLetters(c.app.store, c.app.keys).counts().values()) == 6, "all are set aside")
+    assert DeadLetters(c.app.store, c.app.keys).counts() == {"unsigned": 6}
     until(lambda: [waiting(rabbitmq, queue) for queue in QUEUES[:3]] == [0, 0, 0], "nothing waits")
     assert none_was_lost(c)
 

@@ -13,15 +13,15 @@ import orjson
 from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import Usage
 from dicast.app.domain.retry import RetryPolicy
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Due, Token
+from dicast.app.ledger.records import Due, MessageId
+from dicast.app.ledger.stops import StopStore
 from dicast.app.pipeline.blame import Blames
-from dicast.app.pipeline.fail_fast import Asking
-from dicast.app.pipeline.judge import Judge, Outcome
+from dicast.app.pipeline.fail_fast import FailFast
+from dicast.app.pipeline.judge import Judge, NextSteps
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from dicast.app.providers.simulated.answers import Judge as Answers
+from dicast.app.providers.simulated.answers import SimulatedJudge as Answers
 from dicast.app.providers.simulated.answers import nonce_of
 from dicast.workers.admission.outages import Outages
 from dicast.workers.admission.request import Admitted, Lease
@@ -80,8 +80,8 @@ class Desk:
         **policy: Any,
     ) -> None:
         self.bench, self.provider = bench, provider
-        store = AskingStore(bench.asyncs, KEYS)
-        self.asking = Asking(store, model=self._model, fail_fast=fail_fast, recheck_s=recheck_s)
+        store = StopStore(bench.asyncs, KEYS)
+        self.asking = FailFast(store, model=self._model, fail_fast=fail_fast, recheck_s=recheck_s)
         self.judge = Judge(
             bench.one,
             provider=self._made,
@@ -89,7 +89,7 @@ class Desk:
             policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
             call_timeout_s=lambda pool: {None: 1e9}.get(pool, timeout_s),
             nonce_key=self._nonce_key,
-            asking=self.asking,
+            fail_fast=self.asking,
             blames=Blames(Outages(bench.asyncs, KEYS).read, self.asking),
             spool=Spool(folder, "test", "here"),
         )
@@ -109,7 +109,7 @@ class Desk:
 
     async def do(
         self, ref: PageRef, token: str | int, *, lease_s: float = 600.0, probe: bool = False, **more: Any
-    ) -> Outcome:
+    ) -> NextSteps:
         """One message's work. What it defers is not waited for: the next `do` comes at once."""
         ends_at = asyncio.get_running_loop().time() + lease_s
         unit = Admitted(ref.job, "p", {})
@@ -117,9 +117,9 @@ class Desk:
         if lease_s:
             lease = Lease(self.released.append, lambda call: call(), "l", unit, ends_at, probe=probe)
             self.leases.append(lease)
-        return await self.judge.judge(ref, Token.parse(str(token)), lease, **more)
+        return await self.judge.judge(ref, MessageId.parse(str(token)), lease, **more)
 
-    async def again(self, ref: PageRef, token: str | int, times: int, *, probe: bool = False) -> Outcome:
+    async def again(self, ref: PageRef, token: str | int, times: int, *, probe: bool = False) -> NextSteps:
         """The same message so often, as if each wait were over."""
         for _ in range(times):
             await self.bench.asyncs.hdel(self.bench.one.keys.page(ref), f"w:{token}")

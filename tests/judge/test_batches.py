@@ -11,7 +11,7 @@ from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
 from dicast.app.ledger.ledger import UNCLAIMED_MS
-from dicast.app.ledger.records import Due, Token
+from dicast.app.ledger.records import Due, MessageId
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from tests.judge.desk import Scripted, batch_of, deferred, failing, recording
 from tests.ledger.bench import a_job, claim
@@ -31,20 +31,20 @@ async def batch(bench: Any, desk: Any, *names: str, spend: str = "at_least_once"
 
 async def test_what_a_batch_left_out_is_asked_for_by_messages_of_its_own_and_spends_an_attempt(bench, desk):
     ref, judge, outcome = await batch(bench, desk, "d1")
-    assert (outcome.counts, outcome.follow_ups) == (True, [Token(0), Token(2)])
+    assert (outcome.counts, outcome.follow_ups) == (True, [MessageId(0), MessageId(2)])
     assert set(await judge.results(ref)) == {1}
     counters = bench.client.status("j").counters
     assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in", "tokens_out")} == {
         "calls": 1, "retries": 1, "scored": 1, "tokens_in": 60, "tokens_out": 20,
     }  # fmt: skip
-    assert judge.later == {str(n): Due(Token(n), UNCLAIMED_MS, wait=False) for n in (0, 2)}, "a safeguard"
+    assert judge.later == {str(n): Due(MessageId(n), UNCLAIMED_MS, wait=False) for n in (0, 2)}, "a safeguard"
     again = await claim(bench.two, ref, 2)
     assert (again.attempts, again.calls) == (1, 2)
 
 
 async def test_a_batch_without_one_opinion_counts_its_call_once(bench, desk):
     _, _, outcome = await batch(bench, desk)
-    assert outcome.follow_ups == [Token(0), Token(1), Token(2)]
+    assert outcome.follow_ups == [MessageId(0), MessageId(1), MessageId(2)]
     counters = bench.client.status("j").counters
     assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in")} == {
         "calls": 1, "retries": 1, "scored": 0, "tokens_in": 60,
@@ -71,7 +71,7 @@ async def test_a_batch_for_a_provider_without_schemas_is_asked_one_by_one_and_sp
     judge = desk(Scripted())
     judge.provider.structured_output = False
     outcome = await judge.do(ref, "b0")
-    assert (outcome.follow_ups, judge.provider.asked) == ([Token(0), Token(1)], [])
+    assert (outcome.follow_ups, judge.provider.asked) == ([MessageId(0), MessageId(1)], [])
     again = await claim(bench.two, ref, 1)
     assert (again.attempts, again.calls) == (0, 1)
     assert bench.client.status("j").counters["retries"] == 0
@@ -83,7 +83,7 @@ async def test_a_batch_of_one_dimension_ends_with_its_attempts(bench, desk, atte
     judge = desk(None)
     judge.provider = Scripted(*[AWAY] * attempts, batch_of(judge))
     outcome = await judge.again(ref, "b0", attempts + 1)
-    assert (outcome.counts, outcome.follow_ups) == (True, () if ends else [Token(0)])
+    assert (outcome.counts, outcome.follow_ups) == (True, () if ends else [MessageId(0)])
     results = await judge.results(ref)
     if ends:
         error = results[0]["error"]
@@ -105,7 +105,7 @@ async def test_a_corrupt_part_of_a_batch_is_told_by_its_dimension(bench, desk, m
     monkeypatch.setattr(logs, "corrupt", lambda **fields: lines.append(fields))
     ref = await bench.started(a_job(items=1, dimensions=2), batched=True, units=2)
     judge = desk(Scripted(answer))
-    assert (await judge.do(ref, "b0")).follow_ups == [Token(1)]
+    assert (await judge.do(ref, "b0")).follow_ups == [MessageId(1)]
     (line,) = lines
     assert (line["dimension"], "9999" in line["payload"]) == ("d1", True)
     assert line["reason"].startswith("score must be within ")
@@ -124,7 +124,7 @@ async def test_what_the_ledger_asks_for_after_each_part_of_a_batch_follows(bench
     assert (outcome.plan, outcome.gather) == (first[0] or second[0], first[1] or second[1])
 
 
-@pytest.mark.parametrize("names, rest", [(["d1"], [Token(0)]), (["d0", "d1"], ())])
+@pytest.mark.parametrize("names, rest", [(["d1"], [MessageId(0)]), (["d0", "d1"], ())])
 async def test_what_the_ledger_asks_for_after_a_batch_follows_beside_its_rest(bench, desk, names, rest):
     ref = await bench.started(a_job(items=1, dimensions=2), batched=True, units=2)
     judge = desk(None)

@@ -8,7 +8,7 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job
@@ -38,7 +38,7 @@ async def down(bench, units=8, *, breaker_s=0.0):
         times = {"pool": "p", "node": "n", "ttl_ms": 60_000, "now_ms": (NOW_S - 10) * 1000 + n}
         await bench.asyncs.hset(KEYS.job_limits, "j", 50)
         assert (await store.admit(wanted=[Want(f"l{n}", "j", "proj")], give_back=[], **times)).verdicts == [1]
-        gone = Returned(f"l{n}", Outcome(503, reporter=f"u{n}", error="status 503"))
+        gone = Returned(f"l{n}", CallOutcome(503, reporter=f"u{n}", error="status 503"))
         await store.admit(wanted=[], give_back=[gone], **times)
     if breaker_s:
         until = parameters(breaker=BreakerPhase.OPEN, breaker_until=NOW_S + breaker_s)

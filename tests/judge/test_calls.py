@@ -12,14 +12,13 @@ from dicast.app.domain.opinion import ErrorKind, Usage
 from dicast.app.domain.plan import lanes
 from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.stop import Stop
-from dicast.app.domain.verdict import Verdict
+from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Claim, JobRecord, Token
-from dicast.app.ledger.records import Verdict as Claimed
+from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, MessageId
 from dicast.app.pipeline.call import NO_ANSWER, TOLD_CHARS, Call, answered, refused, spent
 from dicast.app.pipeline.endings import CLOSED, closed, given_up, not_asked, unasked
 from dicast.app.providers.base import ChatReply, ProviderFailure
-from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
 from tests.ledger.bench import a_job
 
@@ -28,7 +27,7 @@ STOP = Stop(pool="p", model="m", kind=ErrorKind.REJECTED, after=2, status_code=4
 WHY = "the first 2 calls of m in pool 'p' ended in: 401 bad key"
 
 
-def a_call(claims: int = 2, verdict: Claimed = Claimed.RUN) -> Call:
+def a_call(claims: int = 2, verdict: ClaimAnswer = ClaimAnswer.RUN) -> Call:
     """Of two dimensions of one item, the second time it is asked."""
     items = [{"id": "i0", "text": "text", "metadata": {"lang": "de", "secret": 1}}]
     spec = a_job(agents=2, dimensions=2, replicates=2, keep=["lang", "absent"]).model_copy()
@@ -36,7 +35,8 @@ def a_call(claims: int = 2, verdict: Claimed = Claimed.RUN) -> Call:
     plan = lanes([("p",), ("p",)], 2, 2, [True, True])
     job = JobRecord("j", spec, plan, 8, 5, None, "abc123")
     return Call(
-        ref=REF, token=Token(0, batch=True), job=job, agent=spec.agents[0], deployment=Deployment(pool="p"), pool="p",
+        ref=REF, token=MessageId(0, batch=True), job=job, agent=spec.agents[0],
+        deployment=Deployment(pool="p"), pool="p",
         item=items_of(spec), dimensions=spec.dimensions[:claims], replicate=1, model="answering", latency_s=1.23456,
         claims=[Claim(n, verdict, 7 + n, 2, 1, 4, 2500) for n in range(claims)],
     )  # fmt: skip
@@ -62,7 +62,7 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     call = a_call()
     result = call.scored(
-        call.claims[1], call.dimensions[1], Verdict(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
+        call.claims[1], call.dimensions[1], Judgment(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
     )
     assert (result.position, result.fence, result.scored) == (1, 8, True)
     found = orjson.loads(result.payload)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.pipeline.judge import Outcome
+from dicast.app.pipeline.judge import NextSteps
 from tests.judge.desk import Scripted
 from tests.ledger.bench import a_job
 
@@ -24,7 +24,7 @@ async def test_a_message_of_an_earlier_job_ends_without_a_call(bench: Any, desk:
     for node in bench.nodes:
         bench.registry.announce(node)
     new = await bench.started(a_job(dimensions=1), units=2)
-    assert await judge.do(old, 1) == Outcome(counts=True)
+    assert await judge.do(old, 1) == NextSteps(counts=True)
     assert len(provider.asked) == asked
     assert await judge.results(new) == {}
     assert "calls" not in await judge.counters("j")

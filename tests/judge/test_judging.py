@@ -10,10 +10,10 @@ import pytest
 from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
-from dicast.app.ledger.records import Due, Recorded, Token, Written
-from dicast.app.pipeline.judge import SILENT_MS, Outcome
+from dicast.app.ledger.records import Due, MessageId, Recorded, Written
+from dicast.app.pipeline.judge import SILENT_MS, NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from dicast.workers.policy.admission import Outcome as CallOutcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
 from tests.judge.desk import Endless, Scripted, deferred, failing, good, recording, said
 from tests.ledger.bench import a_job, claim
@@ -43,7 +43,7 @@ async def test_without_the_right_to_half_a_call_none_is_made(bench, desk, lease_
     assert len(judge.released) == len(judge.leases)
     if not called:
         assert outcome.told == "waits for a lease"
-        assert later == {"0": Due(Token(0), int(1000 * due_s))}
+        assert later == {"0": Due(MessageId(0), int(1000 * due_s))}
         await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
         again = await claim(bench.two, ref, 0)
         assert (again.calls, again.attempts, again.requeues) == (1, 0, 0)
@@ -132,7 +132,7 @@ async def test_an_answer_that_was_refused_says_whether_it_was_cut(bench, desk, t
 @pytest.mark.parametrize("answer, attempts, requeues, counted", [(AWAY, 1, 0, "retries"), (LIMITED, 0, 1, "requeues")])
 async def test_a_failed_call_spends_one_attempt_or_one_requeue(bench, desk, answer, attempts, requeues, counted):
     ref, judge = await unit_of(bench), desk(Scripted(answer))
-    assert await judge.do(ref, 0) == Outcome(counts=False, told=judge_told(answer))
+    assert await judge.do(ref, 0) == NextSteps(counts=False, told=judge_told(answer))
     await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     again = await claim(bench.two, ref, 0)
     assert (again.attempts, again.requeues, again.calls) == (attempts, requeues, 2)
@@ -213,11 +213,11 @@ async def test_a_message_that_came_back_has_the_dead_looked_for(bench, desk, own
     if owned:
         await claim(bench.two, ref, 0)
 
-    async def bury() -> None:
+    async def deregister() -> None:
         burials.append(1)
         bench.kill(1)
 
-    outcome = await judge.do(ref, 0, bury=bury)
+    outcome = await judge.do(ref, 0, deregister=deregister)
     assert (len(burials), outcome.counts, len(judge.provider.asked)) == (looked, True, 1)
 
 
@@ -225,11 +225,11 @@ async def test_a_unit_whose_owner_lives_comes_again_when_that_one_would_be_silen
     ref, judge = await unit_of(bench), desk(Scripted())
     await claim(bench.two, ref, 0)
 
-    async def bury() -> None:
+    async def deregister() -> None:
         pass
 
     before = await bench.one.now_ms()
-    assert await judge.do(ref, 0, bury=bury) == Outcome(counts=False)
+    assert await judge.do(ref, 0, deregister=deregister) == NextSteps(counts=False)
     assert judge.provider.asked == []
     ((_, due),) = await bench.asyncs.zrange(bench.one.keys.due, 0, -1, withscores=True)
     assert due - before == pytest.approx(SILENT_MS, abs=5000)
@@ -242,7 +242,7 @@ async def test_copies_of_a_message_in_one_process_make_one_call(bench, desk):
         while not judge.provider.asked:  # noqa: ASYNC110  (a call that nobody announces)
             await asyncio.sleep(0.001)
     assert judge.judge.works_on(ref, 0)
-    assert await judge.do(ref, 0) == Outcome(counts=False)
+    assert await judge.do(ref, 0) == NextSteps(counts=False)
     assert len(judge.released) == 1
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
@@ -259,7 +259,7 @@ async def test_a_deployment_that_the_agent_does_not_have_is_refused(bench, desk,
 async def test_a_unit_that_has_its_result_counts_for_the_chord_again(bench, desk):
     ref, judge = await unit_of(bench), desk(Scripted())
     await judge.do(ref, 0)
-    assert await judge.do(ref, 0) == Outcome(counts=True)
+    assert await judge.do(ref, 0) == NextSteps(counts=True)
 
 
 # ---------------------------------------------------------------------- what is asked, told and asked to follow
@@ -312,7 +312,7 @@ async def test_a_call_that_a_stopping_worker_gave_up_spends_nothing_of_its_units
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
-    assert later == {"0": Due(Token(0), 0)}
+    assert later == {"0": Due(MessageId(0), 0)}
     await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     again = await claim(bench.two, ref, 0)
     assert (again.attempts, again.requeues, again.calls) == (0, 0, 2)

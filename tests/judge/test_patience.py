@@ -11,10 +11,10 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Deferral, Due, Token
-from dicast.app.pipeline.time_limits import Patience
+from dicast.app.ledger.records import Deferral, Due, MessageId
+from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.providers.base import ProviderFailure
-from dicast.workers.admission.outages import Outage, Trouble
+from dicast.workers.admission.outages import Outage, PoolCondition
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job
 
@@ -27,11 +27,11 @@ class World:
     def __init__(self, bench, desk):
         self.bench, self.desk, self.down, self.sent = bench, desk(Scripted(good)), {}, []
         ledger = bench.one
-        self.patience = Patience(ledger, self.desk.asking, self.desk.judge, self, self.outages, self.desk._model)
+        self.patience = TimeLimits(ledger, self.desk.asking, self.desk.judge, self, self.outages, self.desk._model)
         self.now_s = NOW_S
 
     async def outages(self, pools):
-        return {pool: Trouble(self.now_s, self.down.get(pool), 0.0) for pool in pools}
+        return {pool: PoolCondition(self.now_s, self.down.get(pool), 0.0) for pool in pools}
 
     async def gather(self, ref):
         self.sent.append(("gather", ref.page))
@@ -118,9 +118,9 @@ async def test_a_pool_that_has_answered_is_waited_for_as_long_anew(world):
 
 async def test_units_that_wait_for_a_retry_end_at_once_and_calls_that_are_open_are_left(world, bench):
     (ref,) = await world.start(pool_down_ms=20_000)
-    _, _, (claim,) = await bench.one.claim(ref, Token(0), [0], 0)
-    await bench.two.claim(ref, Token(1), [1], 0)
-    await bench.one.defer(ref, {}, [Deferral(0, claim.fence, 1, 0)], [Due(Token(0), 300_000)])
+    _, _, (claim,) = await bench.one.claim(ref, MessageId(0), [0], 0)
+    await bench.two.claim(ref, MessageId(1), [1], 0)
+    await bench.one.defer(ref, {}, [Deferral(0, claim.fence, 1, 0)], [Due(MessageId(0), 300_000)])
     world.fails("p", since=0, at=19)
     await world.look(20)
     assert set(await world.errors(ref)) == {0, 2, 3}
@@ -145,12 +145,12 @@ def two_places():
 
 async def test_units_go_to_another_deployment(world, bench):
     (ref,) = await world.start(two_places(), pools=[("p", "q")], pool_down_ms=20_000)
-    await bench.one.assign(ref, {Token(0): "p", Token(1): "q", Token(2): "p"})
+    await bench.one.assign(ref, {MessageId(0): "p", MessageId(1): "q", MessageId(2): "p"})
     world.fails("p", since=0, at=19)
     await world.look(20)
     assert await world.errors(ref) == {}
     assert sorted(str(token) for _, token in await bench.one.take_due()) == ["0", "2"], "those that waited there"
-    outcome = await world.desk.judge.judge(ref, Token(3), None, 0)
+    outcome = await world.desk.judge.judge(ref, MessageId(3), None, 0)
     assert not outcome.counts and outcome.told.startswith("goes elsewhere: pool 'p' has been down for 20 s")
 
 
@@ -215,7 +215,7 @@ async def test_no_retry_is_waited_for_that_would_come_too_late(world, desk):
 async def test_a_job_that_must_finish_asks_no_more_from_then_on(world, bench, by):
     (ref,) = await world.start(**{by: 60_000 + (await bench.one.wall_ms() if by == "finish_at_ms" else 0)})
     await world.look(58)
-    await bench.two.claim(ref, Token(0), [0], 0)
+    await bench.two.claim(ref, MessageId(0), [0], 0)
     assert await world.errors(ref) == {}
     await world.look(60.5)
     assert {error["kind"] for error in (await world.errors(ref)).values()} == {"deadline"}
@@ -229,9 +229,9 @@ async def test_a_job_that_must_finish_asks_no_more_from_then_on(world, bench, by
 async def test_whoever_claims_is_told_how_long_it_may_take(world, bench):
     (ref,) = await world.start(unit_ms=30_000, finish_in_ms=40_000)
     await world.at(5)
-    assert (await bench.one.claim(ref, Token(0), [0], 0))[2][0].left_ms == pytest.approx(25_000, abs=300)
+    assert (await bench.one.claim(ref, MessageId(0), [0], 0))[2][0].left_ms == pytest.approx(25_000, abs=300)
     (free,) = await World(bench, lambda _: world.desk).start(a_job("other"), unit_ms=None)
-    assert (await bench.one.claim(free, Token(0), [0], 0))[2][0].left_ms == -1
+    assert (await bench.one.claim(free, MessageId(0), [0], 0))[2][0].left_ms == -1
 
 
 async def test_a_step_of_the_stores_clock_moves_no_deadline(world, bench):
@@ -241,7 +241,7 @@ async def test_a_step_of_the_stores_clock_moves_no_deadline(world, bench):
     await bench.asyncs.hset(KEYS.clock, "wall", (seconds - 86_400) * 1000)  # a day passed at once
     await world.patience.look("j")
     assert await world.errors(ref) == {}
-    assert (await bench.one.claim(ref, Token(0), [0], 0))[2][0].left_ms > 20_000
+    assert (await bench.one.claim(ref, MessageId(0), [0], 0))[2][0].left_ms > 20_000
 
 
 async def test_a_job_that_does_not_run_is_not_looked_at_any_more(world, bench):

@@ -5,7 +5,7 @@ from dicast.app.domain.plan import lanes
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Result, Token
+from dicast.app.ledger.records import MessageId, UnitResult
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys
@@ -59,15 +59,15 @@ class Bench:
         return self.redis.hget(self.one.keys.job(job_id), "incarnation")
 
     def kill(self, n):
-        self.registry.bury(self.nodes[n])
+        self.registry.deregister(self.nodes[n])
 
 
 async def claim(ledger, ref, position, token=None, item=0):
-    _, _, claims = await ledger.claim(ref, token or Token(position), [position], item)
+    _, _, claims = await ledger.claim(ref, token or MessageId(position), [position], item)
     return claims[0]
 
 
 async def record(ledger, ref, *claims, scored=True):
     return await ledger.record(
-        ref, {"calls": 1}, [Result(c.position, c.fence, b'{"opinion":{}}', scored) for c in claims]
+        ref, {"calls": 1}, [UnitResult(c.position, c.fence, b'{"opinion":{}}', scored) for c in claims]
     )

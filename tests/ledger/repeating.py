@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.stops import StopStore
 from dicast.workers.store.connection import connect, connect_async
 from tests.ledger.bench import KEYS
 
@@ -99,7 +99,7 @@ class Stage:
             self.redis.set(KEYS.node(node), "heard")
         self._repeats, self._late = repeats, late
         self.one, self.two = map(self.ledger, self.nodes)
-        self.asking = AskingStore(Repeating(self.asyncs, self.clock, self._now, self._late), KEYS)
+        self.asking = StopStore(Repeating(self.asyncs, self.clock, self._now, self._late), KEYS)
         self.client = LedgerClient(Repeating(self.redis, self.clock, self._now), KEYS)
 
     def ledger(self, node, claim_ms=60_000):

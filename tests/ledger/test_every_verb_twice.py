@@ -13,11 +13,11 @@ from dicast.app.domain.deadlines import Bounds
 from dicast.app.domain.job import Item
 from dicast.app.domain.plan import lanes
 from dicast.app.domain.stop import Stop
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.client import JobState, LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Deferral, Due, Recorded, Result, Token
+from dicast.app.ledger.records import Deferral, Due, MessageId, Recorded, UnitResult
+from dicast.app.ledger.stops import StopStore
 from tests.ledger.bench import a_job
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 
@@ -69,7 +69,7 @@ async def claimed(stage, positions=(0,), **page):
 
 
 async def claim(ledger, position, again_ms=None):
-    return await ledger.claim(REF, Token(position), [position], position // 2, again_ms=again_ms)
+    return await ledger.claim(REF, MessageId(position), [position], position // 2, again_ms=again_ms)
 
 
 async def owner_dead(stage, **page):
@@ -89,7 +89,7 @@ async def heir_done(stage):
 
 async def revoked(stage):
     await page_open(stage)
-    stage.client.revoke_unit(REF, Token(0))
+    stage.client.revoke_unit(REF, MessageId(0))
 
 
 async def due_now(stage):
@@ -179,7 +179,7 @@ async def all_overdue(stage):
 
 async def disowned(stage):
     await claimed(stage)
-    await stage.one.disown(REF, {0: fence_of()})
+    await stage.one.release_claims(REF, {0: fence_of()})
 
 
 # -------------------------------------------------------------------------------------------------------------- verbs
@@ -189,12 +189,12 @@ def fence_of(claims=1):
 
 def record(ledger, positions, claims=1):
     counters = {"calls": 1, "tokens_in": 7, "timeouts": 1}
-    return ledger.record(REF, counters, [Result(p, fence_of(claims), b'{"x":1}', True) for p in positions])
+    return ledger.record(REF, counters, [UnitResult(p, fence_of(claims), b'{"x":1}', True) for p in positions])
 
 
 def defer(ledger, position, claims=1, delay_ms=0, unpaid=0):
     deferral = Deferral(position, fence_of(claims), 1, 0, unpaid)
-    return ledger.defer(REF, {"calls": 1, "retries": 1}, [deferral], [Due(Token(position), delay_ms)])
+    return ledger.defer(REF, {"calls": 1, "retries": 1}, [deferral], [Due(MessageId(position), delay_ms)])
 
 
 async def overdue(stage):
@@ -248,8 +248,12 @@ CASES = [
     ("bounds", completed, lambda s: s.one.bounds("j")),
     ("claim", expired, lambda s: claim(s.one, 0)),
     ("claim", expired, lambda s: claim(s.two, 1)),
-    ("claim", waiting, lambda s: s.one.claim(REF, Token(0), [0], 0, early=True)),
-    ("defer", claimed, lambda s: s.one.defer(REF, {}, [Deferral(0, fence_of(), 0, 0, probe=1)], [Due(Token(0), 5)])),
+    ("claim", waiting, lambda s: s.one.claim(REF, MessageId(0), [0], 0, early=True)),
+    (
+        "defer",
+        claimed,
+        lambda s: s.one.defer(REF, {}, [Deferral(0, fence_of(), 0, 0, probe=1)], [Due(MessageId(0), 5)]),
+    ),
     ("give_up", page_open, lambda s: s.asking.give_up(JOB, DOWN)),
     ("give_up", stopped_asking, lambda s: s.asking.give_up(JOB, STOP.model_copy(update={"after": 7}))),
     ("stop_asking", page_open, lambda s: refuse(s, "0.0.0")),
@@ -269,11 +273,11 @@ CASES = [
     ("cancel", due_now, lambda s: s.client.cancel("j")),
     ("cancel", waiting, lambda s: s.client.cancel("j")),
     ("cancel", completed, lambda s: s.client.cancel("j")),
-    ("revoke_unit", page_open, lambda s: s.client.revoke_unit(REF, Token(0))),
-    ("revoke_unit", waiting, lambda s: s.client.revoke_unit(REF, Token(0, batch=True))),
-    ("revoke_unit", claimed, lambda s: s.client.revoke_unit(REF, Token(0))),
-    ("revoke_unit", heir_done, lambda s: s.client.revoke_unit(REF, Token(0))),
-    ("revoke_unit", late_and_gone, lambda s: s.client.revoke_unit(REF, Token(0))),
+    ("revoke_unit", page_open, lambda s: s.client.revoke_unit(REF, MessageId(0))),
+    ("revoke_unit", waiting, lambda s: s.client.revoke_unit(REF, MessageId(0, batch=True))),
+    ("revoke_unit", claimed, lambda s: s.client.revoke_unit(REF, MessageId(0))),
+    ("revoke_unit", heir_done, lambda s: s.client.revoke_unit(REF, MessageId(0))),
+    ("revoke_unit", late_and_gone, lambda s: s.client.revoke_unit(REF, MessageId(0))),
     ("claim", revoked, lambda s: claim(s.two, 0)),
     ("resume", completed, lambda s: s.client.resume("j")),
     ("resume", running, lambda s: s.client.resume("j")),
@@ -286,8 +290,8 @@ CASES = [
     ("complete", finishing, lambda s: s.one.complete("j", NOW, b"{}", 60)),
     ("complete", completed, lambda s: s.two.complete("j", NOW, b"{}", 60)),
     ("announced", completed, lambda s: s.one.announced("j")),
-    ("mourn", nothing, lambda s: s.one.mourn("j", FACTS, 60)),
-    ("mourn", submitted, lambda s: s.one.mourn("j", FACTS, 60)),
+    ("mark_lost", nothing, lambda s: s.one.mark_lost("j", FACTS, 60)),
+    ("mark_lost", submitted, lambda s: s.one.mark_lost("j", FACTS, 60)),
     ("planned", told_to_plan, lambda s: s.one.planned("j", 0)),
     ("put_items", resumed, put_items),
     ("open_page", running, open_page),
@@ -307,7 +311,7 @@ CASES = [
     ("claim", cancelling, lambda s: claim(s.two, 1)),
     ("claim", heir_done, lambda s: claim(s.two, 0)),
     ("claim", late_and_gone, lambda s: claim(s.two, 0)),
-    ("assign", page_open, lambda s: s.one.assign(REF, {Token(0): "p", Token(1): "q"})),
+    ("assign", page_open, lambda s: s.one.assign(REF, {MessageId(0): "p", MessageId(1): "q"})),
     ("record", claimed, lambda s: record(s.one, [0])),
     ("record", owner_dead_and_heir, lambda s: record(s.one, [0])),
     ("record", owner_dead_and_heir, lambda s: record(s.two, [0], claims=2)),
@@ -338,7 +342,7 @@ CASES = [
     ("find_lost", page_open, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
     ("find_lost", stands_still, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
     ("find_lost", whole, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
-    ("disown", claimed, lambda s: s.one.disown(REF, {0: fence_of(), 1: fence_of()})),
+    ("release_claims", claimed, lambda s: s.one.release_claims(REF, {0: fence_of(), 1: fence_of()})),
     ("ripe", cancelling, lambda s: s.one.ripe("j")),
     ("ripe", cancelling_and_idle, lambda s: s.one.ripe("j")),
     ("ripe", completed, lambda s: s.one.ripe("j")),
@@ -349,7 +353,8 @@ CASES = [
 ]
 READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
-    "items_within", "item_count", "pool_rate", "held", "open_pages", "unannounced", "keys", "is_free", "awaits_start",
+    "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
+    "awaits_start",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
     "named", "calls_again", "is_revoked",
 }  # fmt: skip
@@ -382,13 +387,13 @@ async def test_a_verb_whose_answers_are_lost(redis_url, monkeypatch, verb, befor
 
 def test_every_verb_is_a_case():
     """One that is new has to say what happens when its answer is lost."""
-    verbs = {name for cls in (Ledger, LedgerClient, AskingStore) for name in vars(cls) if name[0] != "_"}
+    verbs = {name for cls in (Ledger, LedgerClient, StopStore) for name in vars(cls) if name[0] != "_"}
     verbs = {name for name in verbs if "mutmut" not in name}  # its variants stand beside the verbs
     verbs = verbs - READS - {"failed", "may_recheck"} | {"stop_asking"}
     assert verbs == {verb for verb, *_ in CASES}
     scripts = {path.stem for path in Path(dicast.app.ledger.__file__).parent.glob("*.lua")}
     included = {"unit", "told", "planning"}
-    assert scripts - included - {"held"} <= {verb for verb, *_ in CASES}
+    assert scripts - included - {"list_claims"} <= {verb for verb, *_ in CASES}
 
 
 async def test_the_states_before_are_what_they_say(redis_url):

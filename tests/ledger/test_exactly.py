@@ -6,7 +6,7 @@ import pytest
 
 from dicast.app.ledger.client import UNATTENDED_MS, JobState
 from dicast.app.ledger.ledger import PAGE_STILL_MS, UNCLAIMED_MS, Ledger
-from dicast.app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
+from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
 from tests.ledger.bench import KEYS
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 from tests.ledger.test_every_verb_twice import REF, claim, defer, open_page, page_open, record, submit, whole
@@ -53,9 +53,9 @@ async def test_a_claim_lasts_so_long_and_not_a_millisecond_more(stage):
     await page_open(stage)
     await claimed(stage.one)
     stage.clock.ms += CLAIM_MS - 1
-    assert (await claimed(stage.two)).verdict is Verdict.OWNED
+    assert (await claimed(stage.two)).verdict is ClaimAnswer.OWNED
     stage.clock.ms += 1
-    assert (await claimed(stage.two)).verdict is Verdict.RUN
+    assert (await claimed(stage.two)).verdict is ClaimAnswer.RUN
 
 
 async def test_a_message_whose_unit_others_own_comes_again_if_that_is_wished(stage):
@@ -63,14 +63,14 @@ async def test_a_message_whose_unit_others_own_comes_again_if_that_is_wished(sta
     await claimed(stage.one)
     await claimed(stage.two)
     assert due(stage) == {}
-    assert (await claimed(stage.two, again_ms=5000)).verdict is Verdict.OWNED
+    assert (await claimed(stage.two, again_ms=5000)).verdict is ClaimAnswer.OWNED
     assert due(stage) == {f"{REF}|0": START_MS + 5000}
     assert page(stage)["unchorded"] == "1"
 
 
 async def test_a_message_that_nobody_owns_comes_once(stage):
     await page_open(stage)
-    assert (await claimed(stage.one, again_ms=5000)).verdict is Verdict.RUN
+    assert (await claimed(stage.one, again_ms=5000)).verdict is ClaimAnswer.RUN
     assert due(stage) == {}
     assert "unchorded" not in page(stage)
 
@@ -80,7 +80,7 @@ async def test_an_attempt_is_remembered_while_six_others_have_ended_after_it(sta
     await page_open(stage)
 
     async def ask(name):
-        _, _, claims = await stage.one.claim(REF, Token(0), [0], 0, name)
+        _, _, claims = await stage.one.claim(REF, MessageId(0), [0], 0, name)
         return claims[0]
 
     async def ask_and_give_up(name):
@@ -103,7 +103,7 @@ async def test_the_oldest_open_claim_tells_its_end_after_many_others(stage):
         stage.clock.ms += CLAIM_MS
         mine = await claimed(stage.two)
         await stage.two.defer(REF, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [])
-    told = [await stage.one.record(REF, {"calls": 1}, [Result(0, first.fence, b"{}", True)]) for _ in range(2)]
+    told = [await stage.one.record(REF, {"calls": 1}, [UnitResult(0, first.fence, b"{}", True)]) for _ in range(2)]
     assert [(t.written, t.news) for t in told] == [([Written.STALE], True), ([Written.STALE], False)]
 
 
@@ -120,20 +120,20 @@ async def test_a_deferral_is_due_at_its_time_and_waits_only_if_it_must(stage):
     for position, wait in ((0, True), (1, False)):
         mine = await claimed(stage.one, position)
         await stage.one.defer(
-            REF, {}, [Deferral(position, mine.fence, 1, 0)], [Due(Token(position), 4000 + position, wait)]
+            REF, {}, [Deferral(position, mine.fence, 1, 0)], [Due(MessageId(position), 4000 + position, wait)]
         )
     assert due(stage) == {f"{REF}|0": START_MS + 4000, f"{REF}|1": START_MS + 4001}
-    assert (await claimed(stage.two, 0)).verdict is Verdict.WAITING
-    assert (await claimed(stage.two, 1)).verdict is Verdict.RUN
+    assert (await claimed(stage.two, 0)).verdict is ClaimAnswer.WAITING
+    assert (await claimed(stage.two, 1)).verdict is ClaimAnswer.RUN
     assert due(stage) == {f"{REF}|0": START_MS + 4000}
 
 
 async def test_nothing_is_due_of_a_message_one_of_whose_units_is_not_given_up(stage):
     await page_open(stage)
-    _, _, mine = await stage.one.claim(REF, Token(0, batch=True), [0, 1], 0)
+    _, _, mine = await stage.one.claim(REF, MessageId(0, batch=True), [0, 1], 0)
     await record(stage.one, [1])
     deferrals = [Deferral(c.position, c.fence, 1, 0) for c in mine]
-    written = await stage.one.defer(REF, {"retries": 1}, deferrals, [Due(Token(0, batch=True), 1000)])
+    written = await stage.one.defer(REF, {"retries": 1}, deferrals, [Due(MessageId(0, batch=True), 1000)])
     assert written == [Written.DEFERRED, Written.STALE]
     assert due(stage) == {}
 
@@ -148,7 +148,7 @@ async def test_messages_are_taken_at_their_time_and_again_a_while_later(stage):
     assert list(due(stage)) == [f"{REF}|0"]
     assert not stage.redis.exists(stage.two.keys.taken(stage.nodes[1]))
     stage.clock.ms += 1
-    assert await stage.two.take_due() == [(REF, Token(0))]
+    assert await stage.two.take_due() == [(REF, MessageId(0))]
     assert due(stage) == {f"{REF}|0": stage.clock.ms + UNCLAIMED_MS}
     assert "w:0" not in page(stage)
     assert 0 < stage.redis.pttl(stage.two.keys.taken(stage.nodes[1])) <= UNCLAIMED_MS
@@ -229,8 +229,8 @@ async def test_a_closed_page_asks_for_planning_at_the_low_water_mark(stage):
 async def test_an_assignment_to_a_pool_that_others_count_for_leaves_alone(stage):
     await page_open(stage, cursor='{"position": 4}')
     await open_page(stage, ref=REF._replace(page=1))
-    await stage.one.assign(REF, {Token(0): "p", Token(1): "p"})
-    await stage.one.assign(REF._replace(page=1), {Token(0): "p"})
+    await stage.one.assign(REF, {MessageId(0): "p", MessageId(1): "p"})
+    await stage.one.assign(REF._replace(page=1), {MessageId(0): "p"})
     await stage.one.close_page(REF, 1)
     assert stage.redis.hgetall(KEYS.assigned) == {"p": "1"}
 
@@ -260,9 +260,9 @@ async def test_a_page_that_moved_since_the_last_look_has_lost_nothing(stage):
 
 async def test_a_batch_that_is_due_is_not_lost_with_its_units(stage):
     await page_open(stage)
-    _, _, mine = await stage.one.claim(REF, Token(2, batch=True), [2, 3], 1)
+    _, _, mine = await stage.one.claim(REF, MessageId(2, batch=True), [2, 3], 1)
     deferrals = [Deferral(c.position, c.fence, 1, 0) for c in mine]
-    await stage.one.defer(REF, {}, deferrals, [Due(Token(2, batch=True), 60_000)])
+    await stage.one.defer(REF, {}, deferrals, [Due(MessageId(2, batch=True), 60_000)])
     await stage.one.find_lost(REF, 2, queue_empty=True)
     assert await stage.one.find_lost(REF, 2, queue_empty=True) == 1
     assert set(due(stage)) == {f"{REF}|b0", f"{REF}|b2"}
@@ -323,7 +323,7 @@ async def test_what_scored_and_what_did_not_is_counted_apart(stage):
     results = []
     for position in range(3):
         mine = await claimed(stage.one, position)
-        results.append(Result(position, mine.fence, b"{}", position == 0))
+        results.append(UnitResult(position, mine.fence, b"{}", position == 0))
     assert (await stage.one.record(REF, {"calls": 3}, results)).left == 1
     fields = stage.redis.hgetall(stage.one.keys.job("j"))
     assert [fields[name] for name in ("done", "scored", "failed", "open:0", "calls")] == ["3", "1", "2", "1", "3"]

@@ -1,7 +1,7 @@
 """A store that was flushed, or is an older copy of itself."""
 
 from dicast.app.ledger.client import JobState
-from dicast.app.ledger.records import Deferral, Result, Verdict, Written
+from dicast.app.ledger.records import ClaimAnswer, Deferral, UnitResult, Written
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.spool import Spool
 from tests.ledger.bench import a_job, claim, record
@@ -43,9 +43,9 @@ async def test_what_the_store_took_and_lost_is_told_again_and_counted_once(bench
     ref = await bench.started()
     kept, lost = await claim(bench.two, ref, 0), await claim(bench.two, ref, 1)
     counters = {"calls": 1}
-    await recorder.store(ref, counters, [Result(0, kept.fence, b"{}", True)])
+    await recorder.store(ref, counters, [UnitResult(0, kept.fence, b"{}", True)])
     copies = {key: bench.redis.dump(key) for key in (bench.one.keys.page(ref), bench.one.keys.job("j"))}
-    await recorder.store(ref, counters, [Result(1, lost.fence, b"{}", True)])
+    await recorder.store(ref, counters, [UnitResult(1, lost.fence, b"{}", True)])
     for key, copy in copies.items():
         bench.redis.restore(key, 0, copy, replace=True)
     told = [(found.written, found.left) async for _, found in recorder.recall()]
@@ -73,14 +73,14 @@ async def test_a_claim_whose_end_an_older_copy_has_lost_is_given_up(bench):
     copy = bench.redis.dump(page)
     await record(bench.one, ref, lost)
     bench.redis.restore(page, 0, copy, replace=True)
-    held = await bench.one.held(ref)
+    held = await bench.one.list_claims(ref)
     assert held == {0: lost.fence, 1: kept.fence, 2: again.fence}
     await record(bench.one, ref, kept)  # while the owner looks, one ends and another is claimed anew
     newer = await claim(bench.one, ref, 2, item=1)
-    assert await bench.one.disown(ref, held) == 1
+    assert await bench.one.release_claims(ref, held) == 1
     assert [t.position for _, t in await bench.one.take_due()] == [0]
     heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls) == (Verdict.RUN, 2)
+    assert (heir.verdict, heir.calls) == (ClaimAnswer.RUN, 2)
     assert bench.client.status("j").counters["possible_double_charges"] == 2  # of unit 0 and of unit 2
     for ledger, one in ((bench.two, heir), (bench.one, newer), (bench.two, theirs)):
         assert (await record(ledger, ref, one)).written == [Written.NEW]
@@ -89,17 +89,17 @@ async def test_a_claim_whose_end_an_older_copy_has_lost_is_given_up(bench):
 async def test_a_job_that_pays_at_most_once_does_not_call_again_what_the_store_has_lost(bench):
     ref = await bench.started(a_job(spend="at_most_once"))
     mine = await claim(bench.one, ref, 0)
-    assert await bench.one.disown(ref, {0: mine.fence}) == 1
-    assert (await claim(bench.one, ref, 0)).verdict is Verdict.UNKNOWN
+    assert await bench.one.release_claims(ref, {0: mine.fence}) == 1
+    assert (await claim(bench.one, ref, 0)).verdict is ClaimAnswer.UNKNOWN
 
 
 async def test_a_forgotten_job_is_on_record_as_lost_until_it_is_submitted_again(bench):
     bench.submit(a_job())
     (facts,) = await bench.one.facts(["j"])
-    assert not await bench.one.mourn("j", facts, 60)  # it is there
+    assert not await bench.one.mark_lost("j", facts, 60)  # it is there
     bench.redis.flushdb()
     assert await bench.one.facts(["j"]) == [None]
-    assert [await ledger.mourn("j", facts, 60) for ledger in (bench.one, bench.two)] == [True, False]
+    assert [await ledger.mark_lost("j", facts, 60) for ledger in (bench.one, bench.two)] == [True, False]
     status = bench.client.status("j")
     assert (status.state, status.project, status.units) == (JobState.LOST, "default", 4)
     assert status.state.ended

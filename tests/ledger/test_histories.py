@@ -12,7 +12,7 @@ import pytest
 
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Deferral, Due, Result, Token, Verdict
+from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult
 from tests.ledger.bench import KEYS, a_job
 from tests.ledger.repeating import NOW, Stage, one_incarnation
 
@@ -40,9 +40,13 @@ class History:
         if self.dead(node) or ref.page >= self.opened:
             return
         again_ms = self.chance.choice([None, 500])
-        state, _, claims = await self.ledgers[node].claim(ref, Token(position), [position], 0, again_ms=again_ms)
+        state, _, claims = await self.ledgers[node].claim(ref, MessageId(position), [position], 0, again_ms=again_ms)
         self.note("claim", node, ref, position, state, claims)
-        self.held += [(node, ref, c) for c in claims if c.verdict not in {Verdict.OWNED, Verdict.WAITING, Verdict.DONE}]
+        self.held += [
+            (node, ref, c)
+            for c in claims
+            if c.verdict not in {ClaimAnswer.OWNED, ClaimAnswer.WAITING, ClaimAnswer.DONE}
+        ]
 
     async def end(self):
         """A claim tells its end: often soon, sometimes when nobody expects it any more."""
@@ -52,15 +56,15 @@ class History:
         counters = {"calls": 1, "tokens_in": self.chance.randrange(1, 50)}
         self.told[ref, claim.position, claim.fence] = counters
         teller = self.ledgers[node]
-        if self.chance.random() < 0.6 or claim.verdict is not Verdict.RUN:
-            results = [Result(claim.position, claim.fence, b"{}", self.chance.random() < 0.8)]
+        if self.chance.random() < 0.6 or claim.verdict is not ClaimAnswer.RUN:
+            results = [UnitResult(claim.position, claim.fence, b"{}", self.chance.random() < 0.8)]
             times = self.chance.choice([1, 1, 1, 2])  # two have adopted the same spooled answer
             for ledger in [teller, self.stage.two][:times]:
                 recorded = await ledger.record(ref, counters, results)
                 self.note("record", ref, claim.position, replace(recorded, news=True))
         else:
             deferral = Deferral(claim.position, claim.fence, claim.attempts + 1, 0, int(self.chance.random() < 0.3))
-            due = [Due(Token(claim.position), self.chance.choice([0, 3000]))]
+            due = [Due(MessageId(claim.position), self.chance.choice([0, 3000]))]
             self.note("defer", ref, claim.position, await teller.defer(ref, counters, [deferral], due))
 
     async def take_due(self):
@@ -78,12 +82,12 @@ class History:
         else:
             self.stage.kill(node)
 
-    async def disown(self):
+    async def release_claims(self):
         node, ref = self.chance.randrange(2), PageRef("j", NOW, 0, self.chance.randrange(2))
-        held = await self.ledgers[node].held(ref)
+        held = await self.ledgers[node].list_claims(ref)
         lost = {p: fence for p, fence in held.items() if self.chance.random() < 0.5}
         if lost:
-            self.note("disown", ref, await self.ledgers[node].disown(ref, lost))
+            self.note("release_claims", ref, await self.ledgers[node].release_claims(ref, lost))
 
     async def sweep(self):
         ref = PageRef("j", NOW, 0, self.chance.randrange(2))
@@ -117,7 +121,7 @@ class History:
         await self.stage.one.start("j", 5)
         await self.plan()
         likely = [self.claim] * 8 + [self.end] * 8 + [self.take_due] * 3 + [self.time_goes_by] * 2
-        acts = [*likely, self.die_or_return, self.disown, self.sweep, self.gather, self.plan]
+        acts = [*likely, self.die_or_return, self.release_claims, self.sweep, self.gather, self.plan]
         for _ in range(STEPS):
             await self.chance.choice(acts)()
             await between()
@@ -155,7 +159,7 @@ async def lived(url, seed, monkeypatch, repeats=lambda: 0, late=0.0):
     return history, dump
 
 
-COMES_LATE = {"claim", "record", "defer", "disown", "open_page", "close_page", "start"}
+COMES_LATE = {"claim", "record", "defer", "release_claims", "open_page", "close_page", "start"}
 """Of the others a late copy costs a message, a look or a gathering too many."""
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Due, Result, Token, Written
+from dicast.app.ledger.records import Due, MessageId, UnitResult, Written
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.record import Recorder, _spooled
 from dicast.app.pipeline.spool import Spool
@@ -39,14 +39,14 @@ async def test_the_same_job_again_is_another_incarnation_and_resumed_the_same(be
 
 async def test_a_message_of_an_earlier_job_finds_no_page(bench):
     old, new = await twice(bench)
-    assert await bench.one.claim(old, Token(0), [0], 0) == (None, None, [])
+    assert await bench.one.claim(old, MessageId(0), [0], 0) == (None, None, [])
     assert (await claim(bench.one, new, 0)).calls == 1
 
 
 async def test_an_answer_that_an_earlier_job_has_left_on_disk_is_none_of_this_ones(bench, tmp_path):
     old = await bench.started()
     paid = await claim(bench.one, old, 0)
-    entry = _spooled(old, {"calls": 1}, [Result(0, paid.fence + 10**12, b"{}", True)])
+    entry = _spooled(old, {"calls": 1}, [UnitResult(0, paid.fence + 10**12, b"{}", True)])
     flush(bench)
     new = await bench.started(a_job(dimensions=4), units=8)
     ref, recorded = await Recorder(bench.two, Spool(tmp_path, "ns", "n")).store_spooled(entry)
@@ -72,8 +72,8 @@ async def test_planners_and_reports_of_an_earlier_job_change_nothing(bench):
 async def test_what_an_earlier_job_had_open_is_gone_when_its_record_alone_was_lost(bench):
     """As after DEL by hand, or an eviction: its pages would be counted as the new job's, which then never ends."""
     old = await bench.started()
-    await bench.one.assign(old, {Token(0): "p"})
-    await bench.one.defer(old, {}, [], [Due(Token(1), 0)])
+    await bench.one.assign(old, {MessageId(0): "p"})
+    await bench.one.defer(old, {}, [], [Due(MessageId(1), 0)])
     bench.redis.delete(bench.one.keys.job("j"))
     new = await bench.started()
     assert await bench.one.open_pages() == [new]

@@ -10,7 +10,7 @@ from redis.exceptions import OutOfMemoryError
 from dicast.app.ledger.client import JobConflict, JobState, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import LOOK_SOON_MS, Ledger
-from dicast.app.ledger.records import Deferral, Due, Token, Verdict, Written
+from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, Written
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
 
@@ -110,12 +110,12 @@ async def test_cancel_lets_no_unit_run_and_ends_when_all_are_closed(bench):
     ref = await bench.started(cursor='{"position": 4}')
     running = await claim(bench.one, ref, 0)
     waiting = await claim(bench.one, ref, 1)
-    await bench.one.defer(ref, {}, [Deferral(1, waiting.fence, 1, 0)], [Due(Token(1), 60_000)])
+    await bench.one.defer(ref, {}, [Deferral(1, waiting.fence, 1, 0)], [Due(MessageId(1), 60_000)])
     assert bench.client.cancel("j") == (JobState.RUNNING, False)
     assert bench.client.cancel("j") == (JobState.CANCELLING, False)
-    assert await bench.one.take_due() == [(ref, Token(1))]
+    assert await bench.one.take_due() == [(ref, MessageId(1))]
     rest = [await claim(bench.two, ref, p, item=p // 2) for p in (1, 2, 3)]
-    assert {c.verdict for c in rest} == {Verdict.CANCELLED}
+    assert {c.verdict for c in rest} == {ClaimAnswer.CANCELLED}
     assert {c.calls for c in rest} == {0, 1}
     assert (await record(bench.one, ref, running)).written == [Written.NEW]  # an open call counts
     await record(bench.two, ref, *rest, scored=False)
@@ -192,7 +192,7 @@ async def test_a_page_that_was_sent_does_not_depend_on_its_planner(bench):
 
 async def test_an_untouched_batch_is_sent_again_whole(bench):
     ref = await bench.started(batched=True)
-    await bench.one.claim(ref, Token(2, batch=True), [2, 3], 1)
+    await bench.one.claim(ref, MessageId(2, batch=True), [2, 3], 1)
     bench.kill(0)
     for _ in range(2):
         found = await bench.two.find_lost(ref, 2, queue_empty=True)
@@ -211,7 +211,7 @@ async def test_many_workers_on_one_page_give_each_unit_one_result(bench):
         ledger = Ledger(bench.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9)
         for position in range(40):
             mine = await claim(ledger, ref, position, item=position // 2)
-            if mine.verdict is Verdict.RUN:
+            if mine.verdict is ClaimAnswer.RUN:
                 ends.append((await record(ledger, ref, mine)).left)
 
     await asyncio.gather(*(worker(n) for n in range(20)))
@@ -283,7 +283,7 @@ async def test_a_full_store_takes_results_and_nothing_new(bench):
         bench.registry.announce(bench.nodes[0])
     finally:
         bench.redis.config_set("maxmemory", 0)
-    assert (await claim(bench.two, ref, 2, item=1)).verdict is Verdict.RUN
+    assert (await claim(bench.two, ref, 2, item=1)).verdict is ClaimAnswer.RUN
     assert not bench.redis.exists(bench.one.keys.job("other"))
 
 
@@ -301,11 +301,11 @@ async def test_a_message_that_is_due_stays_due_until_its_claim(bench):
     """Whoever takes it may die before it is sent."""
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0)], [Due(Token(0), 0)])
-    assert await bench.one.take_due() == [(ref, Token(0))]
+    await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0)], [Due(MessageId(0), 0)])
+    assert await bench.one.take_due() == [(ref, MessageId(0))]
     assert await bench.two.take_due() == []
     assert bench.redis.zrange(bench.one.keys.due, 0, -1) == [f"{ref}|0"]
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.RUN
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.RUN
     assert bench.redis.zcard(bench.one.keys.due) == 0
 
 
@@ -321,4 +321,4 @@ async def test_a_claim_that_outlives_the_longest_call_ends_though_its_node_lives
     mine = await claim(bench.one, ref, 0)
     impatient = Ledger(bench.asyncs, KEYS, bench.nodes[1].id, claim_ms=0, calls_max=9)
     heir = await claim(impatient, ref, 0)
-    assert (heir.verdict, heir.fence) == (Verdict.RUN, mine.fence + 1)
+    assert (heir.verdict, heir.fence) == (ClaimAnswer.RUN, mine.fence + 1)

@@ -11,7 +11,7 @@ from dicast.app.ledger import client as callers
 from dicast.app.ledger.client import UNATTENDED_MS
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.ledger import LOOK_SOON_MS, Unheard
-from dicast.app.ledger.records import LaneState, Token, Verdict
+from dicast.app.ledger.records import ClaimAnswer, LaneState, MessageId
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 
@@ -30,9 +30,11 @@ def test_a_page_is_named_so_that_it_is_found_again():
             PageRef.parse(text)
 
 
-@pytest.mark.parametrize("text, token", [("7", Token(7)), ("b0", Token(0, batch=True)), ("b12", Token(12, True))])
+@pytest.mark.parametrize(
+    "text, token", [("7", MessageId(7)), ("b0", MessageId(0, batch=True)), ("b12", MessageId(12, True))]
+)
 def test_a_message_is_named_by_its_place(text, token):
-    assert (Token.parse(text), str(token)) == (token, text)
+    assert (MessageId.parse(text), str(token)) == (token, text)
 
 
 def test_incarnations_differ_and_name_folders_on_any_disk():
@@ -199,8 +201,8 @@ async def test_a_page_with_results_of_before_has_its_items_too(bench):
     ref = PageRef("j", bench.incarnation("j"), 0, 0)
     (item,) = await bench.one.items("j", range(1))
     assert await bench.one.open_page(ref, 0, 2, "", 1, {0: item}, {0: b'{"opinion":{}}'}) == 1
-    _, found, claims = await bench.one.claim(ref, Token(1), [0, 1], 0)
-    assert (found, [c.verdict for c in claims]) == (item, [Verdict.DONE, Verdict.RUN])
+    _, found, claims = await bench.one.claim(ref, MessageId(1), [0, 1], 0)
+    assert (found, [c.verdict for c in claims]) == (item, [ClaimAnswer.DONE, ClaimAnswer.RUN])
 
 
 def test_who_is_not_heard_is_named():
@@ -247,4 +249,4 @@ async def test_a_node_knows_what_it_holds(bench):
     mine, done = await claim(bench.one, ref, 0), await claim(bench.one, ref, 1)
     await claim(bench.two, ref, 2, item=1)
     await record(bench.one, ref, done)
-    assert await bench.one.held(ref) == {0: mine.fence}
+    assert await bench.one.list_claims(ref) == {0: mine.fence}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.stop import Stop
-from dicast.app.ledger.asking import EXHAUSTED_S, RETENTION_S, AskingStore
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Token
+from dicast.app.ledger.records import MessageId
+from dicast.app.ledger.stops import EXHAUSTED_S, RETENTION_S, StopStore
 from dicast.app.ledger.troubles import GONE_MS, REMEMBERED_S, SEEN_MS, TRY_EVERY_MS, Troubles
 from tests.ledger.bench import KEYS
 
@@ -48,7 +48,7 @@ async def test_messages_that_cannot_be_sent_are_due_again_unless_they_were_claim
     troubles, ref = Troubles(bench.asyncs, KEYS), PageRef("j", "abc", 0, 1)
     await clock(bench, 1000)
     await bench.asyncs.zadd(troubles.keys.due, {f"{ref}|3": 1})
-    await troubles.due_again([(ref, Token(3)), (ref, Token(4, batch=True))], 500)
+    await troubles.due_again([(ref, MessageId(3)), (ref, MessageId(4, batch=True))], 500)
     await troubles.due_again([], 500)
     assert await bench.asyncs.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|3", 1500.0)]
 
@@ -65,7 +65,7 @@ async def test_a_page_says_which_units_it_has(bench):
 # ------------------------------------------------------------------------------------------------ where nobody asks
 async def test_notes_of_where_a_job_asks_no_more(bench):
     await bench.started()
-    job, store = await bench.one.job("j"), AskingStore(bench.asyncs, KEYS)
+    job, store = await bench.one.job("j"), StopStore(bench.asyncs, KEYS)
     stop = Stop(pool="p", model="m", kind=ErrorKind.REJECTED, after=2, status_code=401, message="bad key")
     assert not await store.failed(job, "0.0.0", 0, "401", stop, units=2, items=2)
     assert not await store.failed(job, "0.0.1", 0, "401", stop, units=2, items=2)
@@ -81,7 +81,7 @@ async def test_notes_of_where_a_job_asks_no_more(bench):
 
 
 async def test_an_account_without_money_is_tried_by_one_at_a_time(bench):
-    store = AskingStore(bench.asyncs, KEYS)
+    store = StopStore(bench.asyncs, KEYS)
     assert not await store.exhausted("p")
     await store.exhaust("p", 60_000)
     assert await store.exhausted("p") and not await store.exhausted("q")

@@ -7,10 +7,10 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.app.ledger.client import JobState, UnknownJob
-from dicast.app.ledger.ledger import QUARANTINE_DEATHS
-from dicast.app.ledger.records import Deferral, Due, Result, Token, Verdict, Written
+from dicast.app.ledger.ledger import POISON_DEATHS
+from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.record import Recorder, _spooled, patiently
+from dicast.app.pipeline.record import Recorder, _spooled, retry_until_available
 from dicast.app.pipeline.spool import Spool
 from dicast.app.reports.resuming import set_aside
 from tests.ledger.bench import KEYS, a_job, claim, record
@@ -24,7 +24,7 @@ def counted(bench):
 
 
 async def attempt(ledger, ref, name, position=0):
-    _, _, claims = await ledger.claim(ref, Token(position), [position], 0, name)
+    _, _, claims = await ledger.claim(ref, MessageId(position), [position], 0, name)
     return claims[0]
 
 
@@ -34,10 +34,10 @@ async def test_a_claim_that_is_asked_again_is_neither_a_death_nor_a_call(bench, 
     """42 of 200 units ended as `outcome_unknown` though no call was made; others as lost with none."""
     ref = await bench.started(a_job(spend=spend))
     first = await attempt(bench.one, ref, "a")
-    for _ in range(2 * QUARANTINE_DEATHS):
+    for _ in range(2 * POISON_DEATHS):
         again = await attempt(bench.one, ref, "a")
         assert replace(again, elapsed_ms=0) == replace(first, elapsed_ms=0)
-    assert (again.verdict, again.calls) == (Verdict.RUN, 1)
+    assert (again.verdict, again.calls) == (ClaimAnswer.RUN, 1)
     assert counted(bench) == {}
 
 
@@ -53,7 +53,7 @@ async def test_a_claim_that_comes_long_after_its_end_takes_nothing(bench):
     """It lay in a connection that had stalled: nobody waits for its answer."""
     ref = await bench.started()
     first = await attempt(bench.one, ref, "a")
-    await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(Token(0), 60_000)])
+    await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(MessageId(0), 60_000)])
     before = bench.redis.hgetall(bench.one.keys.page(ref)), bench.redis.zrange(bench.one.keys.due, 0, -1)
     assert (await attempt(bench.one, ref, "a")).fence == first.fence
     assert (bench.redis.hgetall(bench.one.keys.page(ref)), bench.redis.zrange(bench.one.keys.due, 0, -1)) == before
@@ -68,7 +68,7 @@ async def test_a_unit_whose_record_nobody_can_have_written_is_claimed_all_the_sa
     ref = await bench.started()
     bench.redis.hset(bench.one.keys.page(ref), "u:0", record_of_unit)
     mine = await claim(bench.one, ref, 0)
-    assert mine.verdict is Verdict.RUN
+    assert mine.verdict is ClaimAnswer.RUN
     assert mine.fence > 7 or not record_of_unit.startswith("7")
     assert await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 1, 0)], []) == [Written.DEFERRED]
     assert (await record(bench.one, ref, await claim(bench.one, ref, 0))).written == [Written.NEW]
@@ -92,14 +92,14 @@ async def test_a_deferral_that_is_told_again_leaves_a_unit_that_can_be_read(benc
         assert await bench.one.defer(ref, COUNTERS, [Deferral(0, mine.fence, 0, 0, unpaid=1)], []) == [Written.DEFERRED]
     assert counted(bench) == COUNTERS
     again = await claim(bench.two, ref, 0)
-    assert (again.verdict, again.calls) == (Verdict.RUN, 1)
+    assert (again.verdict, again.calls) == (ClaimAnswer.RUN, 1)
 
 
 async def test_a_result_that_is_told_again_counts_once(bench):
     """35 lost answers gave a report of 226 calls where the provider had 200."""
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    told = [await bench.one.record(ref, COUNTERS, [Result(0, mine.fence, b"{}", True)]) for _ in range(3)]
+    told = [await bench.one.record(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)]) for _ in range(3)]
     assert [(t.written, t.left, t.news) for t in told] == [([Written.NEW], 3, n == 0) for n in range(3)]
     assert counted(bench) == COUNTERS
 
@@ -113,14 +113,14 @@ async def test_a_late_answer_was_paid_for_and_counts_once(bench):
         heir = await claim(bench.two, ref, position)
         bench.registry.announce(bench.nodes[0])
         if position == 0:
-            await bench.one.record(ref, COUNTERS, [Result(0, late.fence, b"{}", True)])
-        await bench.two.record(ref, COUNTERS, [Result(position, heir.fence, b"{}", True)])
+            await bench.one.record(ref, COUNTERS, [UnitResult(0, late.fence, b"{}", True)])
+        await bench.two.record(ref, COUNTERS, [UnitResult(position, heir.fence, b"{}", True)])
         if position == 1:
             await bench.one.defer(ref, COUNTERS, [Deferral(1, late.fence, 1, 0)], [])
     assert await bench.one.close_page(ref, 1) == (True, False)
     for _ in range(3):
         for position in range(3):
-            told = await bench.one.record(ref, COUNTERS, [Result(position, late.fence, b"{}", True)])
+            told = await bench.one.record(ref, COUNTERS, [UnitResult(position, late.fence, b"{}", True)])
             assert told.written == [Written.GONE]
         assert await bench.one.defer(ref, COUNTERS, [Deferral(3, late.fence, 1, 0)], []) == [Written.GONE]
     assert counted(bench) == {
@@ -131,7 +131,7 @@ async def test_a_late_answer_was_paid_for_and_counts_once(bench):
 async def test_an_answer_that_two_workers_have_adopted_counts_once(bench, tmp_path):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    entry = _spooled(ref, COUNTERS, [Result(0, mine.fence, b"{}", True)])
+    entry = _spooled(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)])
     heirs = [Recorder(ledger, Spool(tmp_path, "ns", "heir")) for ledger in (bench.one, bench.two)]
     adopted = [await heir.store_spooled(entry) for heir in heirs]
     assert [(found, recorded.written, recorded.news) for found, recorded in adopted] == [
@@ -143,19 +143,19 @@ async def test_an_answer_that_two_workers_have_adopted_counts_once(bench, tmp_pa
 async def test_what_a_claim_has_deferred_it_cannot_record_any_more(bench):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    await bench.one.defer(ref, COUNTERS, [Deferral(0, mine.fence, 1, 0)], [Due(Token(0), 0)])
-    assert (await bench.one.record(ref, COUNTERS, [Result(0, mine.fence, b"{}", True)])).written == [Written.STALE]
+    await bench.one.defer(ref, COUNTERS, [Deferral(0, mine.fence, 1, 0)], [Due(MessageId(0), 0)])
+    assert (await bench.one.record(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)])).written == [Written.STALE]
     assert counted(bench) == COUNTERS
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.WAITING
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.WAITING
 
 
 async def test_a_unit_that_waits_often_has_a_short_record(bench):
     ref = await bench.started()
     for _ in range(50):
         mine = await claim(bench.one, ref, 0)
-        await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [Due(Token(0), 60_000)])
+        await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [Due(MessageId(0), 60_000)])
         for _ in range(3):
-            assert (await claim(bench.two, ref, 0)).verdict is Verdict.WAITING
+            assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.WAITING
         bench.redis.hdel(bench.one.keys.page(ref), "w:0")
     assert len(bench.redis.hget(bench.one.keys.page(ref), "u:0")) < 500
 
@@ -198,7 +198,7 @@ async def test_the_waiters_of_a_lost_job_are_told_by_whoever_comes(bench):
         announce=lambda job, end, _: told.append((job, end.lost)),
     )  # fmt: skip
     facts = {"project": "p", "units": "4", "created_ms": "1"}
-    assert await bench.one.mourn("j", facts, 60)
+    assert await bench.one.mark_lost("j", facts, 60)
     for job in await bench.two.unannounced():
         await gatherer.announce(job)
     assert told == [("j", True)]
@@ -206,7 +206,7 @@ async def test_the_waiters_of_a_lost_job_are_told_by_whoever_comes(bench):
 
 
 async def test_a_lost_job_that_is_submitted_again_is_not_announced(bench):
-    await bench.one.mourn("j", {"project": "p", "units": "4", "created_ms": "1"}, 60)
+    await bench.one.mark_lost("j", {"project": "p", "units": "4", "created_ms": "1"}, 60)
     bench.submit(a_job())
     assert await bench.two.unannounced() == []
 
@@ -216,7 +216,7 @@ async def test_after_an_error_the_same_messages_are_taken(bench, monkeypatch):
     ref = await bench.started()
     for position in (0, 1):
         mine = await claim(bench.one, ref, position)
-        await bench.one.defer(ref, {}, [Deferral(position, mine.fence, 1, 0)], [Due(Token(position), 0)])
+        await bench.one.defer(ref, {}, [Deferral(position, mine.fence, 1, 0)], [Due(MessageId(position), 0)])
     take, commands = bench.one._scripts["take_due"], []
 
     async def answer_is_lost(**command):
@@ -260,10 +260,10 @@ async def test_a_death_has_jobs_looked_at_soon_whose_planning_it_may_have_taken_
 async def test_three_fail_overs_end_no_unit(bench):
     """The claims of living nodes whose ends the store has lost are no deaths."""
     ref = await bench.started()
-    for calls in range(1, 2 * QUARANTINE_DEATHS):
+    for calls in range(1, 2 * POISON_DEATHS):
         mine = await claim(bench.one, ref, 0)
-        assert (mine.verdict, mine.calls) == (Verdict.RUN, calls)
-        assert await bench.one.disown(ref, {0: mine.fence}) == 1
+        assert (mine.verdict, mine.calls) == (ClaimAnswer.RUN, calls)
+        assert await bench.one.release_claims(ref, {0: mine.fence}) == 1
 
 
 # ----------------------------------------------------------------------------------------------- submission, resumption
@@ -320,7 +320,7 @@ async def test_what_waiting_cannot_mend_is_not_waited_for(error):
         raise error
 
     with pytest.raises(type(error)):
-        await patiently(broken)
+        await retry_until_available(broken)
     assert len(asked) == 1
 
 
@@ -329,5 +329,5 @@ async def test_a_result_that_the_store_refuses_for_good_is_told_at_once(bench, t
     mine = await claim(bench.one, ref, 0)
     bench.redis.set(bench.one.keys.page(ref), "not a page")
     with pytest.raises(ResponseError):
-        await Recorder(bench.one, Spool(tmp_path, "ns", "n")).store(ref, {}, [Result(0, mine.fence, b"{}", True)])
+        await Recorder(bench.one, Spool(tmp_path, "ns", "n")).store(ref, {}, [UnitResult(0, mine.fence, b"{}", True)])
     assert not list(tmp_path.rglob("*.json"))

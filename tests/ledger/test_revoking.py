@@ -4,79 +4,84 @@ import pytest
 
 from dicast.app.ledger.client import UnitState, UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Deferral, Due, Token, Verdict
+from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId
 from tests.ledger.bench import a_job, claim, record
 
 
 async def test_a_unit_that_waits_is_recorded_as_revoked_by_its_next_claim(bench):
     ref = await bench.started()
-    assert bench.client.revoke_unit(ref, Token(1)) == [UnitState.REVOKED]
+    assert bench.client.revoke_unit(ref, MessageId(1)) == [UnitState.REVOKED]
     assert not await bench.one.calls_again(ref, [1])
     refused = await claim(bench.one, ref, 1)
-    assert (refused.verdict, refused.calls) == (Verdict.REVOKED, 0)
+    assert (refused.verdict, refused.calls) == (ClaimAnswer.REVOKED, 0)
     assert (await record(bench.one, ref, refused, scored=False)).left == 3
-    assert (await claim(bench.one, ref, 0)).verdict is Verdict.RUN
-    assert bench.client.revoke_unit(ref, Token(1)) == [UnitState.ENDED]
+    assert (await claim(bench.one, ref, 0)).verdict is ClaimAnswer.RUN
+    assert bench.client.revoke_unit(ref, MessageId(1)) == [UnitState.ENDED]
 
 
 async def test_one_that_waits_for_its_retry_is_due_at_once(bench):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    await bench.one.defer(ref, {"calls": 1}, [Deferral(0, mine.fence, 1, 0)], [Due(Token(0), 60_000)])
+    await bench.one.defer(ref, {"calls": 1}, [Deferral(0, mine.fence, 1, 0)], [Due(MessageId(0), 60_000)])
     assert await bench.one.take_due() == []
-    assert bench.client.revoke_unit(ref, Token(0)) == [UnitState.REVOKED]
-    assert await bench.one.take_due() == [(ref, Token(0))]
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.REVOKED
+    assert bench.client.revoke_unit(ref, MessageId(0)) == [UnitState.REVOKED]
+    assert await bench.one.take_due() == [(ref, MessageId(0))]
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.REVOKED
 
 
 async def test_an_open_call_ends_and_counts_and_is_not_made_again(bench):
     ref = await bench.started()
     mine, other = await claim(bench.one, ref, 0), await claim(bench.one, ref, 1)
-    assert bench.client.revoke_unit(ref, Token(0)) == [UnitState.OPEN]
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.OWNED
+    assert bench.client.revoke_unit(ref, MessageId(0)) == [UnitState.OPEN]
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.OWNED
     assert (await record(bench.one, ref, mine)).left == 3
-    bench.client.revoke_unit(ref, Token(1))
-    await bench.one.defer(ref, {"calls": 1}, [Deferral(1, other.fence, 1, 0)], [Due(Token(1), 0)])
-    assert await bench.one.take_due() == [(ref, Token(1))]
-    assert (await claim(bench.two, ref, 1)).verdict is Verdict.REVOKED
+    bench.client.revoke_unit(ref, MessageId(1))
+    await bench.one.defer(ref, {"calls": 1}, [Deferral(1, other.fence, 1, 0)], [Due(MessageId(1), 0)])
+    assert await bench.one.take_due() == [(ref, MessageId(1))]
+    assert (await claim(bench.two, ref, 1)).verdict is ClaimAnswer.REVOKED
 
 
 async def test_one_whose_worker_died_has_no_second_call(bench):
     ref = await bench.started()
     await claim(bench.one, ref, 0)
     bench.kill(0)
-    assert bench.client.revoke_unit(ref, Token(0)) == [UnitState.REVOKED]
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.REVOKED
+    assert bench.client.revoke_unit(ref, MessageId(0)) == [UnitState.REVOKED]
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.REVOKED
     assert bench.client.status("j").counters["possible_double_charges"] == 0
 
 
 async def test_a_batch_is_revoked_with_all_its_units_and_one_of_them_alone(bench):
     ref = await bench.started(batched=True)
-    assert bench.client.revoke_unit(ref, Token(0, batch=True)) == [UnitState.REVOKED] * 2
-    bench.client.revoke_unit(ref, Token(3))
-    _, _, first = await bench.one.claim(ref, Token(0, batch=True), [0, 1], 0)
-    _, _, second = await bench.one.claim(ref, Token(2, batch=True), [2, 3], 1)
-    assert [c.verdict for c in (*first, *second)] == [Verdict.REVOKED, Verdict.REVOKED, Verdict.RUN, Verdict.REVOKED]
+    assert bench.client.revoke_unit(ref, MessageId(0, batch=True)) == [UnitState.REVOKED] * 2
+    bench.client.revoke_unit(ref, MessageId(3))
+    _, _, first = await bench.one.claim(ref, MessageId(0, batch=True), [0, 1], 0)
+    _, _, second = await bench.one.claim(ref, MessageId(2, batch=True), [2, 3], 1)
+    assert [c.verdict for c in (*first, *second)] == [
+        ClaimAnswer.REVOKED,
+        ClaimAnswer.REVOKED,
+        ClaimAnswer.RUN,
+        ClaimAnswer.REVOKED,
+    ]
 
 
 async def test_what_is_not_in_work_is_said(bench):
     ref = await bench.started()
-    assert bench.client.revoke_unit(ref._replace(page=1), Token(4)) == [UnitState.GONE]
-    assert bench.client.revoke_unit(ref, Token(4)) == [UnitState.GONE]
+    assert bench.client.revoke_unit(ref._replace(page=1), MessageId(4)) == [UnitState.GONE]
+    assert bench.client.revoke_unit(ref, MessageId(4)) == [UnitState.GONE]
     for other in (ref._replace(incarnation="other"), ref._replace(job="other"), ref._replace(lane=1)):
         with pytest.raises(UnknownJob):
-            bench.client.revoke_unit(other, Token(0))
+            bench.client.revoke_unit(other, MessageId(0))
     bench.client.cancel("j")
-    assert bench.client.revoke_unit(ref, Token(0)) == [UnitState.CANCELLED]
-    assert (await claim(bench.one, ref, 0)).verdict is Verdict.CANCELLED
+    assert bench.client.revoke_unit(ref, MessageId(0)) == [UnitState.CANCELLED]
+    assert (await claim(bench.one, ref, 0)).verdict is ClaimAnswer.CANCELLED
 
 
 async def test_at_most_once_tells_of_the_call_that_may_have_been_paid(bench):
     ref = await bench.started(a_job(spend="at_most_once"))
     await claim(bench.one, ref, 0)
     bench.kill(0)
-    bench.client.revoke_unit(ref, Token(0))
-    assert (await claim(bench.two, ref, 0)).verdict is Verdict.UNKNOWN
+    bench.client.revoke_unit(ref, MessageId(0))
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.UNKNOWN
 
 
 def test_a_canvas_name_is_its_jobs(bench):

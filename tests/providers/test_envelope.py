@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dicast.app.providers import envelope
-from dicast.app.providers.envelope import Malformed
+from dicast.app.providers.envelope import MalformedBody
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from dicast.app.providers.envelope import Malformed
     [b'{"a": 1, "a": 2}', b'{"b": [{"a": 1, "c": 2, "a": 1}]}', b"{", b"[" * 100_000, b"1" * 5000],
 )
 def test_duplicate_keys_are_refused_at_any_depth(content):
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedBody):
         envelope.refuse_duplicate_keys(content)
 
 
@@ -26,7 +26,7 @@ def test_text_parts_are_joined():
 
 @pytest.mark.parametrize("value", [None, 7, "", [], [{"type": "text", "text": 7}], {}])
 def test_what_is_no_text_is_malformed(value):
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedBody):
         envelope.text(value, "the content")
 
 

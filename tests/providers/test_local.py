@@ -18,7 +18,7 @@ from jsonschema import validate
 
 from dicast.app.domain.job import Agent, Dimension, Item
 from dicast.app.domain.prompt import single_prompt
-from dicast.app.domain.verdict import Verdict, read_single
+from dicast.app.domain.verdict import Judgment, read_single
 from dicast.app.providers import local, local_server
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.local import (
@@ -133,13 +133,11 @@ async def test_the_weak_model_writes_the_nonce_because_its_schema_allows_no_othe
     judge = provider(model, dialect)
     asked = single_prompt(agent, dimension, item, nonce, structured=True, fixed_nonce=judge.nonce_in_schema)
     try:
-        reply = await judge.complete(
-            request(system=asked.system, user=asked.user, schema=asked.schema, max_tokens=800)
-        )
+        reply = await judge.complete(request(system=asked.system, user=asked.user, schema=asked.schema, max_tokens=800))
     finally:
         await judge.close()
     read = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=dimension.scale)
-    assert isinstance(read, Verdict), (read, reply.text)
+    assert isinstance(read, Judgment), (read, reply.text)
 
 
 @slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, JudicialOpinion, Usage
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
 from dicast.app.domain.report import ReportAgent, ReportBuilder, ReportDimension, ReportHeader, ResultFiles
 
 NOW = "0a1b2c3d"
@@ -27,7 +27,7 @@ def header(units: int, *, job_id: str = "job-1", **changes: object) -> ReportHea
     return ReportHeader.model_validate({**values, **changes})
 
 
-def opinion(item: int, judge: str = "strict", score: int | None = 5, **changes: object) -> JudicialOpinion:
+def opinion(item: int, judge: str = "strict", score: int | None = 5, **changes: object) -> Opinion:
     values = {
         "judge": judge,
         "criterion_id": "clear",
@@ -41,7 +41,7 @@ def opinion(item: int, judge: str = "strict", score: int | None = 5, **changes: 
         "latency_s": 0.25,
         "attempts": 2,
     }
-    return JudicialOpinion.model_validate({**values, **changes})
+    return Opinion.model_validate({**values, **changes})
 
 
 def error(item: int, judge: str = "strict", **changes: object) -> EvaluationError:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicast.app.domain.opinion import JudicialOpinion, Usage
+from dicast.app.domain.opinion import Opinion, Usage
 from dicast.app.domain.report import Report
 from dicast.app.reports import columns
 from dicast.app.reports.columns import COLUMNS
@@ -60,7 +60,7 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     assert {Path(p).name for p in dict(report.files).values()} == RESULTS | {JOB}
 
     lines = [orjson.loads(line) for line in (folder / "opinions.jsonl").read_bytes().splitlines()]
-    assert all(list(line) == list(JudicialOpinion.model_fields) for line in lines)
+    assert all(list(line) == list(Opinion.model_fields) for line in lines)
     assert [(line["item_id"], line["judge"]) for line in lines] == [
         ("item-0", "strict"), ("item-1", "strict"), ("item-0", "kind"), ("item-2", "strict"),
     ]  # fmt: skip
@@ -251,7 +251,7 @@ def test_half_a_surrogate_pair_does_not_stop_a_page(tmp_path: Path) -> None:
 
 def test_records_built_without_validation_are_written_alike(tmp_path: Path) -> None:
     raw = {**opinion(0).model_dump(mode="json")}
-    write_page(tmp_path, JOB, NOW, "0", 0, [JudicialOpinion.model_construct(**raw)], [])
+    write_page(tmp_path, JOB, NOW, "0", 0, [Opinion.model_construct(**raw)], [])
     finish(tmp_path, JOB, NOW, header(1))
     assert list(read_opinions(tmp_path, JOB)) == [opinion(0)]
     assert isinstance(next(read_opinions(tmp_path, JOB)).usage, Usage)

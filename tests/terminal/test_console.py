@@ -5,9 +5,10 @@ import importlib
 import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from dicast.app.cli.console import SPEAK_FOR_THEMSELVES, STORE_TROUBLE, UNWATCHED, Exit, Refused, Terminal
+from dicast.app.cli.console import STORE_TROUBLE, Refused, Terminal
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.refusals import InvalidJob
+from dicast.errors import Exit
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
@@ -42,7 +43,7 @@ def test_what_is_foreseen_is_said_in_a_line(error: Exception, said: str, capsys:
     assert failed(raised(error), capsys) == (Exit.REFUSED, said)
 
 
-@pytest.mark.parametrize("name", sorted(SPEAK_FOR_THEMSELVES | UNWATCHED | STORE_TROUBLE))
+@pytest.mark.parametrize("name", sorted(STORE_TROUBLE))
 def test_errors_are_still_called_that(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert issubclass(getattr(importlib.import_module(module), kind), Exception)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dicast.app.cli.progress import RATE_UNITS, RATE_WINDOW_S, Progress, Rate, pace, span, wrapped
+from dicast.app.cli.progress import RATE_UNITS, RATE_WINDOW_S, JobProgress, Rate, pace, span, wrapped
 from dicast.app.ledger.client import JobState
 from tests.terminal.building import sight
 
@@ -66,7 +66,7 @@ def test_the_rate_is_that_of_a_recent_stretch(steps: list[tuple[float, int]]) ->
     assert first[1] <= done
 
 
-def shown(progress: Progress, width: int = 80, encoding: str = "utf-8") -> list[str]:
+def shown(progress: JobProgress, width: int = 80, encoding: str = "utf-8") -> list[str]:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="")
     Console(file=file, width=width, color_system=None).print(progress)
@@ -74,8 +74,8 @@ def shown(progress: Progress, width: int = 80, encoding: str = "utf-8") -> list[
     return [line.rstrip() for line in raw.getvalue().decode(encoding).splitlines()]
 
 
-def progress_at(*looks: tuple[float, object]) -> Progress:
-    progress = Progress(0.0)
+def progress_at(*looks: tuple[float, object]) -> JobProgress:
+    progress = JobProgress(0.0)
     for now_s, look in looks:
         progress.look(look, now_s)  # type: ignore[arg-type]
     return progress
@@ -139,7 +139,7 @@ def test_figures_of_time() -> None:
 
 
 def test_what_a_job_waits_for_is_told() -> None:
-    progress = Progress(0.0)
+    progress = JobProgress(0.0)
     progress.look(replace(sight(10), waits_for="its results cannot be written: /r/x: No space left on device"), 1.0)
     assert progress.notice() == "waits: its results cannot be written: /r/x: No space left on device"
     assert progress.line().endswith("; waits: its results cannot be written: /r/x: No space left on device")

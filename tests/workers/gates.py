@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 from dicast.workers.admission import gate
 from dicast.workers.admission.concurrency import NodeWidth
-from dicast.workers.admission.leases import Admission, Verdict
-from dicast.workers.admission.suspension import Bench
+from dicast.workers.admission.leases import Admission, LeaseAnswer
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.keys import Keys
 
 
@@ -41,7 +41,7 @@ class Host:
             keys=Keys("t"),
             observer=self,
             width=NodeWidth(slots),
-            bench=Bench(),
+            bench=Suspension(),
         )
 
     def free_slots(self):
@@ -79,7 +79,7 @@ class Host:
         if any(want.project == "odd" for want in wanted):
             raise TypeError("str is not valid UTF-8: surrogates not allowed")
         n = len(wanted)
-        verdicts, reasons = (self.verdicts + [Verdict.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
+        verdicts, reasons = (self.verdicts + [LeaseAnswer.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
         return Admission(
             verdicts, 0, 0, self.retry_after_ms, "", self.decides, 8, 3, reasons, [-1] * n, widths=[5] * n,
             shares=[2] * n,

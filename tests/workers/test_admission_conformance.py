@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from dicast.workers.admission.governor_store import GovernorStore
-from dicast.workers.admission.leases import LeaseStore, Returned, Verdict, Want
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
 from dicast.workers.policy import admission as model
-from dicast.workers.policy.admission import Denied, EnforcementState, Lease, Outcome, Request
+from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, LeaseRecord
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import NO_READINGS, Reading, Readings, Unit
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode
@@ -111,7 +111,9 @@ class Both:
         told = Readings((Reading("x-ratelimit", Unit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5, 0.01, ("x-quota",))
         readings = told if chance.random() < 0.3 else NO_READINGS
         used = Cost(1.0, chance.choice([0.0, 30.0]), chance.choice([0.0, 90.0]))
-        return Outcome(chance.choice([200, 200, 429, 529, 500, 0, 400]), used, readings, chance.choice(["r1", "r|2"]))
+        return CallOutcome(
+            chance.choice([200, 200, 429, 529, 500, 0, 400]), used, readings, chance.choice(["r1", "r|2"])
+        )
 
     async def step(self):
         chance = self.chance
@@ -138,11 +140,11 @@ class Both:
         for want, verdict, reason, wait_ms in zip(wants, answer.verdicts, answer.reasons, answer.waits_ms, strict=True):
             expected = self.ask(want)
             if isinstance(expected, Denied):
-                assert (verdict, reason) == (Verdict.REFUSED, expected.reason), (want, expected)
+                assert (verdict, reason) == (LeaseAnswer.REFUSED, expected.reason), (want, expected)
                 told = -1 if expected.retry_after_ms is None else expected.retry_after_ms
                 assert abs(wait_ms - told) <= 1
             else:
-                assert (verdict, reason) == (Verdict.GRANTED, ""), (want, reason)
+                assert (verdict, reason) == (LeaseAnswer.GRANTED, ""), (want, reason)
         assert answer.open_in_pool == len(self.state.leases)
         assert answer.limit == model.effective_limit(self.params, self.state, self.now)
         assert answer.open_in_all <= max(JOBS.values())
@@ -168,7 +170,7 @@ class Both:
             if want.project in self.state.projects:
                 self.state.projects[want.project].waiting = False
             return Denied("job_limit")
-        request = Request(want.lease, want.project, want.model, *want[4:], lease_s=TTL_S)
+        request = CallRequest(want.lease, want.project, want.model, *want[4:], lease_s=TTL_S)
         if room <= 0:
             model._begin(self.params, self.state, request, self.now)
             self.state.projects[want.project].waiting = True
@@ -183,14 +185,14 @@ class Both:
         return answer
 
     def give_back(self, given):
-        lease: Lease | None = self.state.leases.get(given.lease)
+        lease: LeaseRecord | None = self.state.leases.get(given.lease)
         if lease is None:
             return
         if given.outcome is not None:
             done = model.release(self.params, self.state, given.lease, given.outcome, self.now)
             self.events.append(done)
             return
-        model.release(self.params, self.state, given.lease, Outcome(0), self.now)
+        model.release(self.params, self.state, given.lease, CallOutcome(0), self.now)
 
     async def compare(self):
         """What the scripts remember, and what they told."""

@@ -1,8 +1,8 @@
-from dicast.workers.admission.suspension import Bench
+from dicast.workers.admission.suspension import Suspension
 
 
 def test_three_reports_in_a_row_that_fail_bench_a_worker_for_good(caplog):
-    bench, told = Bench(), []
+    bench, told = Suspension(), []
     bench.benched = lambda: told.append(1)
     for _ in range(2):
         bench.failed(ValueError("odd"))

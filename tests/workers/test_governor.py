@@ -1,4 +1,5 @@
-"""The governor on a real store: decisions by compare-and-set, over any change of leader, by the operator's wishes."""
+"""The governor on a real store: decisions by compare-and-set, over any change of leader,
+by an operator's overrides."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ import pytest
 
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.governor_store import Decision
-from dicast.workers.admission.leases import LeaseStore, Returned, Verdict, Want
-from dicast.workers.admission.overrides import WishError, Wishes
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.overrides import OverrideError, Overrides
 from dicast.workers.admission.pool_state import PoolStates, findings
 from dicast.workers.nodes.registry import Node, Registry
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
@@ -35,8 +36,8 @@ async def client(redis_url):
     await client.aclose()
 
 
-def governor(client, **wishes):
-    return Governor(client, KEYS, lambda pool: Wishes(**wishes))
+def governor(client, **overrides):
+    return Governor(client, KEYS, lambda pool: Overrides(**overrides))
 
 
 class Traffic:
@@ -58,13 +59,13 @@ class Traffic:
         for lease in ended:
             _, status = self.open.pop(lease)
             self.statuses.append(status)
-            back.append(Returned(lease, Outcome(status, Cost(1.0, 300.0, 100.0), reporter=lease)))
+            back.append(Returned(lease, CallOutcome(status, Cost(1.0, 300.0, 100.0), reporter=lease)))
         wants = [Want(f"l{next(self.serial)}", "j", "p", "m", 300.0, 100.0) for _ in range(wanted)]
         answer = await self.leases.admit(
             pool="p", node="n", ttl_ms=60_000, give_back=back, wanted=wants, now_ms=self.now_ms
         )
         for want, verdict in zip(wants, answer.verdicts, strict=True):
-            if verdict is Verdict.GRANTED:
+            if verdict is LeaseAnswer.GRANTED:
                 served = sum(status == 200 for _, status in self.open.values())
                 takes, status = (self.latency_ms, 200) if served < self.cap else (self.refusal_ms, 429)
                 self.open[want.lease] = (self.now_ms + takes, status)
@@ -216,7 +217,7 @@ async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):
 
 
 async def test_wishes_set_at_once_are_all_kept(client):
-    """Operators who change different wishes at the same instant; each reads before any other has written."""
+    """Operators who change different overrides at the same instant; each reads before any other has written."""
     read = asyncio.Barrier(5)
     names = ["limit", "ceiling", "floor", "rpm", "tpm"]
 
@@ -233,10 +234,12 @@ async def test_wishes_set_at_once_are_all_kept(client):
             return found
 
         decider.store._redis = SimpleNamespace(hget=hget_together)
-        await decider.store.revise_wish("p", lambda live: {**live, name: value})
+        await decider.store.revise_override("p", lambda live: {**live, name: value})
 
     await asyncio.gather(*(operator(name, n + 1) for n, name in enumerate(names)))
-    assert (await governor(client).store.read("p", now_ms=START_MS)).wish == dict(zip(names, range(1, 6), strict=True))
+    assert (await governor(client).store.read("p", now_ms=START_MS)).override == dict(
+        zip(names, range(1, 6), strict=True)
+    )
 
 
 async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
@@ -252,21 +255,21 @@ async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
         async def hget(self, *args):
             found = await client.hget(*args)
             if not asked:
-                await client.hset(KEYS.wishes, "p", '{"ceiling": 5}')
+                await client.hset(KEYS.overrides, "p", '{"ceiling": 5}')
             return found
 
     decider.store._redis = Rival()
-    with pytest.raises(WishError, match=r"limit must be <= ceiling \(5\), got 9"):
+    with pytest.raises(OverrideError, match=r"limit must be <= ceiling \(5\), got 9"):
         await decider.revise("p", change)
-    assert (asked, await client.hgetall(KEYS.wishes)) == (2, {"p": '{"ceiling": 5}'})
+    assert (asked, await client.hgetall(KEYS.overrides)) == (2, {"p": '{"ceiling": 5}'})
 
 
 @pytest.mark.parametrize(
-    "wish, message",
+    "override, message",
     [
         ({"limit": 0}, "limit must be a whole number >= 1, got 0"),
         ({"limit": True}, "limit must be"),
-        ({"limt": 3}, "there is no wish 'limt'"),
+        ({"limt": 3}, "there is no override 'limt'"),
         ({"profile": "best"}, "profile must be one of default"),
         ({"limit": 9, "ceiling": 5}, r"limit must be <= ceiling \(5\), got 9"),
         ({"settle_s": 3.0}, "settle_s is for profile 'classic'"),
@@ -275,11 +278,11 @@ async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
         ({"pacing_s": float("nan")}, "pacing_s must be"),
     ],
 )
-async def test_a_wish_that_cannot_be_changes_nothing(client, wish, message):
+async def test_a_wish_that_cannot_be_changes_nothing(client, override, message):
     decider = governor(client)
-    with pytest.raises(WishError, match=message):
-        await decider.set("p", **wish)
-    assert await client.hgetall(KEYS.wishes) == {}
+    with pytest.raises(OverrideError, match=message):
+        await decider.set("p", **override)
+    assert await client.hgetall(KEYS.overrides) == {}
 
 
 async def test_the_nodes_cpu_moves_a_pool_of_profile_rules(client, redis_url):

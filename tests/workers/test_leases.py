@@ -6,7 +6,7 @@ import random
 import pytest
 import redis.asyncio
 
-from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys
@@ -14,7 +14,7 @@ from tests.workers.pools import obey, parameters
 
 KEYS = Keys("test")
 TTL_MS = 60_000
-G, R, P = Verdict.GRANTED, Verdict.REFUSED, Verdict.PASS
+G, R, P = LeaseAnswer.GRANTED, LeaseAnswer.REFUSED, LeaseAnswer.PASS
 
 
 @pytest.fixture
@@ -186,10 +186,10 @@ async def test_bury_frees_the_leases_of_one_node_only(client, store, redis_url):
     registry.announce(living)
     await Asker(store, node=dead.id)("a", "b")
     await Asker(store, node=living.id)("c")
-    assert registry.bury(dead) == 2
+    assert registry.deregister(dead) == 2
     assert await store.open_counts() == {"all": 1, "p:p": 1, "j:j": 1, "o:p|proj": 1}
     assert [n.id for n in registry.alive()] == [living.id]
-    assert registry.bury(dead) == 0
+    assert registry.deregister(dead) == 0
     await check_books(client)
 
 
@@ -201,7 +201,7 @@ async def test_whoever_ends_anothers_lease_tells_of_it(client, store, redis_url,
     registry = Registry(connect(redis_url), KEYS)
     await Asker(store, node=dead.id)("a", "b")
     await Asker(store, node=other.id)("c")
-    registry.bury(dead)
+    registry.deregister(dead)
     registry.announce(other)  # by the real clock "c" is over since long
     late = Asker(store, node=other.id)
     await late("d")

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from dicast.workers.admission.concurrency import NodeWidth, cpu_percent, of_one_core
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.rules import RulesConfig
 
 
@@ -27,7 +27,7 @@ class Machine:
 
     def calls(self, *statuses: int) -> None:
         for status in statuses:
-            self.width.record(Outcome(status))
+            self.width.record(CallOutcome(status))
 
 
 def test_a_busy_cpu_halves_the_width_after_the_grace_and_gives_it_back(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import pytest
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.admission.outages import Outage, Outages
 from dicast.workers.admission.pool_state import findings
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
@@ -33,7 +33,7 @@ class Pool:
         return answer, f"l{self.n}"
 
     async def end(self, lease, at, status, reporter="u", error=""):
-        given = Returned(lease, Outcome(status, reporter=reporter, error=error))
+        given = Returned(lease, CallOutcome(status, reporter=reporter, error=error))
         now_ms = START_MS + round(1000 * at)
         await self.store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[given], wanted=[], now_ms=now_ms)
 

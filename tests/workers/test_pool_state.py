@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.workers.admission.pool_health import Health, health_now
+from dicast.workers.admission.pool_health import ModelHealth, health_now
 from dicast.workers.admission.pool_state import PoolState, ProjectState, findings
 
 CALM = PoolState(
     pool="p", profile="adaptive", limit=8, effective_limit=8, ceiling=16, floor=2, open=4,
     projects={"a": ProjectState(4, False, 100.0)}, granted=100, refused={}, statuses={200: 90}, breaker="closed",
-    breaker_for_s=0.0, breaks=5, budgets={}, decided_s_ago=0.5, reason="room", changes=[], wish={}, zombies=0,
+    breaker_for_s=0.0, breaks=5, budgets={}, decided_s_ago=0.5, reason="room", changes=[], override={}, zombies=0,
     silent={}, health={}, input_tokens=0, output_tokens=0, slo=None, job_limit=50, now=1000.0,
     assigned=0, reopened=0,
 )  # fmt: skip
@@ -61,7 +61,7 @@ def test_what_is_no_trouble_is_not_told(changes):
 
 def test_health_fades_into_not_knowing():
     remembered = {"good": 0.0, "all": 10.0, "at": 1000.0}
-    assert health_now(remembered, 1000.0) == Health(0.0, 10.0)
+    assert health_now(remembered, 1000.0) == ModelHealth(0.0, 10.0)
     rates = [health_now(remembered, 1000.0 + age).success_rate for age in (0, 60, 300, 3600)]
     assert rates == sorted(rates)
     assert (round(rates[0], 2), round(rates[-1], 2)) == (0.09, 1.0)
@@ -69,4 +69,6 @@ def test_health_fades_into_not_knowing():
 
 def test_the_error_rate_counts_all_models():
     assert CALM.error_rate == 0.0
-    assert replace(CALM, health={"m": Health(6.0, 8.0), "n": Health(2.0, 2.0)}).error_rate == pytest.approx(0.2)
+    assert replace(CALM, health={"m": ModelHealth(6.0, 8.0), "n": ModelHealth(2.0, 2.0)}).error_rate == pytest.approx(
+        0.2
+    )

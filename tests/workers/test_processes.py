@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dicast.workers.system import processes
-from dicast.workers.system.processes import Fate, Process
+from dicast.workers.system.processes import Liveness, Process
 from tests.e2e.cluster import until
 
 LEADER_ENDS = """
@@ -29,12 +29,12 @@ def other():
 
 def test_a_process_lives_becomes_a_zombie_and_is_gone(other):
     process = Process.of(other.pid)
-    assert process.fate() is Fate.ALIVE
+    assert process.fate() is Liveness.ALIVE
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    assert process.fate() is Fate.GONE, "a zombie"
+    assert process.fate() is Liveness.GONE, "a zombie"
     other.wait()
-    assert process.fate() is Fate.GONE
+    assert process.fate() is Liveness.GONE
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of a system call")
@@ -44,11 +44,11 @@ def test_a_process_whose_first_thread_has_ended_lives_on():
     try:
         process = Process.of(other.pid)
         until(lambda: processes._stat(other.pid)[0] == "Z", "the first thread has ended")
-        assert process.fate() is Fate.ALIVE
+        assert process.fate() is Liveness.ALIVE
     finally:
         other.kill()
         other.communicate()
-    assert process.fate() is Fate.GONE
+    assert process.fate() is Liveness.GONE
 
 
 def test_a_name_with_brackets_and_spaces_hides_no_field(other, tmp_path):
@@ -57,21 +57,21 @@ def test_a_name_with_brackets_and_spaces_hides_no_field(other, tmp_path):
     process = subprocess.Popen([odd, "-c", "input()"], stdin=subprocess.PIPE)
     known = Process.of(process.pid)
     assert Process.of(other.pid).started <= known.started
-    assert known.fate() is Fate.ALIVE
+    assert known.fate() is Liveness.ALIVE
     process.kill()
     process.communicate()
 
 
 def test_a_recycled_pid_is_another_process(other):
     process = Process.of(other.pid)
-    assert process._replace(started=process.started - 1).fate() is Fate.GONE
+    assert process._replace(started=process.started - 1).fate() is Liveness.GONE
 
 
 def test_of_another_boot_or_namespace_nothing_is_known(other):
     gone = Process.of(other.pid)._replace(pid=2**22 + 1)
-    assert gone.fate() is Fate.GONE
-    assert gone._replace(boot="another").fate() is Fate.UNKNOWN
-    assert gone._replace(boot="").fate() is Fate.UNKNOWN
+    assert gone.fate() is Liveness.GONE
+    assert gone._replace(boot="another").fate() is Liveness.UNKNOWN
+    assert gone._replace(boot="").fate() is Liveness.UNKNOWN
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, ProcessLookupError])
@@ -83,17 +83,17 @@ def test_what_proc_hides_is_not_dead(other, monkeypatch, error):
         raise error(pid)
 
     monkeypatch.setattr(processes, "_stat", hidden)
-    assert process.fate() is Fate.UNKNOWN
+    assert process.fate() is Liveness.UNKNOWN
 
     def forbidden(pid, number):
         raise PermissionError
 
     with monkeypatch.context() as others:
         others.setattr(os, "kill", forbidden)
-        assert process.fate() is Fate.UNKNOWN
+        assert process.fate() is Liveness.UNKNOWN
     other.kill()
     other.wait()
-    assert process.fate() is Fate.GONE
+    assert process.fate() is Liveness.GONE
 
 
 def test_without_proc_nothing_is_proof(other, monkeypatch, tmp_path):
@@ -101,8 +101,8 @@ def test_without_proc_nothing_is_proof(other, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     assert Process.of(other.pid) is None
     assert Process.here() == (os.getpid(), "", 0)
-    assert Process.here().fate() is Fate.UNKNOWN
-    assert known._replace(pid=2**22 + 1).fate() is Fate.UNKNOWN
+    assert Process.here().fate() is Liveness.UNKNOWN
+    assert known._replace(pid=2**22 + 1).fate() is Liveness.UNKNOWN
 
 
 def test_anothers_proc_tells_of_other_processes(monkeypatch, tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.governor_store import Decision
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
-from dicast.workers.admission.overrides import Wishes
-from dicast.workers.admission.pool_health import Prospect, Prospects
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.admission.overrides import Overrides
+from dicast.workers.admission.pool_health import PoolHealth, PoolHealthReader
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
@@ -36,25 +36,25 @@ async def ended(client, *statuses, model="m", still_open=0):
 
     for n, status in enumerate(statuses):
         await admit([], [Want(f"{model}{n}", "j", "a", model)])
-        await admit([Returned(f"{model}{n}", Outcome(status))], [])
+        await admit([Returned(f"{model}{n}", CallOutcome(status))], [])
     await admit([], [Want(f"open{n}", "j", "a", model) for n in range(still_open)])
 
 
 async def test_a_pool_that_nobody_has_used(client):
-    assert await Prospects(client, KEYS).read(["p"]) == {"p": Prospect(None, 0, 0, False, {})}
+    assert await PoolHealthReader(client, KEYS).read(["p"]) == {"p": PoolHealth(None, 0, 0, False, {})}
 
 
 async def test_limit_open_assigned_and_health_by_model(client):
-    await Governor(client, KEYS, lambda pool: Wishes(limit=9, adaptive=False)).tick("p")
+    await Governor(client, KEYS, lambda pool: Overrides(limit=9, adaptive=False)).tick("p")
     await ended(client, 200, 200, 200, 500, still_open=2)
     await ended(client, 429, 0, model="other")
     await client.hset(KEYS.assigned, "p", 3)
-    found = await Prospects(client, KEYS).read(["p", "q", "p"])
+    found = await PoolHealthReader(client, KEYS).read(["p", "q", "p"])
     assert list(found) == ["p", "q"]
-    prospect = found["p"]
-    assert (prospect.limit, prospect.open, prospect.assigned, prospect.broken) == (9, 2, 3, False)
-    assert prospect.health["m"].success_rate == pytest.approx(4 / 5, abs=0.01)
-    assert prospect.health["other"].success_rate == pytest.approx(1 / 3, abs=0.01)
+    health = found["p"]
+    assert (health.limit, health.open, health.assigned, health.broken) == (9, 2, 3, False)
+    assert health.health["m"].success_rate == pytest.approx(4 / 5, abs=0.01)
+    assert health.health["other"].success_rate == pytest.approx(1 / 3, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ async def test_limit_open_assigned_and_health_by_model(client):
 )
 async def test_a_pool_whose_breaker_lets_nothing_pass_is_broken(client, phase, until_s, broken):
     """Not when its break is over: then it needs a call to show that it has recovered."""
-    governor = Governor(client, KEYS, lambda pool: Wishes(limit=9))
+    governor = Governor(client, KEYS, lambda pool: Overrides(limit=9))
     await governor.tick("p")
     brief = await governor.store.read("p")
     changed = replace(
         brief.parameters, version=brief.version + 1, breaker=BreakerPhase(phase), breaker_until=brief.now + until_s
     )
     assert await governor.store.commit("p", brief.version, Decision(changed, None, None, brief.cursor))
-    assert (await Prospects(client, KEYS).read(["p"]))["p"].broken is broken
+    assert (await PoolHealthReader(client, KEYS).read(["p"]))["p"].broken is broken

@@ -3,7 +3,7 @@
 import orjson
 import redis
 
-from dicast.workers.broker.dead_letters import KEPT, Quarantine
+from dicast.workers.broker.dead_letters import KEPT, DeadLetters
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys
 
@@ -12,7 +12,7 @@ KEYS = Keys("test")
 
 def test_a_message_that_is_set_aside_twice_for_a_lost_answer_counts_once(redis_url):
     client = connect(redis_url)
-    quarantine, set_aside = Quarantine(client, KEYS), client.execute_command
+    quarantine, set_aside = DeadLetters(client, KEYS), client.execute_command
 
     def answer_is_lost(*args, **options):
         set_aside(*args, **options)
@@ -27,7 +27,7 @@ def test_a_message_that_is_set_aside_twice_for_a_lost_answer_counts_once(redis_u
 
 def test_only_the_newest_are_kept(redis_url):
     client = redis.Redis.from_url(redis_url, decode_responses=True)
-    quarantine = Quarantine(client, KEYS)
+    quarantine = DeadLetters(client, KEYS)
     client.rpush(KEYS.quarantine, *map(str, range(KEPT)))
     quarantine.add("q", "unreadable", "text")
     assert client.llen(KEYS.quarantine) == KEPT

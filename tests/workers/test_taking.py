@@ -8,7 +8,7 @@ from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport.redis import QoS
 
 from dicast.workers.broker.acknowledgement import batch_acks
-from dicast.workers.broker.fetch import read_pops, take_in_batches
+from dicast.workers.broker.fetch import fetch_in_batches, read_pops
 from tests.e2e.cluster import until
 from tests.workers.pool_harness import DEADLINE_S, Server, unique
 
@@ -33,7 +33,7 @@ class Taker:
         self.connection = Connection(f"redis+socket://{self.socket}", transport_options={"brpop_timeout": 0.1})
         self.channel = self.connection.channel()
         batch_acks(self.channel)
-        take_in_batches(self.channel, lambda: self.room, lambda *facts: self.refused.append(facts), self.in_hand)
+        fetch_in_batches(self.channel, lambda: self.room, lambda *facts: self.refused.append(facts), self.in_hand)
         consumer = Consumer(self.channel, [self.queue], on_message=lambda m: self.bodies.append(m.payload))
         consumer.consume()
         self.channel.client.connection = self.channel.client.connection_pool.get_connection()  # as kombu's poller does

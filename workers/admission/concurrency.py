@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import psutil
 
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.rules import CPU_HIGH, Rules, RulesConfig, RulesState, RulesStatus, record
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class NodeWidth:
         with self._lock:
             self._engine.state.configure(configured)
 
-    def record(self, outcome: Outcome | None) -> None:
+    def record(self, outcome: CallOutcome | None) -> None:
         """Count how a call ended; one that was not made, or was refused, tells nothing of the node."""
         if outcome is None or outcome.status in REFUSALS:
             return

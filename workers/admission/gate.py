@@ -24,9 +24,9 @@ from redis.exceptions import RedisError
 
 from dicast.workers.admission.concurrency import NodeWidth
 from dicast.workers.admission.governor import Governor
-from dicast.workers.admission.leases import Admission, LeaseStore, Returned, Verdict, Want
+from dicast.workers.admission.leases import Admission, LeaseAnswer, LeaseStore, Returned, Want
 from dicast.workers.admission.request import Admitted, AdmittedRequest, Lease
-from dicast.workers.admission.suspension import Bench
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.policy.admission import PROJECT_MAX
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.errors import is_passing
@@ -62,16 +62,14 @@ class Observer(Protocol):
     def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
-    def over_share(
-        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int
-    ) -> None: ...
+    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
     """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
     any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
-    running loop's own, `width` bounds the calls of this process, and `bench` ends them."""
+    running loop's own, `width` bounds the calls of this process, and `suspension` ends them."""
 
     store_url: str
     keys: Keys
@@ -81,11 +79,11 @@ class GateConfig:
     governor: Callable[[], Governor]
     width: NodeWidth
     epoch: Epoch
-    bench: Bench
+    suspension: Suspension
     broker_is_store: bool = True
 
 
-class Host(Protocol):
+class GateHost(Protocol):
     """The consumer that a gate serves. `asking` are leases asked for and not answered, `leased` those that are held."""
 
     config: GateConfig
@@ -104,6 +102,7 @@ class Host(Protocol):
 
     def set_aside(self, request: AdmittedRequest, reason: str) -> None:
         """It cannot be asked for, or started. Its lease goes back with it."""
+
     def room_freed(self) -> None:
         """Another may ask for what this gate asked for in vain: wake those that are `starved`."""
 
@@ -111,7 +110,7 @@ class Host(Protocol):
 class Gate:
     """Admission of one pool's units into this process."""
 
-    def __init__(self, host: Host, pool: str) -> None:
+    def __init__(self, host: GateHost, pool: str) -> None:
         self.host, self.pool = host, pool
         self.held: deque[AdmittedRequest] = deque()
         self.backlog = 0
@@ -137,7 +136,7 @@ class Gate:
     def room(self) -> int:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
-        if self.shut or self.host.config.bench.reason:
+        if self.shut or self.host.config.suspension.reason:
             return 0
         free = self.host.free_slots()
         most, held = (
@@ -263,7 +262,7 @@ class Gate:
                 aside[request.unit.job] = now + FALLBACK_S
         self._at_limit = aside
 
-    async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
+    async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
         """Ask for leases; if that fails before it has come to the store, for each request by itself."""
         try:
             return await self._admit([self._want(r.unit) for r in asked], asked)
@@ -292,11 +291,9 @@ class Gate:
     def _want(self, unit: Admitted) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
         lease = _named(self.host.new_lease_id(), unit)
-        return Want(
-            lease, unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter
-        )
+        return Want(lease, unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter)
 
-    async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[Verdict], int]:
+    async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
         config = self.host.config
         lease_s = config.lease_s(self.pool)
         given, self._give_back = self._give_back, []
@@ -315,9 +312,9 @@ class Gate:
             raise
         self._projects = answer.projects
         # Calls granted together are told one after the other.
-        self._open_calls = answer.open_in_all - sum(verdict is Verdict.GRANTED for verdict in answer.verdicts)
+        self._open_calls = answer.open_in_all - sum(verdict is LeaseAnswer.GRANTED for verdict in answer.verdicts)
         if asked:
-            granted = sum(verdict is not Verdict.REFUSED for verdict in answer.verdicts)
+            granted = sum(verdict is not LeaseAnswer.REFUSED for verdict in answer.verdicts)
             self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
         if answer.decide:
             self._decide()
@@ -328,19 +325,19 @@ class Gate:
                 self._answered(number, request, want, verdict, reason, answer, started)
             except Exception as error:
                 logger.exception("gate %s: %s cannot be started", self.pool, request.id)
-                if verdict is Verdict.GRANTED and request.lease is None:
+                if verdict is LeaseAnswer.GRANTED and request.lease is None:
                     self._give_back.append(Returned(want.lease))
                 self._drop(request, repr(error))
         return list(answer.verdicts), answer.retry_after_ms
 
     def _answered(
-        self, number: int, request: AdmittedRequest, want: Want, verdict: Verdict, reason: str, answer: Admission,
+        self, number: int, request: AdmittedRequest, want: Want, verdict: LeaseAnswer, reason: str, answer: Admission,
         started: float,
     ) -> None:  # fmt: skip
         """One request's answer: it starts with its lease, or waits on."""
         config = self.host.config
         # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
-        if verdict is Verdict.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
+        if verdict is LeaseAnswer.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
             if not request.announced:
                 request.announced = True
                 wait_ms = answer.waits_ms[number]
@@ -356,10 +353,10 @@ class Gate:
         try:
             self.held.remove(request)
         except ValueError:  # dropped meanwhile: its message comes again
-            if verdict is Verdict.GRANTED:
+            if verdict is LeaseAnswer.GRANTED:
                 self._give_back.append(want.lease)
             return
-        if verdict is Verdict.GRANTED:
+        if verdict is LeaseAnswer.GRANTED:
             expires_at = started + config.lease_s(self.pool)
             request.lease = Lease(
                 self.give_back, self.host.on_loop, want.lease, request.unit, expires_at, probe=number == answer.probe

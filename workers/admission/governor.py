@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dicast.workers.admission.governor_store import Brief, Decision, GovernorStore, StoredState
-from dicast.workers.admission.overrides import PACING_JITTER, Wishes
+from dicast.workers.admission.overrides import PACING_JITTER, Overrides
 from dicast.workers.policy.calls import NEVER
 from dicast.workers.policy.engines import FixedState
 from dicast.workers.policy.governor import Change, GovernorState
@@ -37,7 +37,7 @@ ATTEMPTS = 3
 """Decisions tried in a row when others are quicker; then theirs stand."""
 SLO = "slo"
 FOR_ALL = ""
-"""Stands for the pool's name where a wish is for all pools."""
+"""Stands for the pool's name where an override is for all pools."""
 
 
 @dataclass(slots=True)
@@ -53,9 +53,9 @@ class _Course:
 
 
 class Governor:
-    """Decides on one event loop. `first` gives a pool's wishes as configured."""
+    """Decides on one event loop. `first` gives a pool's overrides as configured."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys, first: Callable[[str], Wishes]) -> None:
+    def __init__(self, client: AsyncStoreClient, keys: Keys, first: Callable[[str], Overrides]) -> None:
         self._client, self.store, self._first = client, GovernorStore(client, keys), first
         self._courses: dict[str, _Course] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -82,17 +82,17 @@ class Governor:
         course = self._courses.pop(pool, None)
         known = (course.version, course.cursor) if course else (-1, "")
         brief = await self.store.read(pool, *known, now_ms=now_ms)
-        wishes = self.wishes(pool, brief)
-        course = _continued(pool, wishes, brief, course)
+        overrides = self.overrides(pool, brief)
+        course = _continued(pool, overrides, brief, course)
         config, history = course.policy.config, course.policy.state.history
         last = history[-1] if history else None
-        _obey(wishes, brief, course)
+        _obey(overrides, brief, course)
         engine = course.policy.config.engine
         if isinstance(engine, RulesConfig):
             cpu_percent = await self.store.cpu_percent(by_load=engine.cpu_by == "load")
             if cpu_percent is not None:
                 course.policy.set_cpu(cpu_percent)
-        parameters = _with_pacing(wishes, course.policy.decide(brief.events, brief.now))
+        parameters = _with_pacing(overrides, course.policy.decide(brief.events, brief.now))
         changes = list(takewhile(lambda change: change is not last, reversed(history)))[::-1]
         store_state = bool(changes) or config != course.policy.config or brief.now >= course.stored_at + STATE_EVERY_S
         decision = Decision(
@@ -119,45 +119,45 @@ class Governor:
         parameters = await self.store.parameters(pool)
         return self._first(pool).config(0).first_limit if parameters is None else parameters.limit
 
-    # ------------------------------------------------------------------ wishes
-    def wishes(self, pool: str, brief: Brief) -> Wishes:
-        """The wishes in force: as configured, changed live."""
-        return self._first(pool).with_live(brief.wish)
+    # ------------------------------------------------------------------ overrides
+    def overrides(self, pool: str, brief: Brief) -> Overrides:
+        """The overrides in force: as configured, changed live."""
+        return self._first(pool).with_live(brief.override)
 
-    async def set(self, pool: str, **wish: Any) -> Wishes:
-        """Change a pool's live wishes (see `Wishes`); None takes one back. Raises `WishError` before anything moves."""
-        return await self.revise(pool, lambda live: {**live, **wish})
+    async def set(self, pool: str, **override: Any) -> Overrides:
+        """Change a pool's live overrides; None takes one back. Raises `OverrideError` before anything moves."""
+        return await self.revise(pool, lambda live: {**live, **override})
 
-    async def revise(self, pool: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Wishes:
-        """`set`, where the new wishes follow from those in force. `change` is asked again if somebody else was quicker,
-        so that of two changes at once neither is lost."""
+    async def revise(self, pool: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Overrides:
+        """`set`, where the new overrides follow from those in force. `change` is asked again if somebody else was
+        quicker, so that of two changes at once neither is lost."""
         first = self._first(pool)
-        wishes = first
+        overrides = first
 
         def revised(live: dict[str, Any]) -> dict[str, Any]:
-            nonlocal wishes
+            nonlocal overrides
             changed = {name: value for name, value in change(live).items() if value is not None}
-            wishes = first.with_live(changed)
+            overrides = first.with_live(changed)
             return changed
 
-        await self.store.revise_wish(pool, revised)
+        await self.store.revise_override(pool, revised)
         await self.tick(pool)
-        return wishes
+        return overrides
 
     async def set_slo(self, most: int | None) -> None:
-        """Cap every pool's limit, whatever else is wished; None lifts the cap. Raises ValueError below 1."""
+        """Cap every pool's limit, whatever else is set; None lifts the cap. Raises ValueError below 1."""
         if most is not None and most < 1:
             raise ValueError(f"SLO constraint must be >= 1, got {most}")
-        await self.store.revise_wish(FOR_ALL, lambda _: {} if most is None else {SLO: most})
+        await self.store.revise_override(FOR_ALL, lambda _: {} if most is None else {SLO: most})
         await self.tick_all([])
 
 
-def _continued(pool: str, wishes: Wishes, brief: Brief, course: _Course | None) -> _Course:
+def _continued(pool: str, overrides: Overrides, brief: Brief, course: _Course | None) -> _Course:
     """What this process knows if that is in force, else what the store has, else a beginning."""
     if course is not None and course.version == brief.version:
         return course
     state, cap = None, brief.cap
-    limit_wished = wishes.limit
+    limit_wished = overrides.limit
     if brief.state is not None:
         try:
             state = GovernorState.from_json(brief.state.policy)
@@ -165,16 +165,16 @@ def _continued(pool: str, wishes: Wishes, brief: Brief, course: _Course | None) 
         except ValidationError as error:
             logger.error("the state of pool %s cannot be read, its governor begins anew: %s", pool, error)
     # What it was made of may be long ago: the first decision of a new leader stores its state.
-    return _Course(Policy(wishes.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
+    return _Course(Policy(overrides.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
 
 
-def _obey(wishes: Wishes, brief: Brief, course: _Course) -> None:
-    """Follow the operator's wishes and the running jobs' cap where they have changed."""
+def _obey(overrides: Overrides, brief: Brief, course: _Course) -> None:
+    """Follow the operator's overrides and the running jobs' cap where they have changed."""
     course.cap = brief.cap or course.cap
-    config: PoolConfig = wishes.config(course.cap)
+    config: PoolConfig = overrides.config(course.cap)
     state = course.policy.state
-    if wishes.limit != course.limit_wished:
-        course.limit_wished = wishes.limit
+    if overrides.limit != course.limit_wished:
+        course.limit_wished = overrides.limit
         start = config.first_limit
         change = Change(brief.now, state.limit, start, "set by the operator")
         state = replace(state, engine=FixedState(start), limit=start)
@@ -182,16 +182,16 @@ def _obey(wishes: Wishes, brief: Brief, course: _Course) -> None:
         course.policy = Policy(config, state)
     elif config != course.policy.config:
         course.policy = Policy(config, state)
-    slo = brief.wish_for_all.get(SLO)
+    slo = brief.override_for_all.get(SLO)
     if slo != state.slo:
         course.policy.set_slo_constraint(slo)
     course.policy.state.version = brief.version
 
 
-def _with_pacing(wishes: Wishes, parameters: Parameters) -> Parameters:
-    if not wishes.pacing_s:
+def _with_pacing(overrides: Overrides, parameters: Parameters) -> Parameters:
+    if not overrides.pacing_s:
         return parameters
-    pace_s = max(parameters.pace_s, wishes.pacing_s)
+    pace_s = max(parameters.pace_s, overrides.pacing_s)
     return replace(parameters, pace_s=pace_s, burst_s=0.0, pace_jitter=PACING_JITTER)
 
 

@@ -1,8 +1,8 @@
 #!lua
 -- governor_read.lua: everything one decision of a pool needs.
--- KEYS  1 clock  2 governor  3 events  4 job_limits  5 wishes      ARGV  1 now_ms  2 pool  3 known version, 4 and the last entry that its owner has read  5 most entries
+-- KEYS  1 clock  2 governor  3 events  4 job_limits  5 overrides      ARGV  1 now_ms  2 pool  3 known version, 4 and the last entry that its owner has read  5 most entries
 -- Reply {now_ms, version, state ('' if the caller knows this version), parameters, largest frozen limit (0: no job runs),
---        wish, wish for all pools, last entry read, {events, ...}}
+--        override, override for all pools, last entry read, {events, ...}}
 --@include ../store/clock.lua
 local now_ms = lease_clock(KEYS[1], ARGV[1])
 local stored = redis.call('HMGET', KEYS[2], 'version', 'cursor', 'parameters')
@@ -15,5 +15,5 @@ for _, entry in ipairs(redis.call('XRANGE', KEYS[3], '(' .. cursor, '+', 'COUNT'
   cursor = entry[1]
   events[#events + 1] = entry[2][2]
 end
-local wishes = redis.call('HMGET', KEYS[5], ARGV[2], '')
-return {now_ms, version, state, stored[3] or '', cap, wishes[1] or '', wishes[2] or '', cursor, events}
+local overrides = redis.call('HMGET', KEYS[5], ARGV[2], '')
+return {now_ms, version, state, stored[3] or '', cap, overrides[1] or '', overrides[2] or '', cursor, events}

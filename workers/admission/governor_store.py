@@ -26,7 +26,7 @@ CHANGES_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a decision leaves for the next leader: the policy's state (JSON), the wished limit and the jobs' cap that
+    """What a decision leaves for the next leader: the policy's state (JSON), the set limit and the jobs' cap that
     it followed, and the ceiling that came of them."""
 
     limit_wished: int | None
@@ -47,15 +47,16 @@ class StoredState:
 @dataclass(frozen=True, slots=True)
 class Brief:
     """What one decision is made on. `state` is None where what the caller knows is still in force; `cap` the largest
-    frozen limit of all running jobs, 0 if none runs; `wish` and `wish_for_all` the operator's; `events` in order."""
+    frozen limit of all running jobs, 0 if none runs; `override` and `override_for_all` the operator's; `events` in
+    order."""
 
     now: float
     version: int
     state: StoredState | None
     parameters: Parameters | None
     cap: int
-    wish: dict[str, Any]
-    wish_for_all: dict[str, Any]
+    override: dict[str, Any]
+    override_for_all: dict[str, Any]
     cursor: str
     events: list[Event]
 
@@ -81,14 +82,14 @@ class GovernorStore:
         self._read = client.register_script(script_text(_HERE / "governor_read.lua"))
         self._look = client.register_script(script_text(_HERE / "governor_look.lua"))
         self._commit = client.register_script(script_text(_HERE / "governor_commit.lua"))
-        self._wish = client.register_script(script_text(_HERE / "governor_override.lua"))
+        self._override = client.register_script(script_text(_HERE / "governor_override.lua"))
 
     async def read(self, pool: str, known: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
         """Everything a decision needs, in one step. Whoever has decided version `known`, and read up to `cursor`,
         gets only what is new."""
         k = self._keys
-        now, version, state, parameters, cap, wish, wish_for_all, cursor, entries = await self._read(
-            keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.wishes],
+        now, version, state, parameters, cap, override, override_for_all, cursor, entries = await self._read(
+            keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.overrides],
             args=["" if now_ms is None else now_ms, pool, known, cursor, ENTRIES_AT_ONCE],
         )
         return Brief(
@@ -97,8 +98,8 @@ class GovernorStore:
             state=StoredState.from_json(state) if state else None,
             parameters=read_parameters(parameters),
             cap=cap,
-            wish=orjson.loads(wish or "{}"),
-            wish_for_all=orjson.loads(wish_for_all or "{}"),
+            override=orjson.loads(override or "{}"),
+            override_for_all=orjson.loads(override_for_all or "{}"),
             cursor=cursor,
             events=[event for entry in entries for event in read_events(entry)],
         )
@@ -128,15 +129,18 @@ class GovernorStore:
         """What is in force; None before the first decision."""
         return read_parameters(await self._redis.hget(self._keys.governor(pool), "parameters"))
 
-    async def revise_wish(self, pool: str, revise: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Replace a pool's live wishes ('' for those of all pools) by what `revise` makes of them; {} takes them back.
+    async def revise_override(self, pool: str, revise: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace a pool's live overrides ('' for those of all pools) by what `revise` makes of them; {} takes them
+        back.
 
         Whatever others change at the same time is kept: `revise` is asked again then. What it raises changes nothing.
         """
         while True:
-            before = await self._redis.hget(self._keys.wishes, pool) or ""
-            wish = revise(orjson.loads(before or "{}"))
-            if await self._wish(keys=[self._keys.wishes], args=[pool, before, orjson.dumps(wish) if wish else ""]):
+            before = await self._redis.hget(self._keys.overrides, pool) or ""
+            override = revise(orjson.loads(before or "{}"))
+            if await self._override(
+                keys=[self._keys.overrides], args=[pool, before, orjson.dumps(override) if override else ""]
+            ):
                 return
 
     async def enforcement(self, pool: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import orjson
 
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys, encode
@@ -27,7 +27,7 @@ DECIDE_EVERY_MS = 50
 ERROR_CHARS = 200
 
 
-class Verdict(IntEnum):
+class LeaseAnswer(IntEnum):
     REFUSED = 0
     GRANTED = 1
     PASS = 2
@@ -51,7 +51,7 @@ class Returned(NamedTuple):
     """A lease given back. Without an outcome its call was not made, or nobody knows how it ended."""
 
     lease: str
-    outcome: Outcome | None = None
+    outcome: CallOutcome | None = None
 
 
 def tell_ended(flat: Sequence[str], reason: str) -> int:
@@ -77,7 +77,7 @@ class Admission:
     the project's open calls and `shares` that part.
     """
 
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[LeaseAnswer]
     open_in_pool: int
     open_in_all: int
     retry_after_ms: int
@@ -136,7 +136,7 @@ class LeaseStore:
         tell_ended(over, "expired")
         self._epoch.learn(node, number, told)
         return Admission(
-            verdicts=[Verdict(v) for v in verdicts],
+            verdicts=[LeaseAnswer(v) for v in verdicts],
             open_in_pool=open_in_pool,
             open_in_all=open_in_all,
             retry_after_ms=retry_after_ms,

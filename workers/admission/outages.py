@@ -54,7 +54,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PoolCondition:
     """What keeps calls from a pool at `now` (s, lease clock): its outage, and for how long its breaker stays open."""
 
     now: float
@@ -74,7 +74,7 @@ class Outages:
         self._redis, self._keys = client, keys
         self._look = client.register_script(script_text(_LOOK))
 
-    async def read(self, pools: Iterable[str]) -> dict[str, Trouble]:
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolCondition]:
         """Raises redis errors."""
         k, names = self._keys, list(dict.fromkeys(pools))
         pipe = self._redis.pipeline(transaction=False)
@@ -90,7 +90,7 @@ class Outages:
         }
 
 
-def _trouble(now: float, parameters: Mapping[str, Any], remembered: Mapping[str, Any]) -> Trouble:
+def _trouble(now: float, parameters: Mapping[str, Any], remembered: Mapping[str, Any]) -> PoolCondition:
     is_open = parameters.get("breaker", "closed") != "closed"
     rest_s = max(0.0, parameters["breaker_until"] - now) if is_open else 0.0
-    return Trouble(now, Outage.of(remembered), rest_s)
+    return PoolCondition(now, Outage.of(remembered), rest_s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from dicast.errors import DicastError
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.classic import ClassicConfig
 from dicast.workers.policy.error_budget import ErrorBudget
@@ -21,13 +22,13 @@ OTHERS = "*"
 _SLOTS = range(1, 1_000_001)
 
 
-class WishError(ValueError):
-    """A wish that cannot be: unknown, of the wrong type or out of bounds. The message names it and its value."""
+class OverrideError(DicastError, ValueError):
+    """An override that cannot be: unknown, of the wrong type or out of bounds. The message names it and its value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """One pool's wishes; None means the profile's own value.
+class Overrides:
+    """One pool's overrides; None means the profile's own value.
 
     limit      open calls to begin with (`adaptive`), or always (not `adaptive`)
     ceiling    most open calls; by default twice `limit`, and without a limit whatever the running jobs allow
@@ -67,29 +68,29 @@ class Wishes:
     weights: Mapping[str, float] = field(default_factory=dict)
     project_max: Mapping[str, float] = field(default_factory=dict)
 
-    def with_live(self, wish: Mapping[str, Any]) -> Wishes:
-        """With live wishes over these; raises `WishError`."""
+    def with_live(self, override: Mapping[str, Any]) -> Overrides:
+        """With live overrides over these; raises `OverrideError`."""
         known = [f.name for f in fields(self)]
-        for name, value in wish.items():
+        for name, value in override.items():
             if name not in known:
-                raise WishError(f"there is no wish {name!r}; there are {', '.join(known)}")
+                raise OverrideError(f"there is no override {name!r}; there are {', '.join(known)}")
             _check(name, value)
-        wished = replace(self, **wish)
-        if wished.limit is not None and wished.ceiling is not None and wished.limit > wished.ceiling:
-            raise WishError(f"limit must be <= ceiling ({wished.ceiling}), got {wished.limit}")
-        if wished.settle_s is not None and wished.profile != "classic":
-            raise WishError(f"settle_s is for profile 'classic', not for {wished.profile!r}")
-        if wished.break_s is not None and wished.profile not in ("default", "classic"):
-            raise WishError(f"profile {wished.profile!r} has no breaker, so no break_s")
-        if wished.slo_target and wished.slo_burn_rate > (fastest := 1 / (1 - wished.slo_target)):
-            raise WishError(
+        set = replace(self, **override)
+        if set.limit is not None and set.ceiling is not None and set.limit > set.ceiling:
+            raise OverrideError(f"limit must be <= ceiling ({set.ceiling}), got {set.limit}")
+        if set.settle_s is not None and set.profile != "classic":
+            raise OverrideError(f"settle_s is for profile 'classic', not for {set.profile!r}")
+        if set.break_s is not None and set.profile not in ("default", "classic"):
+            raise OverrideError(f"profile {set.profile!r} has no breaker, so no break_s")
+        if set.slo_target and set.slo_burn_rate > (fastest := 1 / (1 - set.slo_target)):
+            raise OverrideError(
                 f"slo_burn_rate must be <= {fastest:.4g}, the rate at which every call fails with "
-                f"slo_target {wished.slo_target:g}, got {wished.slo_burn_rate:g}"
+                f"slo_target {set.slo_target:g}, got {set.slo_burn_rate:g}"
             )
         for name in _OF_RULES:
-            if getattr(wished, name) is not None and wished.profile != "rules":
-                raise WishError(f"{name} is for profile 'rules', not for {wished.profile!r}")
-        return wished
+            if getattr(set, name) is not None and set.profile != "rules":
+                raise OverrideError(f"{name} is for profile 'rules', not for {set.profile!r}")
+        return set
 
     def config(self, cap: int) -> PoolConfig:
         """What the policy is to obey while the running jobs together may hold `cap` calls (0: none runs).
@@ -135,13 +136,13 @@ class Wishes:
 _OF_RULES = {
     "cpu_high": "cpu_high_percent", "cpu_by": "cpu_by", "window_s": "window_s", "sustain_s": "sustain_s",
 }  # fmt: skip
-"""Wishes for that profile alone, and its constants."""
+"""Overrides for that profile alone, and its constants."""
 _WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
 _LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0,
                             "window_s": 1, "sustain_s": 1, "slo_target": 0, "slo_window_s": 60,
                             "slo_burn_rate": 0.1}  # fmt: skip
 _ALWAYS = frozenset({"floor", "slo_window_s", "slo_burn_rate"})
-"""Without a wish they have a value all the same."""
+"""Without an override they have a value all the same."""
 _MOST = {"slo_target": 0.99999}
 _CHOICES = {"profile": tuple(PROFILES), "cpu_by": ("sample", "load"), "fair": tuple(mode.value for mode in FairMode)}
 
@@ -165,7 +166,7 @@ def _check(name: str, value: Any) -> None:
         wanted = f"a {'whole ' if name in _WHOLE else ''}number >= {_LEAST[name]:g}"
         wanted += f" and <= {most:g}" if name in _MOST else ""
     if not valid:
-        raise WishError(f"{name} must be {wanted}, got {value!r}")
+        raise OverrideError(f"{name} must be {wanted}, got {value!r}")
 
 
 def _is_number(value: Any) -> bool:

@@ -23,7 +23,7 @@ _LOOK = Path(__file__).parent / "governor_look.lua"
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ModelHealth:
     """How one model's calls ended lately: `good` of `ended`, recent ones counting more (see `HEALTH_S`)."""
 
     good: float
@@ -35,11 +35,11 @@ class Health:
         return (self.good + 1.0) / (self.ended + 1.0)
 
 
-UNKNOWN = Health(0.0, 0.0)
+UNKNOWN = ModelHealth(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class PoolHealth:
     """One pool now. `limit` is in force (None before the first decision), `assigned` are units that chose this pool and
     are not open yet; `broken`: its circuit breaker lets nothing pass for now."""
 
@@ -47,17 +47,17 @@ class Prospect:
     open: int
     assigned: int
     broken: bool
-    health: Mapping[str, Health]
+    health: Mapping[str, ModelHealth]
 
 
-class Prospects:
+class PoolHealthReader:
     """Reads them, all in one round trip."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
         self._look = client.register_script(script_text(_LOOK))
 
-    async def read(self, pools: Iterable[str]) -> dict[str, Prospect]:
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolHealth]:
         """Raises redis errors."""
         k, names = self._keys, list(dict.fromkeys(pools))
         pipe = self._redis.pipeline(transaction=False)
@@ -70,21 +70,21 @@ class Prospects:
         now_ms, opened, assigned, *rest = await pipe.execute()
         now = int(now_ms or 0) / 1000.0
         return {
-            pool: _prospect(
+            pool: _pool_health_of(
                 read_parameters(parameters), orjson.loads(remembered or "{}"), int(n or 0), int(m or 0), now
             )
             for pool, n, m, parameters, remembered in zip(names, opened, assigned, rest[::2], rest[1::2], strict=True)
         }
 
 
-def _prospect(
+def _pool_health_of(
     parameters: Parameters | None, remembered: Mapping[str, Any], opened: int, assigned: int, now: float
-) -> Prospect:
+) -> PoolHealth:
     health = {model: health_now(health, now) for model, health in remembered.get("health", {}).items()}
     if parameters is None:
-        return Prospect(None, opened, assigned, False, health)
+        return PoolHealth(None, opened, assigned, False, health)
     broken = parameters.breaker is not BreakerPhase.CLOSED and now < parameters.breaker_until
-    return Prospect(limit_in_force(parameters, remembered, now), opened, assigned, broken, health)
+    return PoolHealth(limit_in_force(parameters, remembered, now), opened, assigned, broken, health)
 
 
 def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: float) -> int:
@@ -93,7 +93,7 @@ def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: f
     return effective_limit(parameters, EnforcementState(version=parameters.version, refused=int(refused)), now)
 
 
-def health_now(remembered: Mapping[str, float], now: float) -> Health:
+def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:
     """A model's health as the scripts remember it, brought to `now` (s, lease clock)."""
     kept = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
-    return Health(remembered["good"] * kept, remembered["all"] * kept)
+    return ModelHealth(remembered["good"] * kept, remembered["all"] * kept)

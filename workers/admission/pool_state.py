@@ -15,7 +15,7 @@ import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore
 from dicast.workers.admission.outages import Outage
-from dicast.workers.admission.pool_health import Health, health_now, limit_in_force
+from dicast.workers.admission.pool_health import ModelHealth, health_now, limit_in_force
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
@@ -75,10 +75,10 @@ class PoolState:
     decided_s_ago: float
     reason: str
     changes: Sequence[Mapping[str, Any]]
-    wish: Mapping[str, Any]
+    override: Mapping[str, Any]
     zombies: int
     silent: Mapping[str, float]
-    health: Mapping[str, Health]
+    health: Mapping[str, ModelHealth]
     input_tokens: int
     output_tokens: int
     slo: int | None
@@ -159,8 +159,9 @@ class PoolStates:
             profile=engine.get("kind", ""), ceiling=brief.state.ceiling if brief.state else brief.parameters.limit,
             open_calls=int(opened or 0), assigned=int(assigned or 0), counters=counters,
             changes=[orjson.loads(line) for line in changes],
-            reason=engine.get("reason", ""), wish=brief.wish, zombies=zombies, slo=brief.wish_for_all.get("slo"),
-            job_limit=brief.cap, reopened=engine.get("breaker", {}).get("reopened", 0),
+            reason=engine.get("reason", ""), override=brief.override, zombies=zombies,
+            slo=brief.override_for_all.get("slo"), job_limit=brief.cap,
+            reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
             unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.of(remembered),
             budget_cap=policy.get("budget_use", {}).get("cap"),
@@ -178,7 +179,7 @@ class PoolStates:
 def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
-    wish: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
+    override: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
     unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
@@ -212,7 +213,7 @@ def _state(
         decided_s_ago=max(0.0, now - parameters.decided_at),
         reason=reason,
         changes=changes,
-        wish=wish,
+        override=override,
         zombies=zombies,
         silent={
             unquote(name): now - standing["asked_at"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.worker.request import Request
 
-from dicast.workers.policy.admission import Outcome
+from dicast.workers.policy.admission import CallOutcome
 
 HEADER = "dicast"
 QUEUE_PREFIX = "provider."
@@ -87,7 +87,7 @@ class Lease:
         self._give_back: Callable[[Lease], None] | None = give_back
         self._on_loop = on_loop
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
-        self.outcome: Outcome | None = None
+        self.outcome: CallOutcome | None = None
         self.probe = probe
 
     def release(self) -> None:

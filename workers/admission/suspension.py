@@ -1,4 +1,4 @@
-"""A worker that can take work and cannot report it sits on the bench: it takes nothing more, and says so.
+"""A worker that can take work and cannot report it is suspended: it takes nothing more, and says so.
 
 Each unit that it took would be called, paid for and lost, and taken from those who could have reported it.
 """
@@ -14,13 +14,13 @@ FAILURES = 3
 """Reports that failed one after the other, each for a reason that waiting cannot mend."""
 
 
-class Bench:
-    """One process's; any thread. `benched` is called once, when it takes its place there, and stays until its end."""
+class Suspension:
+    """One process's; any thread. `suspended` is called once, when it begins; it lasts until the process ends."""
 
     def __init__(self) -> None:
         self.reason = ""
         """Why this worker takes nothing more; '' while it does."""
-        self.benched: Callable[[], None] = lambda: None
+        self.suspended: Callable[[], None] = lambda: None
         self._failures = 0
 
     def reported(self) -> None:
@@ -33,5 +33,5 @@ class Bench:
         if self._failures < FAILURES or self.reason:
             return
         self.reason = f"no report arrives: {error}"
-        logger.critical("this worker takes no more units, %s", self.reason, extra={"event": "benched"})
-        self.benched()
+        logger.critical("this worker takes no more units, %s", self.reason, extra={"event": "suspended"})
+        self.suspended()

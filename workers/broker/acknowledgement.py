@@ -19,7 +19,7 @@ from typing import Any
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis, virtual
 
-from dicast.workers.broker.requeue import put_back
+from dicast.workers.broker.requeue import requeue
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class BatchedQoS(redis.QoS):  # type: ignore[misc]
 
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         with self.channel.conn_or_acquire(client) as connected:
-            put_back(self.channel, connected, [tag])
+            requeue(self.channel, connected, [tag])
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         self._pending.flush()

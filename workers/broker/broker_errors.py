@@ -14,7 +14,7 @@ from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS, Transport
 from redis.exceptions import ResponseError
 
-from dicast.workers.broker.requeue import put_back
+from dicast.workers.broker.requeue import requeue
 from dicast.workers.store.errors import is_passing
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class OutlivedQoS(QoS):  # type: ignore[misc]
 
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         with self.channel.conn_or_acquire(client) as connected:
-            put_back(self.channel, connected, [tag])
+            requeue(self.channel, connected, [tag])
 
 
 def reconnect_when_refused() -> None:

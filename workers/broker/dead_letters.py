@@ -30,7 +30,7 @@ MAX_BYTES = 10_000
 """Of each message so much is kept."""
 
 
-class Quarantine:
+class DeadLetters:
     """The store's list of messages that were set aside, newest first, and their counts by reason."""
 
     def __init__(self, client: StoreClient, keys: Keys) -> None:
@@ -46,7 +46,7 @@ class Quarantine:
                      extra={"event": "quarantined", "queue": queue, "reason": reason})  # fmt: skip
         entry = {"queue": queue, "reason": reason, "message": text, "id": secrets.token_hex(8)}
         try:
-            keys = [self._keys.refused_messages, self._keys.quarantine]
+            keys = [self._keys.refused_messages, self._keys.dead_letters]
             self._set_aside(keys=keys, args=[reason, orjson.dumps(entry), KEPT])
         except (RedisError, OSError) as error:
             logger.error("it could not be kept: %s", error)

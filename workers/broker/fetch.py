@@ -1,6 +1,6 @@
 """Messages taken from a queue several at a time, noted as unacknowledged in the same step.
 
-    take_in_batches(channel, gate.room, quarantine.add, in_hand)       # a channel of `batch_acks`
+    fetch_in_batches(channel, gate.room, dead_letters.add, in_hand)       # a channel of `batch_acks`
 
 kombu pops one message in each turn of its hub and notes it in a transaction over a client made for it. Here the pop
 only wakes; one script takes what there is room for. What is no message at all is set aside.
@@ -35,7 +35,7 @@ InHand = list[tuple[bytes, bytes]]
 _FETCH = Path(__file__).parent / "fetch.lua"
 
 
-def take_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> None:
+def fetch_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> None:
     """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
 
     `refuse(queue, reason, message)` is called for what cannot be read. `in_hand` outlives the channel. A message whose

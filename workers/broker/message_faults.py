@@ -142,10 +142,7 @@ def _are_limits(value: Any) -> bool:
 
 def _is_limit(value: Any) -> bool:
     return value is None or (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and isfinite(value)
-        and 0 <= value <= SECONDS_MAX
+        isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and 0 <= value <= SECONDS_MAX
     )
 
 

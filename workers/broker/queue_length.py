@@ -12,15 +12,15 @@ from redis.exceptions import RedisError
 from dicast.workers.store.connection import AsyncStoreClient
 
 BROKER_ERRORS = (RedisError, OperationalError, OSError)
-"""What `Depths.waiting` raises while the broker does not answer."""
+"""What `QueueLengths.waiting` raises while the broker does not answer."""
 
 
-class Depths(Protocol):
+class QueueLengths(Protocol):
     async def waiting(self, queue: str) -> int:
         """Raises one of `BROKER_ERRORS`."""
 
 
-class StoreDepths:
+class StoreQueueLengths:
     """For a broker that is the store."""
 
     def __init__(self, client: AsyncStoreClient) -> None:
@@ -30,7 +30,7 @@ class StoreDepths:
         return int(await self._client.llen(queue))
 
 
-class DeclaredDepths:
+class DeclaredQueueLengths:
     """For any broker, over a connection of its own, in a helper thread."""
 
     def __init__(self, app: Any) -> None:

@@ -22,7 +22,7 @@ TOGETHER = 200
 logger = logging.getLogger(__name__)
 
 
-def put_back(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = False) -> int:
+def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = False) -> int:
     """Put messages back that a Redis channel's key of unacknowledged ones holds; returns how many it still held. Each
     goes back at most once, however many are at it together. `lost`: the worker that held them is gone, which is
     counted in the message itself (`RETURNS`)."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
 
-from dicast.workers.broker.requeue import put_back
+from dicast.workers.broker.requeue import requeue
 from dicast.workers.nodes.registry import Registry
 from dicast.workers.store.keys import Keys
 
@@ -44,7 +44,7 @@ def restore_messages(
         channel = connection.default_channel
         with channel.conn_or_acquire() as client:
             tags = [bytes_to_str(tag) for tag in client.hkeys(options["unacked_key"])]
-            return put_back(channel, client, [tag for tag in tags if tag not in keep], lost=lost)
+            return requeue(channel, client, [tag for tag in tags if tag not in keep], lost=lost)
 
 
 def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True) -> int:
@@ -63,7 +63,7 @@ def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_s
             registry.silence(node)
         count = restore_messages(app, keys, node.id, lost=True) if broker_is_store else 0
         if dead:
-            freed = registry.bury(node)
+            freed = registry.deregister(node)
             logger.warning(
                 "node %s is dead: %d messages put back, %d leases freed", node.id, count, freed,
                 extra={"event": "node_lost", "node": node.id, "leases": freed, "messages": count},

@@ -28,7 +28,7 @@ from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.errors import is_passing
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
-from dicast.workers.system.processes import Fate, Process
+from dicast.workers.system.processes import Liveness, Process
 from dicast.workers.system.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Node:
         """True only if the process ran on this very host since its boot and is gone."""
         if self.host != socket.gethostname():
             return False
-        return Process(self.pid, self.boot, int(self.started)).fate() is Fate.GONE
+        return Process(self.pid, self.boot, int(self.started)).fate() is Liveness.GONE
 
 
 _NODE = TypeAdapter(Node)
@@ -158,7 +158,7 @@ class Registry:
         """End the beacon of a node that is proven dead: from now on its work may be claimed."""
         self._redis.delete(self._keys.node(node.id))
 
-    def bury(self, node: Node, reason: str = "node_lost") -> int:
+    def deregister(self, node: Node, reason: str = "node_lost") -> int:
         """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
         k = self._keys
         keys = [k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent]
@@ -203,6 +203,6 @@ class Beacon:
                 break
         self._epoch.forget(self._node.id)
         try:
-            registry.bury(self._node, "node_left")
+            registry.deregister(self._node, "node_left")
         except (RedisError, OSError) as error:
             logger.warning("node %s leaves without a word: %s", self._node.id, error)

@@ -28,7 +28,7 @@ PROBE_HEARD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CallRequest:
     """One call that wants to leave. Tokens are estimates; `jitter` in [-1, 1] is drawn by the asker."""
 
     call: str
@@ -54,7 +54,7 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What the caller knows when its call ends; see `Done`. `error` is what it failed of, for people."""
 
     status: int
@@ -65,7 +65,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseRecord:
     project: str
     model: str
     sent_at: float
@@ -94,7 +94,7 @@ class Fill:
 class EnforcementState:
     """One pool. Leases are kept in the order of their expiry as long as all live equally long."""
 
-    leases: dict[str, Lease] = field(default_factory=dict)
+    leases: dict[str, LeaseRecord] = field(default_factory=dict)
     version: int = 0
     refused: int = 0
     refused_at: float = 0.0
@@ -121,7 +121,7 @@ def effective_limit(params: Parameters, state: EnforcementState, now: float) -> 
     return limit
 
 
-def grant(params: Parameters, state: EnforcementState, request: Request, now: float) -> Granted | Denied:
+def grant(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> Granted | Denied:
     """Grant a lease, or say what is in the way and for how long.
 
     Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; the project's own
@@ -142,7 +142,7 @@ def grant(params: Parameters, state: EnforcementState, request: Request, now: fl
     return Granted(sent)
 
 
-def _begin(params: Parameters, state: EnforcementState, request: Request, now: float) -> None:
+def _begin(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> None:
     if state.version != params.version:
         state.version, state.refused = params.version, 0
     for call in list(_expired(state, now)):
@@ -158,7 +158,7 @@ def _begin(params: Parameters, state: EnforcementState, request: Request, now: f
     standing.asked_at = now
 
 
-def _denial(params: Parameters, state: EnforcementState, request: Request, now: float) -> Denied | None:
+def _denial(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> Denied | None:
     if params.breaker is not BreakerPhase.CLOSED:
         return _denial_while_broken(params, state, now)
     limit = effective_limit(params, state, now)
@@ -191,7 +191,7 @@ def _denial_while_broken(params: Parameters, state: EnforcementState, now: float
     return None
 
 
-def _turn(params: Parameters, state: EnforcementState, request: Request, limit: int, now: float) -> bool:
+def _turn(params: Parameters, state: EnforcementState, request: CallRequest, limit: int, now: float) -> bool:
     present = {
         project: standing
         for project, standing in state.projects.items()
@@ -271,12 +271,12 @@ def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
     return fill
 
 
-def _reservation(params: Parameters, request: Request) -> Cost:
+def _reservation(params: Parameters, request: CallRequest) -> Cost:
     scale = params.token_scale
     return Cost(1.0, request.input_tokens * scale, request.output_tokens * scale)
 
 
-def _take(params: Parameters, state: EnforcementState, request: Request, sent: Sent) -> None:
+def _take(params: Parameters, state: EnforcementState, request: CallRequest, sent: Sent) -> None:
     now, cost = sent.at, _reservation(params, request)
     if sent.probe:
         state.probe, state.probed_break, state.probe_until = request.call, params.break_number, now + params.probe_s
@@ -302,7 +302,7 @@ def _take(params: Parameters, state: EnforcementState, request: Request, sent: S
     standing = state.projects[request.project]
     standing.open += 1
     standing.service += (1.0 + cost.input_tokens + cost.output_tokens) / params.weights.get(request.project, 1.0)
-    state.leases[request.call] = Lease(
+    state.leases[request.call] = LeaseRecord(
         request.project,
         request.model,
         now,
@@ -315,7 +315,7 @@ def _take(params: Parameters, state: EnforcementState, request: Request, sent: S
     )
 
 
-def release(params: Parameters, state: EnforcementState, call: str, outcome: Outcome, now: float) -> Done | None:
+def release(params: Parameters, state: EnforcementState, call: str, outcome: CallOutcome, now: float) -> Done | None:
     """Give a lease back with its outcome; None if it is gone already (expired, given back twice).
 
     Tokens are settled to what was used, where the provider told; a call without an answer took none. Requests are
@@ -353,7 +353,7 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Out
     return done
 
 
-def _settle(params: Parameters, state: EnforcementState, lease: Lease, done: Done) -> None:
+def _settle(params: Parameters, state: EnforcementState, lease: LeaseRecord, done: Done) -> None:
     reserved, used = lease.reserved, done.used
     told = used.input_tokens + used.output_tokens > 0
     if done.ok and not told:

@@ -1,4 +1,4 @@
-"""Named profiles, and an operator's wishes for one pool.
+"""Named profiles, and an operator's overrides for one pool.
 
 `default` finds the capacity by itself; `classic` and `rules` are the published controllers with their constants;
 `fixed` keeps the limit where it is, for replays and benchmarks.
@@ -47,7 +47,7 @@ def profile(name: str, **changes: Any) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """What the operator wishes for one pool; written by him alone.
+    """What the operator overrides for one pool; written by him alone.
 
     `limit` is the first limit (None: the profile's), `ceiling` the most and `floor` the least it may become.
     Budgets are per minute; None: unknown, and learned. An `error_budget` caps the limit by itself.

@@ -18,7 +18,7 @@ class Remedy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueueProgress:
     """One queue as a worker saw it: messages taken so far, looks without progress, and whether it reconnected since."""
 
     taken: int = 0
@@ -30,14 +30,14 @@ class Progress:
         return self.looks >= STUCK_LOOKS or self.reconnected
 
 
-def look(before: Progress, *, taken: int, waiting: bool, room: bool) -> tuple[Progress, Remedy]:
+def look(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
     """One look at one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room`.
 
     Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,
     nothing changes; too few looks -> wait; first time -> a new connection; still no progress -> restart the worker.
     """
     if taken != before.taken or not waiting:
-        return Progress(taken), Remedy.NONE
+        return QueueProgress(taken), Remedy.NONE
     if not room:
         return before, Remedy.NONE
     after = replace(before, looks=before.looks + 1)
@@ -45,4 +45,4 @@ def look(before: Progress, *, taken: int, waiting: bool, room: bool) -> tuple[Pr
         return after, Remedy.NONE
     if before.reconnected:
         return after, Remedy.RESTART
-    return Progress(taken, 0, reconnected=True), Remedy.RECONNECT
+    return QueueProgress(taken, 0, reconnected=True), Remedy.RECONNECT

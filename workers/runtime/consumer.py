@@ -30,10 +30,10 @@ from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest
 from dicast.workers.broker import fast_json
 from dicast.workers.broker.acknowledgement import BatchedQoS, pending_acks
 from dicast.workers.broker.broker_errors import outlive_odd_broadcasts, reconnect_when_refused
-from dicast.workers.broker.dead_letters import Quarantine, look_before_reading
+from dicast.workers.broker.dead_letters import DeadLetters, look_before_reading
 from dicast.workers.broker.fetch import read_pops
 from dicast.workers.broker.objections import objection, raw
-from dicast.workers.broker.queue_length import BROKER_ERRORS, DeclaredDepths, Depths, StoreDepths
+from dicast.workers.broker.queue_length import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths
 from dicast.workers.nodes.reaper import restore_messages
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
 from dicast.workers.runtime.pool_queues import PoolQueues
@@ -97,7 +97,7 @@ class AdmissionConsumer(PoolQueues):
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
         self._services: list[asyncio.Task[None]] = []
-        self._depths: Depths | None = None
+        self._queue_lengths: QueueLengths | None = None
         self._serving = False
         self._events_due = False
         self._watchdog = Watchdog(self._room, self._reconnect)
@@ -106,10 +106,10 @@ class AdmissionConsumer(PoolQueues):
         # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
         self.connection_errors: tuple[type[Exception], ...] = (*self.conninfo.connection_errors, ResponseError)
         self.config: GateConfig = self.app.gate
-        self.config.bench.benched = self._bench
+        self.config.suspension.suspended = self._suspension
         self.pool.spare, self.pool.resized = spare_slots, self.config.width.resize
         self.initial_prefetch_count = self._prefetch_count()
-        self._quarantine = Quarantine(connect(self.config.store_url), self.config.keys)
+        self._dead_letters = DeadLetters(connect(self.config.store_url), self.config.keys)
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
     def connection_for_write(self, url: str | None = None, heartbeat: float | None = None) -> Any:
@@ -158,14 +158,14 @@ class AdmissionConsumer(PoolQueues):
         self._set_aside(message, "undecodable")
 
     def _set_aside(self, message: Any, reason: str) -> None:
-        self._quarantine.add(str((message.delivery_info or {}).get("routing_key")), reason, raw(message.body))
+        self._dead_letters.add(str((message.delivery_info or {}).get("routing_key")), reason, raw(message.body))
         if not message.acknowledged:
             message.reject_log_error(logger, self.connection_errors)
 
     def _end_request(self, request: Any, reason: str) -> None:
         """Set aside what Celery has made a request of: it is forgotten, its lease goes back, nothing is recorded."""
         task_ready(request)
-        self._quarantine.add(str(request.delivery_info["routing_key"]), reason, raw(request.body))
+        self._dead_letters.add(str(request.delivery_info["routing_key"]), reason, raw(request.body))
         request.reject(requeue=False)
 
     def _give_up_on(self, request: Any) -> None:
@@ -180,7 +180,7 @@ class AdmissionConsumer(PoolQueues):
         if gate is None or request.unit.pool not in ("", gate.pool):  # it would be called under another pool's lease
             self._end_request(request, "misrouted")
         elif gate.shut:  # it was on its way when its queue was closed
-            self._put_back([request])
+            self._requeue([request])
         else:
             gate.hold(request)
         return None
@@ -197,7 +197,7 @@ class AdmissionConsumer(PoolQueues):
             self._put_back_stranded()
         handler = self.create_task_handler()
         if isinstance(self.task_consumer.channel, RedisChannel):
-            look_before_reading(self.task_consumer.channel, self._quarantine.add)
+            look_before_reading(self.task_consumer.channel, self._dead_letters.add)
         gated = [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]
         self._common = tuple(q for q in self.task_consumer._queues if q not in gated)
         self._queues, self._handle = {}, handler
@@ -276,13 +276,13 @@ class AdmissionConsumer(PoolQueues):
         self.pool.slot_freed = self.room_freed
         services = self._services
         services += [supervise(f"gate {gate.pool}", gate.run) for gate in self.gates.values()]
-        declared = None if self.config.broker_is_store else DeclaredDepths(self.app)
-        depths = self._depths = declared or StoreDepths(client)
+        declared = None if self.config.broker_is_store else DeclaredQueueLengths(self.app)
+        queue_lengths = self._queue_lengths = declared or StoreQueueLengths(client)
         services += [
             supervise("see-off", partial(self._see_off, client)),
             supervise("ear", partial(self._listen, client)),
             supervise("backlog", self._watch_queues),
-            supervise("watchdog", partial(self._watchdog.run, depths)),
+            supervise("watchdog", partial(self._watchdog.run, queue_lengths)),
         ]
 
         async def close() -> None:
@@ -347,24 +347,24 @@ class AdmissionConsumer(PoolQueues):
 
     async def count_backlog(self, gate: Gate) -> None:
         name = next((name for name, other in self.gates.items() if other is gate), None)
-        if name is not None and self._depths is not None:
+        if name is not None and self._queue_lengths is not None:
             with contextlib.suppress(*BROKER_ERRORS):
-                gate.backlog = await self._depths.waiting(name)
+                gate.backlog = await self._queue_lengths.waiting(name)
 
     @property
     def stuck(self) -> str:
         """What this worker should take and does not, and why where it knows; '' if all is well. For any thread."""
         closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
-        return "; ".join(filter(None, [self.config.bench.reason, *closed, self._watchdog.stuck]))
+        return "; ".join(filter(None, [self.config.suspension.reason, *closed, self._watchdog.stuck]))
 
-    def _bench(self) -> None:
+    def _suspension(self) -> None:
         """Units that wait here are others' from now on."""
         if self.hub is not None:
             self.hub.call_soon(self._return_held)
 
     def _return_held(self) -> None:
         for gate in self.gates.values():
-            self._put_back(gate.drop_held())
+            self._requeue(gate.drop_held())
 
     def _room(self) -> dict[str, bool]:
         """Every queue that is consumed now, and whether there is room for a message of it."""

@@ -14,13 +14,13 @@ from kombu.transport.redis import Channel as RedisChannel
 
 from dicast.workers.admission.gate import Gate
 from dicast.workers.broker.acknowledgement import batch_acks
-from dicast.workers.broker.fetch import InHand, Refuse, take_in_batches
+from dicast.workers.broker.fetch import InHand, Refuse, fetch_in_batches
 from dicast.workers.broker.prefetch import Prefetch
 
 
 class GatedQueue:
     """`consumer_of` makes kombu's consumer on a channel; `read_on` handles what has come over the connection; `refuse`
-    and `in_hand` as of `take_in_batches`."""
+    and `in_hand` as of `fetch_in_batches`."""
 
     def __init__(
         self, queue: Any, gate: Gate, connection: Any, hub: Any, *, consumer_of: Callable[[Any], Any],
@@ -33,7 +33,7 @@ class GatedQueue:
         self._in_store = isinstance(channel, RedisChannel)
         if self._in_store:
             batch_acks(channel)
-            take_in_batches(channel, gate.room, refuse, in_hand)
+            fetch_in_batches(channel, gate.room, refuse, in_hand)
         self._consumer = consumer_of(channel)
         self._new_prefetch = partial(Prefetch, self._consumer, gate.room_for_bunch, read_on)
         self._handle = self._consumer.on_message

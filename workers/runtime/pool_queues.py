@@ -11,7 +11,7 @@ from celery.worker.state import task_ready
 
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest
-from dicast.workers.broker.dead_letters import Quarantine
+from dicast.workers.broker.dead_letters import DeadLetters
 from dicast.workers.broker.fetch import InHand
 from dicast.workers.broker.names import plain
 from dicast.workers.runtime.gated_queue import GatedQueue
@@ -35,7 +35,7 @@ class PoolQueues(Consumer):  # type: ignore[misc]
     _in_hand: InHand
     _handle: Any
     _serving: bool
-    _quarantine: Quarantine
+    _dead_letters: DeadLetters
 
     def forget_queues(self) -> None:
         """Before the first connection."""
@@ -74,7 +74,7 @@ class PoolQueues(Consumer):  # type: ignore[misc]
             consumer_of=lambda channel: self.app.amqp.TaskConsumer(
                 channel, queues=[queue], on_message=on_message, on_decode_error=self.on_decode_error
             ),
-            refuse=self._quarantine.add, in_hand=self._in_hand, read_on=self._read_on,
+            refuse=self._dead_letters.add, in_hand=self._in_hand, read_on=self._read_on,
         )  # fmt: skip
 
     @property
@@ -111,10 +111,10 @@ class PoolQueues(Consumer):  # type: ignore[misc]
             return
         self.app.amqp.queues.deselect(found.name)
         opened.close()
-        self._put_back(opened.gate.drop_held())
+        self._requeue(opened.gate.drop_held())
         logger.info("queue %s is not read", found.name, extra={"event": "cancel_consumer", "queue": found.name})
 
-    def _put_back(self, requests: list[AdmittedRequest]) -> None:
+    def _requeue(self, requests: list[AdmittedRequest]) -> None:
         for request in requests:
             task_ready(request)
             request.reject(requeue=True)

@@ -65,7 +65,7 @@ class Callbacks:
     timeout: Callable[[bool, float], None]
 
 
-class Host(Protocol):
+class RunHost(Protocol):
     """What a run needs of its pool."""
 
     loop: asyncio.AbstractEventLoop
@@ -79,6 +79,7 @@ class Host(Protocol):
 
     def end_message(self, settle: Callable[[ExceptionInfo], None], info: ExceptionInfo) -> None:
         """On the hub: end a message whose outcome cannot be recorded; `settle` is its callback for errors."""
+
     def cancel(self, run: TaskRun) -> None: ...
 
 
@@ -87,7 +88,7 @@ class TaskRun:
 
     def __init__(
         self,
-        host: Host,
+        host: RunHost,
         run_id: int,
         label: str,
         trace: Callable[[], Any],

@@ -7,8 +7,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from dicast.workers.broker.queue_length import BROKER_ERRORS, Depths
-from dicast.workers.policy.progress import LOOK_EVERY_S, Progress, Remedy, look
+from dicast.workers.broker.queue_length import BROKER_ERRORS, QueueLengths
+from dicast.workers.policy.progress import LOOK_EVERY_S, QueueProgress, Remedy, look
 from dicast.workers.system.supervision import end_worker
 
 logger = logging.getLogger(__name__)
@@ -21,24 +21,24 @@ class Watchdog:
     def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
         self.taken: Counter[str] = Counter()
         self._room, self._reconnect = room, reconnect
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, QueueProgress] = {}
         self.stuck = ""
         """Queues with work that this worker should take and does not, '' if all is well; for any thread."""
 
-    async def run(self, depths: Depths) -> None:
+    async def run(self, queue_lengths: QueueLengths) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            await self.look(depths)
+            await self.look(queue_lengths)
 
-    async def look(self, depths: Depths) -> None:
+    async def look(self, queue_lengths: QueueLengths) -> None:
         """One look at all queues."""
         for name, room in self._room().items():
             try:
-                waiting = await depths.waiting(name) > 0
+                waiting = await queue_lengths.waiting(name) > 0
             except BROKER_ERRORS:  # nobody takes anything while the broker is away
                 continue
-            before = self._progress.get(name, Progress())
+            before = self._progress.get(name, QueueProgress())
             self._progress[name], remedy = look(before, taken=self.taken[name], waiting=waiting, room=room)
             if remedy is Remedy.NONE:
                 continue

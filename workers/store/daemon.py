@@ -1,4 +1,4 @@
-"""A resident: a server process that outlives its starter, at most one to a folder, found by every other process.
+"""A daemon: a server process that outlives its starter, at most one to a folder, found by every other process.
 
 Who needs it asks for it, and the first who asks starts it. Whether it is there is decided by asking it (`probe`), not
 by a file: the record of its process only helps to wait for one that does not answer yet, and to stop it. The record
@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dicast.workers.system.processes import Fate, Process
+from dicast.errors import DicastError
+from dicast.workers.system.processes import Liveness, Process
 
 logger = logging.getLogger(__name__)
 
@@ -29,25 +30,25 @@ POLL_S = 0.02
 LOG_TAIL_BYTES = 2000
 
 
-class ResidentError(RuntimeError):
+class DaemonError(DicastError, RuntimeError):
     """It could not be started, found or stopped; the message says where its log is and how that ends."""
 
 
-class Answer(NamedTuple):
-    """What a resident that answers tells of itself."""
+class DaemonStatus(NamedTuple):
+    """What a daemon that answers tells of itself."""
 
     pid: int
     url: str
 
 
-class Resident:
-    """The resident called `name` of one folder. `probe` asks it, within about a second; None: no answer (yet).
+class Daemon:
+    """The daemon called `name` of one folder. `probe` asks it, within about a second; None: no answer (yet).
 
     Safe for any number of threads and processes at once: starting and stopping happen under a lock on a file, which the
     kernel drops with its holder. The folder is made, for this user alone.
     """
 
-    def __init__(self, folder: Path, name: str, probe: Callable[[], Answer | None]) -> None:
+    def __init__(self, folder: Path, name: str, probe: Callable[[], DaemonStatus | None]) -> None:
         self.folder, self.name, self._probe = folder, name, probe
         self.log = folder / f"{name}.log"
         self._record = folder / f"{name}.json"
@@ -55,9 +56,9 @@ class Resident:
 
     def ensure(
         self, command: Callable[[], Sequence[str]], *, env: Mapping[str, str] | None = None, deadline_s: float
-    ) -> tuple[Answer, bool]:
+    ) -> tuple[DaemonStatus, bool]:
         """Its answer, and whether this call started it. `command` is asked only then, after all that is stale is known
-        to be stale; `env` is added to this process's environment. Raises `ResidentError`."""
+        to be stale; `env` is added to this process's environment. Raises `DaemonError`."""
         answer = self._probe()
         if answer is not None:
             return answer, False
@@ -104,16 +105,16 @@ class Resident:
             fresh.replace(self._record)
         return process
 
-    def _answer(self, lives: Callable[[], bool], end: float) -> Answer:
+    def _answer(self, lives: Callable[[], bool], end: float) -> DaemonStatus:
         while True:
             alive_before = lives()
             answer = self._probe()
             if answer is not None:
                 return answer
             if not alive_before:
-                raise ResidentError(f"{self.name} ended as soon as it was started{self._tail()}")
+                raise DaemonError(f"{self.name} ended as soon as it was started{self._tail()}")
             if time.monotonic() > end:
-                raise ResidentError(f"{self.name} is running but does not answer{self._tail()}")
+                raise DaemonError(f"{self.name} is running but does not answer{self._tail()}")
             time.sleep(POLL_S)
 
     def _recorded(self) -> Process | None:
@@ -124,7 +125,7 @@ class Resident:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ResidentError(f"{self._record} is damaged ({error}): remove it if no {self.name} runs") from None
+            raise DaemonError(f"{self._record} is damaged ({error}): remove it if no {self.name} runs") from None
         return known if alive(known) else None
 
     def _tail(self) -> str:
@@ -140,16 +141,14 @@ class Resident:
                     break
                 except BlockingIOError:
                     if time.monotonic() > end:
-                        raise ResidentError(
-                            f"{self.name}: another process has held {self._lock} for too long"
-                        ) from None
+                        raise DaemonError(f"{self.name}: another process has held {self._lock} for too long") from None
                     time.sleep(POLL_S)
             yield
 
 
 def alive(process: Process) -> bool:
     """Whether this very process still runs, for certain; one that only waits to be reaped does not."""
-    return process.fate() is Fate.ALIVE
+    return process.fate() is Liveness.ALIVE
 
 
 def terminate(process: Process, *, grace_s: float, name: str) -> None:

@@ -17,10 +17,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 
 import redis
 
-from dicast.workers.store.daemon import Answer, Resident, ResidentError
+from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
 from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
-__all__ = ["EmbeddedStore", "ResidentError", "backend_url", "broker_url", "ensure_running", "server_command", "stop"]
+__all__ = ["DaemonError", "EmbeddedStore", "backend_url", "broker_url", "ensure_running", "server_command", "stop"]
 
 NAME = "valkey"
 START_DEADLINE_S = 60.0
@@ -43,15 +43,15 @@ class EmbeddedStore:
 
 
 def ensure_running(state_dir: str | Path) -> EmbeddedStore:
-    """The state directory's store, started unless it runs; ready for commands. Raises `ResidentError`."""
+    """The state directory's store, started unless it runs; ready for commands. Raises `DaemonError`."""
     folder = _folder(state_dir)
-    answer, started = _resident(folder).ensure(lambda: _command(folder), deadline_s=START_DEADLINE_S)
+    answer, started = _daemon(folder).ensure(lambda: _command(folder), deadline_s=START_DEADLINE_S)
     return EmbeddedStore(answer.url, answer.pid, started)
 
 
 def stop(state_dir: str | Path) -> bool:
     """Shut the state directory's store down, its log written; False if none ran. Its data stay for the next start."""
-    return _resident(_folder(state_dir)).stop(STOP_GRACE_S)
+    return _daemon(_folder(state_dir)).stop(STOP_GRACE_S)
 
 
 def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
@@ -103,8 +103,8 @@ def _folder(state_dir: str | Path) -> Path:
     return Path(state_dir).resolve() / "store"
 
 
-def _resident(folder: Path) -> Resident:
-    return Resident(folder, NAME, lambda: _probe(_socket(folder)))
+def _daemon(folder: Path) -> Daemon:
+    return Daemon(folder, NAME, lambda: _probe(_socket(folder)))
 
 
 def _command(folder: Path) -> list[str]:
@@ -130,10 +130,10 @@ def _make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ResidentError(f"{folder} belongs to somebody else or is open to others: remove it")
+        raise DaemonError(f"{folder} belongs to somebody else or is open to others: remove it")
 
 
-def _probe(socket: Path) -> Answer | None:
+def _probe(socket: Path) -> DaemonStatus | None:
     if not socket.exists():
         return None
     url = f"unix://{quote(str(socket))}?db=0"
@@ -146,4 +146,4 @@ def _probe(socket: Path) -> Answer | None:
     except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
         return None
     assert isinstance(server, Mapping)
-    return Answer(int(server["process_id"]), url)
+    return DaemonStatus(int(server["process_id"]), url)

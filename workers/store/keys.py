@@ -64,9 +64,9 @@ class Keys:
         return self.at("changes", pool)
 
     @property
-    def wishes(self) -> str:
-        """hash pool -> the operator's live wishes, JSON; '' -> those for all pools"""
-        return self.at("wishes")
+    def overrides(self) -> str:
+        """hash pool -> the operator's live overrides, JSON; '' -> those for all pools"""
+        return self.at("overrides")
 
     @property
     def job_limits(self) -> str:
@@ -122,9 +122,9 @@ class Keys:
         return self.at("unacked", node)
 
     @property
-    def quarantine(self) -> str:
+    def dead_letters(self) -> str:
         """list of messages that no task could be made of, newest first, JSON"""
-        return self.at("quarantine")
+        return self.at("dead_letters")
 
     @property
     def refused_messages(self) -> str:

@@ -18,7 +18,7 @@ _STATE, _THREADS, _STARTED = 0, 17, 19
 _DEAD = {"Z", "X", "x"}
 
 
-class Fate(Enum):
+class Liveness(Enum):
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"
@@ -46,18 +46,18 @@ class Process(NamedTuple):
         """This one. Where it cannot be looked at nobody will ever prove it dead."""
         return cls.of(os.getpid()) or cls(os.getpid(), "", 0)
 
-    def fate(self) -> Fate:
+    def fate(self) -> Liveness:
         """What has become of it. A zombie is gone once all its threads are, which may have connections open."""
         if not self.boot or self.boot != boot_id():
-            return Fate.UNKNOWN
+            return Liveness.UNKNOWN
         try:
             fields = _stat(self.pid)
             state, threads, started = fields[_STATE], int(fields[_THREADS]), int(fields[_STARTED])
         except (OSError, ValueError):
-            return Fate.UNKNOWN if _has_a_process(self.pid) else Fate.GONE
+            return Liveness.UNKNOWN if _has_a_process(self.pid) else Liveness.GONE
         if started != self.started or (state in _DEAD and threads <= 1):
-            return Fate.GONE
-        return Fate.ALIVE
+            return Liveness.GONE
+        return Liveness.ALIVE
 
 
 def boot_id() -> str:

@@ -31,7 +31,7 @@ Future = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartPolicy:
     """A loop is given up at its `failures`-th failure within `within_s`; before, it is started again after a pause of
     `pause_first_s`, twice as long each time, and never longer than `pause_max_s`."""
 
@@ -41,25 +41,25 @@ class Patience:
     pause_max_s: float = 2.0
 
 
-PATIENCE = Patience()
+RESTARTS = RestartPolicy()
 
 
-class Failures:
+class LoopFailures:
     """The failures of one loop. `now` is monotonic time in seconds."""
 
-    def __init__(self, patience: Patience = PATIENCE) -> None:
-        self._patience = patience
+    def __init__(self, policy: RestartPolicy = RESTARTS) -> None:
+        self._policy = policy
         self._at: deque[float] = deque()
 
     def add(self, now: float) -> float | None:
         """The pause after this one, s; None if the loop is given up."""
-        patience = self._patience
+        policy = self._policy
         self._at.append(now)
-        while self._at[0] <= now - patience.within_s:
+        while self._at[0] <= now - policy.within_s:
             self._at.popleft()
-        if len(self._at) >= patience.failures:
+        if len(self._at) >= policy.failures:
             return None
-        return min(patience.pause_max_s, patience.pause_first_s * 2.0 ** (len(self._at) - 1))
+        return min(policy.pause_max_s, policy.pause_first_s * 2.0 ** (len(self._at) - 1))
 
 
 def end_worker(reason: str) -> None:
@@ -69,15 +69,15 @@ def end_worker(reason: str) -> None:
 
 
 def supervise(
-    name: str, run: Callable[[], Awaitable[None]], *, patience: Patience = PATIENCE,
+    name: str, run: Callable[[], Awaitable[None]], *, policy: RestartPolicy = RESTARTS,
     give_up: Callable[[str], None] = end_worker,
 ) -> asyncio.Task[None]:  # fmt: skip
     """A task of the running loop that awaits `run()`, again after each failure, until it returns or is cancelled."""
-    return asyncio.get_running_loop().create_task(_supervised(name, run, Failures(patience), give_up), name=name)
+    return asyncio.get_running_loop().create_task(_supervised(name, run, LoopFailures(policy), give_up), name=name)
 
 
 async def _supervised(
-    name: str, run: Callable[[], Awaitable[None]], failures: Failures, give_up: Callable[[str], None]
+    name: str, run: Callable[[], Awaitable[None]], failures: LoopFailures, give_up: Callable[[str], None]
 ) -> None:
     task, pause_s = asyncio.current_task(), 0.0
     assert task is not None
@@ -99,11 +99,12 @@ async def _supervised(
 
 
 def supervised_thread(
-    name: str, run: Callable[[], None], *, patience: Patience = PATIENCE, give_up: Callable[[str], None] = end_worker,
-    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep,
+    name: str, run: Callable[[], None], *, policy: RestartPolicy = RESTARTS,
+    give_up: Callable[[str], None] = end_worker, clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> threading.Thread:  # fmt: skip
     """A daemon thread that calls `run()`, again after each failure, until it returns."""
-    failures = Failures(patience)
+    failures = LoopFailures(policy)
 
     def serve() -> None:
         while True:
@@ -148,9 +149,7 @@ _watched: set[Future] = set()
 """An event loop holds its tasks weakly: one that nobody holds may vanish before it ends."""
 
 
-def _failed(
-    name: str, error: BaseException, pause_s: float | None, give_up: Callable[[str], None]
-) -> float | None:
+def _failed(name: str, error: BaseException, pause_s: float | None, give_up: Callable[[str], None]) -> float | None:
     _tell("%s failed" if pause_s is None else "%s failed and is started again", name, error)
     if pause_s is None:
         give_up(f"{name} fails again and again: {error!r}")

@@ -31,7 +31,7 @@ def nonce_of(prompt: str) -> str | None:
     return found[1] if found else None
 
 
-class Judge:
+class SimulatedJudge:
     """Answers one call. `argument_chars` is the length of free texts where the schema sets none."""
 
     def __init__(self, seed: int, model: str, prompt: str, argument_chars: int) -> None:

@@ -17,7 +17,7 @@ _SPEC = re.compile(rf"({'|'.join(KINDS)}):(\d+)/(\d+(?:\.\d+)?)(?::({'|'.join(UN
 _ROUNDING = 1e-9
 
 
-class Budget(NamedTuple):
+class ReportedBudget(NamedTuple):
     """`limit` requests or tokens in `period_s`; one that is not `enforced` is only told of."""
 
     kind: str
@@ -30,12 +30,12 @@ class Budget(NamedTuple):
 class State(NamedTuple):
     """A budget as headers tell of it. `reset_s`: until a bucket is full, a window ends, a log's oldest entry leaves."""
 
-    budget: Budget
+    budget: ReportedBudget
     remaining: int
     reset_s: float
 
 
-def parse_budgets(text: str) -> tuple[Budget, ...]:
+def parse_budgets(text: str) -> tuple[ReportedBudget, ...]:
     """`window:4800/60` is 4,800 requests in each minute of the clock; `bucket:100000/60:tokens:shown` a bucket of
     tokens that is told and not enforced; several are joined by `+`. Raises `ValueError`."""
     found = []
@@ -43,14 +43,14 @@ def parse_budgets(text: str) -> tuple[Budget, ...]:
         match = _SPEC.fullmatch(part)
         if not match or not int(match[2]) or not float(match[3]):
             raise ValueError(f"a budget looks like window:4800/60 or bucket:100000/60:tokens:shown, got {part!r}")
-        found.append(Budget(match[1], int(match[2]), float(match[3]), match[4] or UNITS[0], not match[5]))
+        found.append(ReportedBudget(match[1], int(match[2]), float(match[3]), match[4] or UNITS[0], not match[5]))
     return tuple(found)
 
 
 class Account:
     """What has been spent of one budget."""
 
-    def __init__(self, budget: Budget, now: float, unix_s: float) -> None:
+    def __init__(self, budget: ReportedBudget, now: float, unix_s: float) -> None:
         self.budget, self._unix_s = budget, unix_s
         self._used, self._at, self._window = 0.0, now, self._window_of(now)
         self._entries: deque[tuple[float, float]] = deque()
@@ -98,7 +98,7 @@ class Account:
                 self._used -= self._entries.popleft()[1]
 
 
-def amount_of(budget: Budget, tokens: int) -> int:
+def amount_of(budget: ReportedBudget, tokens: int) -> int:
     """What one request of `tokens` costs it."""
     return 1 if budget.unit == UNITS[0] else tokens
 

@@ -20,7 +20,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ParsedCall:
     """What is asked, whichever API it came through. Tokens are estimates, four characters each."""
 
     model: str
@@ -34,18 +34,18 @@ class Call:
         return tokens_of(self.prompt)
 
 
-class Dialect(Protocol):
+class WireFormat(Protocol):
     """One API."""
 
     name: str
 
-    def read(self, body: Any) -> Call: ...
+    def read(self, body: Any) -> ParsedCall: ...
 
-    def charge(self, call: Call) -> int:
+    def charge(self, call: ParsedCall) -> int:
         """Tokens taken from the bucket when the call arrives."""
         ...
 
-    def answer(self, call: Call, text: str, number: int) -> bytes: ...
+    def answer(self, call: ParsedCall, text: str, number: int) -> bytes: ...
 
     def error(self, status: int, reason: str) -> bytes: ...
 
@@ -59,7 +59,7 @@ def tokens_of(text: str) -> int:
 class OpenAI:
     name = "openai"
 
-    def read(self, body: Any) -> Call:
+    def read(self, body: Any) -> ParsedCall:
         messages = _messages(body)
         prompt = "\n".join(_words(_object(message).get("content")) for message in messages)
         response_format = body.get("response_format") or {}
@@ -67,12 +67,12 @@ class OpenAI:
         if response_format.get("type") == "json_schema":
             schema = _object(_object(response_format.get("json_schema")).get("schema"))
         most = body.get("max_completion_tokens", body.get("max_tokens", 4096))
-        return Call(_model(body), prompt, _whole(most, "max_tokens"), schema, None)
+        return ParsedCall(_model(body), prompt, _whole(most, "max_tokens"), schema, None)
 
-    def charge(self, call: Call) -> int:
+    def charge(self, call: ParsedCall) -> int:
         return max(call.max_tokens, call.input_tokens)
 
-    def answer(self, call: Call, text: str, number: int) -> bytes:
+    def answer(self, call: ParsedCall, text: str, number: int) -> bytes:
         used = tokens_of(text)
         return orjson.dumps(
             {
@@ -115,7 +115,7 @@ class OpenAI:
 class Anthropic:
     name = "anthropic"
 
-    def read(self, body: Any) -> Call:
+    def read(self, body: Any) -> ParsedCall:
         messages = _messages(body)
         system = _words(body.get("system") or "")
         prompt = "\n".join([system, *(_words(_object(message).get("content")) for message in messages)])
@@ -130,12 +130,12 @@ class Anthropic:
             if chosen is None:
                 raise BadRequest("tool_choice names no tool")
             schema, tool = _object(chosen.get("input_schema")), str(chosen.get("name"))
-        return Call(_model(body), prompt, _whole(body.get("max_tokens"), "max_tokens"), schema, tool)
+        return ParsedCall(_model(body), prompt, _whole(body.get("max_tokens"), "max_tokens"), schema, tool)
 
-    def charge(self, call: Call) -> int:
+    def charge(self, call: ParsedCall) -> int:
         return call.input_tokens
 
-    def answer(self, call: Call, text: str, number: int) -> bytes:
+    def answer(self, call: ParsedCall, text: str, number: int) -> bytes:
         used = tokens_of(text)
         block: dict[str, Any] = {"type": "text", "text": text}
         if call.tool is not None:

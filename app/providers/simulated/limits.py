@@ -35,7 +35,7 @@ class Level(NamedTuple):
     full_in_s: float
 
 
-class Bucket:
+class TokenBucket:
     """Continuous refill at `per_min`, `burst_s` seconds deep, full at first; with a quantum, also windows."""
 
     def __init__(self, per_min: int, burst_s: float, quantum_s: float, now: float) -> None:
@@ -87,12 +87,14 @@ class Limits:
     def __init__(self, behaviour: Behaviour, now: float, unix_s: float = 0.0) -> None:
         """`unix_s` is what the wall clock said when `now` was 0: windows end on it."""
 
-        def bucket(per_min: int | None) -> Bucket | None:
-            return None if per_min is None else Bucket(per_min, behaviour.burst, behaviour.quantum, now)
+        def bucket(per_min: int | None) -> TokenBucket | None:
+            return None if per_min is None else TokenBucket(per_min, behaviour.burst, behaviour.quantum, now)
 
         self.requests = bucket(behaviour.rpm)
         self.tokens = bucket(behaviour.tpm)
-        self.output = None if behaviour.output_tpm is None else Bucket(behaviour.output_tpm, behaviour.burst, 0, now)
+        self.output = (
+            None if behaviour.output_tpm is None else TokenBucket(behaviour.output_tpm, behaviour.burst, 0, now)
+        )
         self._accounts = (
             [Account(budget, now, unix_s) for budget in parse_budgets(behaviour.budgets)] if behaviour.budgets else []
         )

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 
-class Meter:
+class CallMeter:
     """Calls open and being served over time, beside the capacity offered. Times are seconds on one steady clock."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Meter:
         self._at, self._cap = now, cap or 0
 
 
-class Record:
+class CallRecord:
     """Counters, and a bounded log of every request, also written to a file as one JSON object a line."""
 
     def __init__(self, size: int, path: str | None) -> None:

@@ -24,11 +24,11 @@ import orjson
 from aiohttp import web
 
 from dicast.app.providers.simulated import faults
-from dicast.app.providers.simulated.answers import Judge, nonce_of, spoil
+from dicast.app.providers.simulated.answers import SimulatedJudge, nonce_of, spoil
 from dicast.app.providers.simulated.config import ANSWER_FAULTS, Behaviour, ConfigError, SimulatedConfig, Step
-from dicast.app.providers.simulated.dialects import Anthropic, BadRequest, Call, Dialect, OpenAI, tokens_of
+from dicast.app.providers.simulated.dialects import Anthropic, BadRequest, OpenAI, ParsedCall, WireFormat, tokens_of
 from dicast.app.providers.simulated.limits import Limits, Refusal
-from dicast.app.providers.simulated.record import Meter, Record
+from dicast.app.providers.simulated.record import CallMeter, CallRecord
 from dicast.app.providers.simulated.told import DIALECTS
 
 _JSON = "application/json"
@@ -43,7 +43,7 @@ class _Lane:
     """One model's limits, or those of all models without limits of their own."""
 
     def __init__(self, behaviour: Behaviour, now: float) -> None:
-        self.meter = Meter()
+        self.meter = CallMeter()
         self.behaviour = behaviour
         self._unix_s = time.time() - now
         self.limits = Limits(behaviour, now, self._unix_s)
@@ -65,8 +65,8 @@ class SimulatedProvider:
         self._host = host
         self._port = port
         self._random = random.Random(self.config.seed)  # noqa: S311  reproducible, not secret
-        self._record = Record(self.config.log_size, self.config.log_file)
-        self._total = Meter()
+        self._record = CallRecord(self.config.log_size, self.config.log_file)
+        self._total = CallMeter()
         self._good_answers = 0
         self._answers: deque[tuple[str | None, str]] = deque(maxlen=_ANSWERS_KEPT)
 
@@ -173,7 +173,7 @@ class SimulatedProvider:
                 return web.Response(status=404, text="there is no such page")
         return web.Response(body=orjson.dumps(body), content_type=_JSON)
 
-    async def _api(self, request: web.BaseRequest, dialect: Dialect) -> web.StreamResponse:
+    async def _api(self, request: web.BaseRequest, dialect: WireFormat) -> web.StreamResponse:
         raw = await request.content.read()
         try:
             call = dialect.read(orjson.loads(raw))
@@ -212,7 +212,7 @@ class SimulatedProvider:
                 self._good_answer(end)
 
     async def _answer(
-        self, request: web.BaseRequest, dialect: Dialect, call: Call, lane: _Lane, entry: dict[str, Any]
+        self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane, entry: dict[str, Any]
     ) -> web.StreamResponse:
         behaviour = lane.behaviour
         refusal = self._refusal(request, dialect, call, lane)
@@ -247,7 +247,7 @@ class SimulatedProvider:
         if lane.limits.output:
             lane.limits.output.take(used, self._loop.time())
         if call.tool is not None and fault == "chatter":
-            call = Call(call.model, call.prompt, call.max_tokens, call.schema, None)
+            call = ParsedCall(call.model, call.prompt, call.max_tokens, call.schema, None)
         body = dialect.answer(call, text, entry["number"])
         if fault is not None:
             entry["reason"] = fault
@@ -259,7 +259,7 @@ class SimulatedProvider:
         return web.Response(body=body, headers=self._headers(dialect, lane), content_type=_JSON)
 
     def _refusal(
-        self, request: web.BaseRequest, dialect: Dialect, call: Call, lane: _Lane
+        self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane
     ) -> tuple[int, Refusal] | None:
         """Rules, first match wins: key, money, overload, noise, cap, ramp and rates."""
         behaviour, now = lane.behaviour, self._loop.time()
@@ -280,7 +280,7 @@ class SimulatedProvider:
             lane.limits.requests.burn(1, now)
         return 429, limited
 
-    async def _refuse(self, dialect: Dialect, lane: _Lane, status: int, why: Refusal) -> web.Response:
+    async def _refuse(self, dialect: WireFormat, lane: _Lane, status: int, why: Refusal) -> web.Response:
         behaviour = lane.behaviour
         if behaviour.refusal_latency:
             await asyncio.sleep(behaviour.refusal_latency)
@@ -294,7 +294,7 @@ class SimulatedProvider:
                     headers["retry-after-ms"] = str(math.ceil(why.wait_s * 1000))
         return web.Response(status=status, body=dialect.error(status, why.reason), headers=headers, content_type=_JSON)
 
-    def _headers(self, dialect: Dialect, lane: _Lane, *, refused: bool = False) -> dict[str, str]:
+    def _headers(self, dialect: WireFormat, lane: _Lane, *, refused: bool = False) -> dict[str, str]:
         if not lane.behaviour.headers:
             return {}
         now, unix_s = self._loop.time(), time.time()
@@ -302,8 +302,8 @@ class SimulatedProvider:
             return DIALECTS[lane.behaviour.told](lane.limits.states(now), unix_s, refused)
         return dialect.headers(lane.limits, now, unix_s)
 
-    def _text(self, call: Call, behaviour: Behaviour, fault: str | None) -> str:
-        judge = Judge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
+    def _text(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> str:
+        judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
         answer = judge.plain() if call.schema is None else judge.instance(call.schema)
         spoilt = fault in ANSWER_FAULTS and fault != "swapped"
         return spoil(fault, answer) if fault and spoilt else orjson.dumps(answer).decode()

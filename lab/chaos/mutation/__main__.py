@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from lab.chaos.mutation import lua, python, scripts
-from lab.chaos.mutation.accepted import Change, accepted
+from lab.chaos.mutation.accepted import AcceptedChange, accepted
 
 GOAL = 0.95
 
@@ -36,14 +36,14 @@ def main() -> int:
     return _report(_scripts(wish, only) if wish.what == "scripts" else _python(wish, only))
 
 
-def _python(wish: argparse.Namespace, only: list[str]) -> Iterator[tuple[Change, bool]]:
+def _python(wish: argparse.Namespace, only: list[str]) -> Iterator[tuple[AcceptedChange, bool]]:
     if not wish.results:
         only = python.run(only, wish.parallel, wish.sample, wish.seed)
     for name, path, noticed in python.results(only):
-        yield (Change(str(path), "", "") if noticed else python.change(name, path)), noticed
+        yield (AcceptedChange(str(path), "", "") if noticed else python.change(name, path)), noticed
 
 
-def _scripts(wish: argparse.Namespace, only: list[str]) -> list[tuple[Change, bool]]:
+def _scripts(wish: argparse.Namespace, only: list[str]) -> list[tuple[AcceptedChange, bool]]:
     files = sorted(file for folder in scripts.TESTS for file in folder.rglob("*.lua"))
     found = [m for file in files if not only or file.stem in only for m in lua.mutations(file)]
     if wish.sample:
@@ -53,7 +53,7 @@ def _scripts(wish: argparse.Namespace, only: list[str]) -> list[tuple[Change, bo
 
     def told(mutation: lua.Mutation, noticed: bool) -> None:
         file = str(mutation.script.relative_to(scripts.ROOT))
-        results.append((Change(file, mutation.before.strip(), mutation.after.strip()), noticed))
+        results.append((AcceptedChange(file, mutation.before.strip(), mutation.after.strip()), noticed))
         if not noticed:
             print(f"survived: {file}:{mutation.number + 1}  {mutation.after.strip()}", flush=True)
 
@@ -61,7 +61,7 @@ def _scripts(wish: argparse.Namespace, only: list[str]) -> list[tuple[Change, bo
     return results
 
 
-def _report(found: Iterable[tuple[Change, bool]]) -> int:
+def _report(found: Iterable[tuple[AcceptedChange, bool]]) -> int:
     reasons, caught, total, survivors, excused = accepted(), defaultdict(int), defaultdict(int), [], 0
     for change, noticed in found:
         if not noticed and change in reasons:

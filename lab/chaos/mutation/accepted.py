@@ -13,7 +13,7 @@ from typing import NamedTuple
 LIST = Path(__file__).parent / "accepted.toml"
 
 
-class Change(NamedTuple):
+class AcceptedChange(NamedTuple):
     """What a mutation did to one file: the lines that went and the lines that came, without their indentation."""
 
     file: str
@@ -21,7 +21,7 @@ class Change(NamedTuple):
     after: str
 
     @classmethod
-    def of_diff(cls, file: str, diff: str) -> Change:
+    def of_diff(cls, file: str, diff: str) -> AcceptedChange:
         """From a unified diff of one function."""
         lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++", "@@"))]
 
@@ -34,11 +34,11 @@ class Change(NamedTuple):
         return f"{self.file}\n    - {self.before}\n    + {self.after}"
 
 
-def accepted(path: Path = LIST) -> dict[Change, str]:
+def accepted(path: Path = LIST) -> dict[AcceptedChange, str]:
     """Every accepted change with its reason. Raises `ValueError` for one without."""
     found = {}
     for entry in tomllib.loads(path.read_text()).get("change", []):
-        change = Change(entry["file"], entry["before"], entry["after"])
+        change = AcceptedChange(entry["file"], entry["before"], entry["after"])
         if not entry.get("reason"):
             raise ValueError(f"{path}: no reason is given for\n{change}")
         found[change] = entry["reason"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from lab.chaos.mutation.accepted import Change
+from lab.chaos.mutation.accepted import AcceptedChange
 
 ROOT = Path(__file__).parents[3]
 MUTANTS = ROOT / "mutants"
@@ -80,9 +80,9 @@ def _matches(name: str, wishes: Sequence[str]) -> bool:
     return not wishes or any(fnmatchcase(name, wish) for wish in wishes)
 
 
-def change(name: str, path: Path) -> Change:
+def change(name: str, path: Path) -> AcceptedChange:
     """What a mutation did."""
     os.chdir(ROOT)
     from mutmut.mutation.diff_apply import get_diff_for_mutant  # its settings are read when it is imported
 
-    return Change.of_diff(str(path), get_diff_for_mutant(name, path=path))
+    return AcceptedChange.of_diff(str(path), get_diff_for_mutant(name, path=path))

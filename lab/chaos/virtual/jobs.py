@@ -12,8 +12,8 @@ from dicast.app.datasets import survey
 from dicast.app.domain.job import EvaluationJob, ItemSource
 from dicast.app.domain.plan import Lane, lanes
 from dicast.app.ledger.client import LedgerClient
-from dicast.app.ledger.records import Token
-from lab.chaos.virtual.world import Place
+from dicast.app.ledger.records import MessageId
+from lab.chaos.virtual.world import VirtualPlace
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class SimJob:
         assert self.job.id is not None
         return self.job.id
 
-    def places(self, lane: int, token: str) -> list[Place]:
+    def places(self, lane: int, token: str) -> list[VirtualPlace]:
         """The units of one message, as the provider names them."""
-        plan, first = self.lanes[lane], Token.parse(token)
+        plan, first = self.lanes[lane], MessageId.parse(token)
         positions = range(first.position, first.position + plan.dimensions) if first.batch else [first.position]
-        return [Place(self.text, u.item, u.agent, u.dimension) for u in map(plan.unit, positions)]
+        return [VirtualPlace(self.text, u.item, u.agent, u.dimension) for u in map(plan.unit, positions)]
 
     def submit(self, client: LedgerClient) -> bool:
         """As dicast.app.submission.submit does it."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import JobRecord, Token
+from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.messages import ONLY
 from dicast.app.pipeline.plan import PageMessages
 from dicast.app.pipeline.route import Deployments
@@ -36,7 +36,13 @@ class SimMessages:
             self.send(job, page.ref, token, header=True, choices=choices)
 
     def send(
-        self, job: JobRecord, ref: PageRef, token: Token, *, header: bool, choices: Mapping[Token, Any] | None = None
+        self,
+        job: JobRecord,
+        ref: PageRef,
+        token: MessageId,
+        *,
+        header: bool,
+        choices: Mapping[MessageId, Any] | None = None,
     ) -> None:
         """Into the queue of the deployment that was chosen, or of the only one."""
         choice = (choices or {}).get(token, ONLY)
@@ -46,7 +52,7 @@ class SimMessages:
         unit = (("job", job.id), ("project", job.spec.project), ("elsewhere", choice.elsewhere))
         self._world.broker.publish(pool, Message("judge", (*ref, str(token), choice.deployment), header, unit))
 
-    async def again(self, job: JobRecord, ref: PageRef, token: Token) -> None:
+    async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         choices = await self._deployments.choose(job, ref, job.lanes[ref.lane], [token])
         await self._wired()
         self.send(job, ref, token, header=True, choices=choices)

@@ -14,21 +14,21 @@ from redis.exceptions import RedisError
 
 from dicast.app.assembly import CLAIM_GRACE_S
 from dicast.app.domain.retry import RetryPolicy
-from dicast.app.ledger.asking import AskingStore
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Ended, Token
+from dicast.app.ledger.records import Ended, MessageId
+from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.blame import Blames
-from dicast.app.pipeline.fail_fast import Asking
+from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.plan import Planner
-from dicast.app.pipeline.record import patiently
+from dicast.app.pipeline.record import retry_until_available
 from dicast.app.pipeline.route import Deployments
 from dicast.app.pipeline.sweep import Housekeeper
-from dicast.app.pipeline.time_limits import Patience
+from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 from dicast.app.providers.base import Provider
 from dicast.app.reports.resuming import earlier
@@ -36,11 +36,11 @@ from dicast.config.pools import UnknownPool
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.outages import Outages
-from dicast.workers.admission.pool_health import Prospects
+from dicast.workers.admission.pool_health import PoolHealthReader
 from dicast.workers.admission.request import Admitted
-from dicast.workers.admission.suspension import Bench
-from dicast.workers.nodes.registry import Node as Facts
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Registry
+from dicast.workers.nodes.registry import VirtualNode as Facts
 from dicast.workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
 from dicast.workers.store.epoch import Epoch
 from lab.chaos.virtual.broker import Message
@@ -73,7 +73,7 @@ class Shape:
 
 
 @dataclass
-class Request:
+class VirtualRequest:
     """Stands for Celery's request in the gate."""
 
     unit: Admitted
@@ -85,7 +85,7 @@ class Request:
     _request_dict: dict[str, Any] = field(default_factory=dict)
 
 
-class Node:
+class VirtualNode:
     """One worker process."""
 
     def __init__(self, world: World, name: str, shape: Shape) -> None:
@@ -101,9 +101,9 @@ class Node:
             client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
         )
         self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
-        asking = Asking(AskingStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
+        asking = FailFast(StopStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
         deployments = Deployments(
-            Prospects(client, world.keys), self.ledger, model=self._model, first_limit=self._pool_limit,
+            PoolHealthReader(client, world.keys), self.ledger, model=self._model, first_limit=self._pool_limit,
             chosen=lambda *_: None, known=shape.pools.__contains__, stopped=asking.stops,
         )  # fmt: skip
         self.messages = SimMessages(world, deployments, shape.pools)
@@ -112,12 +112,12 @@ class Node:
         }
         outages = Outages(client, world.keys).read
         self.judge = Judge(
-            self.ledger, asking=asking, blames=Blames(outages, asking), provider=self._provider, model=self._model,
+            self.ledger, fail_fast=asking, blames=Blames(outages, asking), provider=self._provider, model=self._model,
             policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20),
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             nonce_key=self._nonce_key,
             spool=self.spool,
-            bench=(bench := Bench()),
+            bench=(bench := Suspension()),
         )  # fmt: skip
         results = str(world.folder / "results")
         self.gatherer = SimGatherer(
@@ -142,7 +142,7 @@ class Node:
             store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
             lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
             unserved=self.unserved, troubled=self.services.troubled,
-            patience=Patience(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
+            patience=TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
         )  # fmt: skip
         self.services.housekeeper = self.housekeeper
         # What the gate wants of its host.
@@ -212,7 +212,7 @@ class Node:
             else:
                 self.registry.silence(facts)
                 self.world.broker.restore(facts.id)
-                self.registry.bury(facts)
+                self.registry.deregister(facts)
         return gone
 
     @staticmethod
@@ -244,7 +244,7 @@ class Node:
     def on_loop(self, callback: Callable[[], None]) -> None:
         self.loop.call_soon(callback)
 
-    def start_request(self, request: Request) -> None:
+    def start_request(self, request: VirtualRequest) -> None:
         self.judging[request.tag] = request.message
         self.loop.create_task(self._judge(request))
 
@@ -255,21 +255,21 @@ class Node:
             for pool, gate in self.gates.items():
                 while gate.room() > 0 and (taken := broker.take(pool, self.name)) is not None:
                     tag, message = taken
-                    gate.hold(Request(Admitted.from_header(dict(message.unit)), tag, message))  # type: ignore[arg-type]
+                    gate.hold(VirtualRequest(Admitted.from_header(dict(message.unit)), tag, message))  # type: ignore[arg-type]
             taken = broker.take("control", self.name)
             if taken is not None:
                 self.loop.create_task(self._control(*taken))
             idle = taken is None and not any(broker.queues[pool] for pool in self.shape.pools)
             await asyncio.sleep(self.world.chance.uniform(0.01, IDLE_EVERY_S if idle else PULL_EVERY_S))
 
-    async def _judge(self, request: Request) -> None:
+    async def _judge(self, request: VirtualRequest) -> None:
         """As dicast.app.tasks does it."""
         message = request.message
         *page, token, deployment = message.args
         ref = PageRef(*page)
         try:
-            bury = self.housekeeper.bury if message.came_back else None
-            outcome = await self.judge.judge(ref, Token.parse(token), request.lease, deployment, bury)
+            deregister = self.housekeeper.deregister if message.came_back else None
+            outcome = await self.judge.judge(ref, MessageId.parse(token), request.lease, deployment, deregister)
             counts = outcome.counts and message.header
             if outcome.follow_ups:
                 job = await self.judge.job(ref)
@@ -317,21 +317,21 @@ class Node:
             case "start", (job_id,):
                 await self._start(job_id)
             case "plan", (job_id, incarnation, lane):
-                await patiently(lambda: self.services.plan(job_id, incarnation, lane))
+                await retry_until_available(lambda: self.services.plan(job_id, incarnation, lane))
             case "gather", page:
                 ref = PageRef(*page)
-                gathered = await patiently(lambda: self.gatherer.gather(ref))
+                gathered = await retry_until_available(lambda: self.gatherer.gather(ref))
                 if gathered.plan:
-                    await patiently(lambda: self.services.plan(ref.job, ref.incarnation, ref.lane))
+                    await retry_until_available(lambda: self.services.plan(ref.job, ref.incarnation, ref.lane))
                 if gathered.finish:
                     await self.messages.finish(ref.job)
             case "finish", (job_id,):
-                if await patiently(lambda: self.gatherer.finish(job_id)):
+                if await retry_until_available(lambda: self.gatherer.finish(job_id)):
                     self.world.completions[job_id] += 1
 
     async def _start(self, job_id: str) -> None:
         try:
-            await patiently(lambda: self.services.start(job_id))
+            await retry_until_available(lambda: self.services.start(job_id))
         except UnknownJob:
             self.world.tell(f"{self.name} knows no job {job_id}")
         except Exception as error:

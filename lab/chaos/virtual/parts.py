@@ -16,7 +16,7 @@ from dicast.app.pipeline.spool import Spool
 from lab.chaos.virtual.wire import Direct
 
 if TYPE_CHECKING:
-    from lab.chaos.virtual.node import Node
+    from lab.chaos.virtual.node import VirtualNode
 
 NO_SPACE = 28
 
@@ -67,7 +67,7 @@ class SimGatherer(Gatherer):
 class SimServices(Services):
     """The product's start, plan, adoption and recall, over the simulation's parts."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: VirtualNode) -> None:
         world = node.world
         self._node, self._world = node, world
         self.ledger, self.gatherer = node.ledger, node.gatherer

@@ -11,8 +11,8 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import nonce_of
-from lab.chaos.virtual.wire import Host
-from lab.chaos.virtual.world import Call, World
+from lab.chaos.virtual.wire import VirtualHost
+from lab.chaos.virtual.world import VirtualCall, World
 
 CALL_TIMEOUT_S = 20.0
 
@@ -22,7 +22,7 @@ class SimProvider:
 
     nonce_in_schema = False
 
-    def __init__(self, world: World, host: Host, pool: str, *, structured: bool) -> None:
+    def __init__(self, world: World, host: VirtualHost, pool: str, *, structured: bool) -> None:
         self._world, self._host, self._pool = world, host, pool
         self.structured_output = structured
 
@@ -61,7 +61,7 @@ class SimProvider:
     async def close(self) -> None: ...
 
 
-def told_by(call: Call) -> str:
+def told_by(call: VirtualCall) -> str:
     """What stands in each opinion, so that it can be told by which call it came."""
     return f"call {call.number}"
 
@@ -71,7 +71,7 @@ def _answered(future: asyncio.Future[Any]) -> None:
         future.set_result(None)
 
 
-def _answer(call: Call, ending: str, request: ChatRequest) -> str:
+def _answer(call: VirtualCall, ending: str, request: ChatRequest) -> str:
     if ending == "spoilt":
         return "{"
     opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": 5}

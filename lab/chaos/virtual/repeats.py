@@ -17,7 +17,7 @@ from lab.chaos.virtual import books
 from lab.chaos.virtual.fates import LOSSES, Fate
 from lab.chaos.virtual.jobs import a_job
 from lab.chaos.virtual.node import Shape
-from lab.chaos.virtual.scene import Scene, Verdict
+from lab.chaos.virtual.scene import Scene, SeedResult
 from lab.chaos.virtual.world import Answers, Odds
 
 TOLD = ("status", "scored", "failed", "calls", "retries", "requeues", "timeouts", "possible_double_charges",
@@ -56,7 +56,7 @@ class Loss:
     parcel: int
     way: str
     verb: str
-    verdict: Verdict
+    verdict: SeedResult
 
     def __str__(self) -> str:
         return f"{self.world}: parcel {self.parcel} ({self.verb}) {self.way}: {'; '.join(self.verdict.violations[:3])}"

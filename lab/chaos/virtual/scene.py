@@ -24,7 +24,7 @@ from lab.chaos.virtual import books
 from lab.chaos.virtual.books import Allowed
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.jobs import SimJob
-from lab.chaos.virtual.node import Node, Shape
+from lab.chaos.virtual.node import Shape, VirtualNode
 from lab.chaos.virtual.wire import Direct
 from lab.chaos.virtual.world import Odds, World
 from tests.workers.pools import parameters
@@ -36,7 +36,7 @@ MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SeedResult:
     seed: int
     violations: list[str]
     virtual_s: float
@@ -77,13 +77,13 @@ class Scene:
         params: Any = parameters(self.world.limit, version=int(client.hget(key, "version") or 0) + 1, **more)
         client.hset(key, mapping={"parameters": orjson.dumps(params), "version": params.version})
 
-    def bear(self, shape: Shape | None = None) -> Node:
+    def bear(self, shape: Shape | None = None) -> VirtualNode:
         """A new worker."""
-        node = Node(self.world, f"n{len(self.world.nodes) + 1}", shape or self.shape)
+        node = VirtualNode(self.world, f"n{len(self.world.nodes) + 1}", shape or self.shape)
         self.world.nodes[node.name] = node
         return node
 
-    def living(self) -> list[Node]:
+    def living(self) -> list[VirtualNode]:
         return [node for node in self.world.nodes.values() if node.alive]
 
     def expect(self, job: SimJob) -> None:
@@ -103,7 +103,7 @@ class Scene:
         self.world.tell(self.faults[-1])
 
     # ------------------------------------------------------------------ the run
-    def run(self, ready: Callable[[], bool] = lambda: True) -> Verdict:
+    def run(self, ready: Callable[[], bool] = lambda: True) -> SeedResult:
         """Until all is at rest and `ready`, or the deadline. Without Python's collector, which would end what a killed
         node has left at a moment of its own, so that no two runs were the same."""
         collects = gc.isenabled()
@@ -114,7 +114,7 @@ class Scene:
             if collects:
                 gc.enable()
 
-    def _run(self, ready: Callable[[], bool]) -> Verdict:
+    def _run(self, ready: Callable[[], bool]) -> SeedResult:
         world = self.world
         loops = lambda: [n.loop for n in world.nodes.values() if n.alive and not n.frozen]  # noqa: E731
         if not world.run(loops, lambda: ready() and self._rests(), self.deadline_s):
@@ -126,7 +126,7 @@ class Scene:
                 if task.done():
                     world.fail(f"I11: a part of {node.name} ended: {task.exception()!r}")
         faults = ", ".join([*self.odds.told(), *self.faults]) or "none"
-        verdict = Verdict(self.seed, world.violations, world.now, world.commands, faults, list(world.trace))
+        verdict = SeedResult(self.seed, world.violations, world.now, world.commands, faults, list(world.trace))
         self.close()
         return verdict
 

@@ -11,10 +11,10 @@ from lab.chaos.virtual.fates import StoreOdds
 from lab.chaos.virtual.faults import Faults
 from lab.chaos.virtual.jobs import a_job
 from lab.chaos.virtual.node import Shape
-from lab.chaos.virtual.scene import Scene, Verdict
+from lab.chaos.virtual.scene import Scene, SeedResult
 from lab.chaos.virtual.world import Answers, Odds
 
-__all__ = ["Seed", "Verdict"]
+__all__ = ["Seed", "SeedResult"]
 
 FAULTS_UNTIL_S = 15.0
 
@@ -73,6 +73,6 @@ class Seed(Scene):
                 world.at(its_own.uniform(0, 8) * its_own.random(), Faults(self, its_own).revoke)
         world.at(FAULTS_UNTIL_S, faults.heal)
 
-    def run(self) -> Verdict:  # type: ignore[override]
+    def run(self) -> SeedResult:  # type: ignore[override]
         calm = self.world.odds == Odds()
         return super().run(lambda: self.world.now >= FAULTS_UNTIL_S or (calm and not self.faults))

@@ -14,7 +14,7 @@ from lab.chaos.virtual.books import Allowed
 from lab.chaos.virtual.faults import Faults
 from lab.chaos.virtual.jobs import SimJob, a_job
 from lab.chaos.virtual.node import Shape
-from lab.chaos.virtual.scene import Scene, Verdict
+from lab.chaos.virtual.scene import Scene, SeedResult
 from lab.chaos.virtual.world import Answers, Odds
 
 LOOK_S = 0.5
@@ -74,7 +74,7 @@ class Story(Scene):
 
         restart()
 
-    def run(self) -> Verdict:  # type: ignore[override]
+    def run(self) -> SeedResult:  # type: ignore[override]
         return super().run(lambda: self.over)
 
 

@@ -24,7 +24,7 @@ READS = frozenset(
 )
 
 
-class Host(Protocol):
+class VirtualHost(Protocol):
     """Whose wire it is: a node, to which nothing is delivered any more once it is dead."""
 
     name: str
@@ -38,7 +38,7 @@ class Host(Protocol):
 class Line:
     """One connection from its beginning to its end, as a writer of bytes."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: VirtualLink) -> None:
         self._link, self._world, self._host = link, link.world, link.node
         self._reader = link.reader
         self._primary = self._world.primary
@@ -90,11 +90,11 @@ class Line:
         self._host.soon(act)
 
 
-class Link(AbstractConnection):
+class VirtualLink(AbstractConnection):
     """A connection of redis-py's whose line is the world's. Subclassed for each node by `link_of`."""
 
     world: World
-    node: Host
+    node: VirtualHost
     refused_until = 0.0
 
     def __init__(self, **options: Any) -> None:
@@ -126,15 +126,15 @@ class Link(AbstractConnection):
         """Nothing is left open: there is no socket."""
 
 
-def link_of(world: World, host: Host) -> type[Link]:
-    return type("NodeLink", (Link,), {"world": world, "node": host})
+def link_of(world: World, host: VirtualHost) -> type[VirtualLink]:
+    return type("NodeLink", (VirtualLink,), {"world": world, "node": host})
 
 
 class Direct(redis.Redis):
     """The client of a node's thread, which cannot wait in virtual time: its commands are obeyed at once, and lost as
     others are. Without a host it is a caller's, to which nothing happens."""
 
-    def __init__(self, world: World, host: Host | None = None) -> None:
+    def __init__(self, world: World, host: VirtualHost | None = None) -> None:
         super().__init__(connection_pool=world.client.connection_pool)
         self._world, self._host = world, host
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dicast.app.domain.opinion import Usage
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
-from lab.chaos.virtual.broker import Broker, Message, MessageOdds
+from lab.chaos.virtual.broker import Message, MessageOdds, VirtualBroker
 from lab.chaos.virtual.fates import LOSSES, WELL, Fate, StoreOdds
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.server import Command, Server
 
 if TYPE_CHECKING:
     from lab.chaos.virtual.jobs import SimJob
-    from lab.chaos.virtual.wire import Host
+    from lab.chaos.virtual.wire import VirtualHost
 
 LOOK_EVERY_S = 0.5
 START_S = 1_000_000
@@ -30,7 +30,7 @@ WIRE_S = 0.004
 PLACE = re.compile(r"(JOB|ITEM|AGENT|DIM) ([^;]+);")
 
 
-class Place(NamedTuple):
+class VirtualPlace(NamedTuple):
     """One unit as the provider sees it: by what stands in its texts."""
 
     text: str
@@ -40,11 +40,11 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Call:
+class VirtualCall:
     """One call as the provider sees it. `usage` is what it charges; `ending` how it ended, '' while it is open."""
 
     number: int
-    places: list[Place]
+    places: list[VirtualPlace]
     node: str
     pool: str
     began: float
@@ -54,7 +54,7 @@ class Call:
     """Its node died, or was taken for dead, while it had the call's message in hand."""
 
     @property
-    def told(self) -> list[Place]:
+    def told(self) -> list[VirtualPlace]:
         """What an answer in part tells of."""
         return self.places[: len(self.places) // 2]
 
@@ -97,22 +97,22 @@ class World:
         self._serial = itertools.count()
         self._expiries: dict[str, float] = {}
         self.server = Server(client, self.wall_us, self._expires)
-        self.broker = Broker(self.chance, self.tell, tells=tells)
+        self.broker = VirtualBroker(self.chance, self.tell, tells=tells)
         self.odds = odds
         self.parcels = self.commands = self.primary = self.broken_before = 0
         self.chosen: dict[int, Fate] = {}
         self.touched: dict[int, str] = {}
         self.stalled_until = 0.0
-        self.calls: list[Call] = []
-        self.open: dict[int, Call] = {}
-        self._asked: Counter[tuple[Place, ...]] = Counter()
+        self.calls: list[VirtualCall] = []
+        self.open: dict[int, VirtualCall] = {}
+        self._asked: Counter[tuple[VirtualPlace, ...]] = Counter()
         self.most_open = 0
         self.jobs: dict[str, SimJob] = {}
         self.completions: Counter[str] = Counter()
         self.announced: dict[str, dict[str, Any]] = {}
         self.pages: dict[Any, dict[int, str]] = {}
         self.lost_jobs: set[str] = set()
-        self.excused: Counter[Place] = Counter()
+        self.excused: Counter[VirtualPlace] = Counter()
         self.excused_messages: Counter[str] = Counter()
         self.silent: set[str] = set()
         """Living nodes whose leases were taken back: how those calls ended is told to nobody."""
@@ -189,7 +189,7 @@ class World:
                     loop.turn()
 
     # ------------------------------------------------------------------ store
-    def fate(self, host: Host, parcel: list[Command]) -> Fate:
+    def fate(self, host: VirtualHost, parcel: list[Command]) -> Fate:
         """What becomes of the next parcel."""
         number, self.parcels = self.parcels, self.parcels + 1
         self.commands += len(parcel)
@@ -201,7 +201,7 @@ class World:
             self.tell(f"parcel {number} of {self.touched[number]}: {fate}")
         return fate
 
-    def _cut(self, host: Host) -> Fate:
+    def _cut(self, host: VirtualHost) -> Fate:
         """Cut off, most is lost on the way there, some on the way back, and some arrives when the cut is over."""
         way, later_s = self.chance.random(), self.chance.uniform(0.01, 2.0)
         if way < 0.6:
@@ -242,16 +242,16 @@ class World:
             del self.pages[ref]
 
     # ------------------------------------------------------------------ provider
-    def call(self, node: str, pool: str, texts: str) -> tuple[Call, random.Random]:
+    def call(self, node: str, pool: str, texts: str) -> tuple[VirtualCall, random.Random]:
         """A call begins; it is open until `hang_up`, whatever becomes of its caller. What the provider makes of it
         depends on what it is asked and how often it was asked that, on nothing else: its chance comes with it."""
         found: dict[str, list[str]] = defaultdict(list)
         for kind, name in PLACE.findall(texts):
             found[kind].append(name)
         about = found["JOB"][0], int(found["ITEM"][0]), int(found["AGENT"][0])
-        places = [Place(*about, int(d)) for d in found["DIM"]]
+        places = [VirtualPlace(*about, int(d)) for d in found["DIM"]]
         asked = self._asked[tuple(places)] = self._asked[tuple(places)] + 1
-        call = Call(len(self.calls), places, node, pool, self.now)
+        call = VirtualCall(len(self.calls), places, node, pool, self.now)
         self.calls.append(call)
         self.open[call.number] = call
         self.most_open = max(self.most_open, len(self.open))
@@ -260,7 +260,7 @@ class World:
         self.tell(f"{node} calls {places}, {len(self.open)} open")
         return call, random.Random(f"{self.seed} {places} {asked}")
 
-    def hang_up(self, call: Call, ending: str) -> None:
+    def hang_up(self, call: VirtualCall, ending: str) -> None:
         """The call is over; how it ended first is how it ended."""
         if self.open.pop(call.number, None) is not None:
             call.ending = ending

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.job import Agent, Dimension, Item, Scale
 from dicast.app.domain.prompt import batch_prompt, single_prompt
-from dicast.app.domain.verdict import Verdict, read_batch, read_single
-from dicast.app.providers.simulated.answers import Judge, nonce_of, spoil
+from dicast.app.domain.verdict import Judgment, read_batch, read_single
+from dicast.app.providers.simulated.answers import SimulatedJudge, nonce_of, spoil
 
 NONCE, OTHER = "0123456789abcdef", "fedcba9876543210"
 AGENT = Agent(name="ann", max_tokens=400)
@@ -24,15 +24,15 @@ DIMENSIONS = [
 ]
 
 
-def judge(prompt: Any, seed: int = 1, model: str = "m") -> Judge:
-    return Judge(seed, model, f"{prompt.system}\n{prompt.user}", 100)
+def judge(prompt: Any, seed: int = 1, model: str = "m") -> SimulatedJudge:
+    return SimulatedJudge(seed, model, f"{prompt.system}\n{prompt.user}", 100)
 
 
 def test_plain_answers_are_accepted_by_the_verdict():
     prompt = single_prompt(AGENT, DIMENSIONS[1], ITEM, NONCE, structured=False)
     text = json.dumps(judge(prompt).plain())
     verdict = read_single(text, structured=False, nonce=NONCE, scale=DIMENSIONS[1].scale)
-    assert isinstance(verdict, Verdict), verdict
+    assert isinstance(verdict, Judgment), verdict
 
 
 def test_batched_answers_are_complete_and_keep_each_scale():
@@ -103,7 +103,7 @@ SCHEMAS = st.recursive(
 @given(SCHEMAS, st.integers(0, 5))
 def test_instances_satisfy_their_schema(schema, seed):
     root = {**schema, "$defs": {"thing": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
-    jsonschema.validate(Judge(seed, "m", "p", 50).instance(root), root)
+    jsonschema.validate(SimulatedJudge(seed, "m", "p", 50).instance(root), root)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_instances_satisfy_their_schema(schema, seed):
     [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, {"allOf": [{"$ref": "#"}]}, {"$ref": "#/no/such"}, {}],
 )
 def test_recursive_and_broken_schemas_come_to_an_end(schema):
-    Judge(1, "m", "p", 50).instance(schema)
+    SimulatedJudge(1, "m", "p", 50).instance(schema)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_spoilt_batches_lose_something(fault):
 def test_spoilt_single_answers_are_refused(fault):
     prompt = single_prompt(AGENT, DIMENSIONS[0], ITEM, NONCE, structured=False)
     text = spoil(fault, judge(prompt).plain())
-    assert not isinstance(read_single(text, structured=False, nonce=NONCE, scale=DIMENSIONS[0].scale), Verdict)
+    assert not isinstance(read_single(text, structured=False, nonce=NONCE, scale=DIMENSIONS[0].scale), Judgment)
 
 
 def test_chatter_around_a_plain_answer_is_accepted_and_in_the_structured_channel_refused():
     plain = single_prompt(AGENT, DIMENSIONS[0], ITEM, NONCE, structured=False)
     text = spoil("chatter", judge(plain).plain())
-    assert isinstance(read_single(text, structured=False, nonce=NONCE, scale=DIMENSIONS[0].scale), Verdict)
-    assert not isinstance(read_single(text, structured=True, nonce=NONCE, scale=DIMENSIONS[0].scale), Verdict)
+    assert isinstance(read_single(text, structured=False, nonce=NONCE, scale=DIMENSIONS[0].scale), Judgment)
+    assert not isinstance(read_single(text, structured=True, nonce=NONCE, scale=DIMENSIONS[0].scale), Judgment)

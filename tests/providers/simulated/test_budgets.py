@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.providers.simulated.budgets import Account, Budget, parse_budgets
+from dicast.app.providers.simulated.budgets import Account, ReportedBudget, parse_budgets
 from dicast.app.providers.simulated.config import Behaviour, ConfigError
 from dicast.app.providers.simulated.limits import Limits
 from dicast.app.providers.simulated.told import DIALECTS
@@ -10,8 +10,8 @@ from dicast.app.providers.simulated.told import DIALECTS
 
 def test_budgets_are_written_in_one_line():
     assert parse_budgets("window:4800/60+bucket:100000/60:tokens:shown") == (
-        Budget("window", 4800, 60.0),
-        Budget("bucket", 100_000, 60.0, "tokens", enforced=False),
+        ReportedBudget("window", 4800, 60.0),
+        ReportedBudget("bucket", 100_000, 60.0, "tokens", enforced=False),
     )
 
 
@@ -28,7 +28,7 @@ def test_an_unknown_dialect_is_refused_with_those_that_are():
 
 def test_a_window_gives_everything_back_at_its_end_on_the_clock():
     account = Account(
-        Budget("window", 2, 60.0), 100.0, 1_000_000_005.0
+        ReportedBudget("window", 2, 60.0), 100.0, 1_000_000_005.0
     )  # 105 s on the clock: 25 s of a minute are over
     account.take(2, 100.0)
     assert account.wait_s(1, 101.0) == account.state(101.0).reset_s == pytest.approx(34.0)
@@ -37,14 +37,14 @@ def test_a_window_gives_everything_back_at_its_end_on_the_clock():
 
 
 def test_a_bucket_refills_all_the_time():
-    account = Account(Budget("bucket", 60, 60.0), 0.0, 0.0)
+    account = Account(ReportedBudget("bucket", 60, 60.0), 0.0, 0.0)
     account.take(60, 0.0)
     assert account.wait_s(1, 0.25) == pytest.approx(0.75)
     assert account.state(10.0)[1:] == (10, pytest.approx(50.0))
 
 
 def test_a_log_gives_each_request_back_one_period_after_it():
-    account = Account(Budget("log", 2, 60.0), 0.0, 0.0)
+    account = Account(ReportedBudget("log", 2, 60.0), 0.0, 0.0)
     account.take(1, 0.0)
     account.take(1, 10.0)
     assert account.wait_s(1, 20.0) == account.state(20.0).reset_s == pytest.approx(40.0)

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.app.providers.simulated.config import Behaviour
-from dicast.app.providers.simulated.limits import Bucket, Limits
+from dicast.app.providers.simulated.limits import Limits, TokenBucket
 
 
 def test_a_bucket_starts_full_and_refills_continuously():
-    bucket = Bucket(60, burst_s=5, quantum_s=0, now=100.0)
+    bucket = TokenBucket(60, burst_s=5, quantum_s=0, now=100.0)
     for _ in range(5):
         assert bucket.wait_s(1, 100.0) == 0
         bucket.take(1, 100.0)
@@ -21,7 +21,7 @@ def test_a_bucket_starts_full_and_refills_continuously():
 
 def test_a_quantum_bounds_each_window():
     """60,000 a minute may be enforced as 1,000 a second: here 120 a minute as two a second."""
-    bucket = Bucket(120, burst_s=60, quantum_s=1, now=0.0)
+    bucket = TokenBucket(120, burst_s=60, quantum_s=1, now=0.0)
     bucket.take(1, 10.1)
     bucket.take(1, 10.2)
     assert bucket.wait_s(1, 10.3) == pytest.approx(0.7)
@@ -29,14 +29,14 @@ def test_a_quantum_bounds_each_window():
 
 
 def test_more_than_the_depth_needs_a_full_bucket():
-    bucket = Bucket(60, burst_s=60, quantum_s=0, now=0.0)
+    bucket = TokenBucket(60, burst_s=60, quantum_s=0, now=0.0)
     assert bucket.wait_s(1000, 0.0) == 0
     bucket.take(1000, 0.0)
     assert bucket.wait_s(1, 0.0) == pytest.approx(941)
 
 
 def test_refused_calls_push_the_next_acceptance_away_but_not_for_ever():
-    bucket = Bucket(60, burst_s=60, quantum_s=0, now=0.0)
+    bucket = TokenBucket(60, burst_s=60, quantum_s=0, now=0.0)
     bucket.take(60, 0.0)
     for _ in range(1000):
         bucket.burn(1, 0.0)
@@ -49,7 +49,7 @@ def test_refused_calls_push_the_next_acceptance_away_but_not_for_ever():
     st.lists(st.tuples(st.floats(0, 5), st.integers(1, 20)), max_size=60),
 )
 def test_no_window_ever_holds_more_than_depth_and_refill(per_min, burst_s, arrivals):
-    bucket = Bucket(per_min, burst_s, 0, 0.0)
+    bucket = TokenBucket(per_min, burst_s, 0, 0.0)
     depth = per_min / 60 * burst_s
     now, taken = 0.0, []
     for gap, amount in arrivals:
@@ -65,7 +65,7 @@ def test_no_window_ever_holds_more_than_depth_and_refill(per_min, burst_s, arriv
 
 @given(st.integers(1, 10_000), st.floats(0.1, 60), st.floats(0, 100))
 def test_the_wait_that_is_told_suffices(per_min, burst_s, later):
-    bucket = Bucket(per_min, burst_s, 0, 0.0)
+    bucket = TokenBucket(per_min, burst_s, 0, 0.0)
     bucket.take(per_min, 0.0)
     wait_s = bucket.wait_s(1, later)
     assert bucket.wait_s(1, later + wait_s + 1e-6) == pytest.approx(0, abs=1e-6)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.workers.policy.admission import (
+    CallOutcome,
+    CallRequest,
     Denied,
     EnforcementState,
     Granted,
-    Outcome,
-    Request,
     effective_limit,
     grant,
     release,
@@ -30,7 +30,7 @@ TOKENS = Bucket("tokens", Unit.TOKENS, "", capacity=1000.0, refill_per_s=10.0)
 def ask(
     params: Parameters, state: EnforcementState, call: str, now: float = 0.0, **changes: object
 ) -> Granted | Denied:
-    return grant(params, state, Request(call, **changes), now)  # type: ignore[arg-type]
+    return grant(params, state, CallRequest(call, **changes), now)  # type: ignore[arg-type]
 
 
 def fill(params: Parameters, calls: int, now: float = 0.0) -> EnforcementState:
@@ -51,16 +51,16 @@ def test_a_limit_lowered_under_the_open_calls_lets_them_finish_and_admits_none()
     state = fill(parameters(5), 5)
     assert ask(parameters(2), state, "x") == Denied("limit")
     for call in ("c0", "c1", "c2"):
-        release(parameters(2), state, call, Outcome(200), 1.0)
+        release(parameters(2), state, call, CallOutcome(200), 1.0)
     assert ask(parameters(2), state, "x", 1.0) == Denied("limit")
-    release(parameters(2), state, "c3", Outcome(200), 1.0)
+    release(parameters(2), state, "c3", CallOutcome(200), 1.0)
     assert isinstance(ask(parameters(2), state, "x", 1.0), Granted)
 
 
 def test_the_first_refusal_takes_the_pending_step_back_until_the_next_decision() -> None:
     params = parameters(8, limit_if_refused=5)
     state = fill(params, 6)
-    release(params, state, "c0", Outcome(429), 1.0)
+    release(params, state, "c0", CallOutcome(429), 1.0)
     assert effective_limit(params, state, 1.0) == 5
     assert ask(params, state, "x", 1.0) == Denied("limit")
     assert isinstance(ask(replace(params, version=2), state, "x", 1.0), Granted)
@@ -69,7 +69,7 @@ def test_the_first_refusal_takes_the_pending_step_back_until_the_next_decision()
 def test_refusals_from_before_the_last_cut_do_not_count() -> None:
     params = parameters(8, limit_if_refused=5, counts_after=0.0)
     state = fill(params, 6)
-    release(params, state, "c0", Outcome(429), 1.0)
+    release(params, state, "c0", CallOutcome(429), 1.0)
     assert effective_limit(params, state, 1.0) == 8
 
 
@@ -77,7 +77,7 @@ def test_several_refusals_stop_all_grants_for_one_feedback_delay() -> None:
     params = parameters(8, stop_after=2, feedback_s=0.5)
     state = fill(params, 2)
     for call in ("c0", "c1"):
-        release(params, state, call, Outcome(529), 1.0)
+        release(params, state, call, CallOutcome(529), 1.0)
     assert ask(params, state, "x", 1.2) == Denied("judging", 300)
     assert isinstance(ask(params, state, "x", 1.5), Granted)
 
@@ -105,10 +105,10 @@ def test_a_burst_of_pacing_may_be_saved_up() -> None:
 
 def test_a_slower_pace_of_before_is_forgotten() -> None:
     state = EnforcementState()
-    assert isinstance(grant(parameters(pace_s=30.0), state, Request("a"), 0.0), Granted)
-    assert grant(parameters(pace_s=30.0), state, Request("b"), 1.0) == Denied("pacing", 29_000)
-    assert grant(parameters(pace_s=2.0), state, Request("b"), 1.0) == Denied("pacing", 1000)
-    assert isinstance(grant(parameters(pace_s=2.0), state, Request("b"), 2.0), Granted)
+    assert isinstance(grant(parameters(pace_s=30.0), state, CallRequest("a"), 0.0), Granted)
+    assert grant(parameters(pace_s=30.0), state, CallRequest("b"), 1.0) == Denied("pacing", 29_000)
+    assert grant(parameters(pace_s=2.0), state, CallRequest("b"), 1.0) == Denied("pacing", 1000)
+    assert isinstance(grant(parameters(pace_s=2.0), state, CallRequest("b"), 2.0), Granted)
 
 
 def test_the_gap_is_jittered_once_at_the_grant() -> None:
@@ -132,7 +132,7 @@ def test_a_probe_that_came_back_unheard_is_followed_by_another() -> None:
     params = parameters(8, breaker=BreakerPhase.HALF_OPEN, break_number=1, probe_s=60.0)
     state = EnforcementState()
     ask(params, state, "a", 5.0)
-    release(params, state, "a", Outcome(200), 8.0)
+    release(params, state, "a", CallOutcome(200), 8.0)
     assert ask(params, state, "b", 12.9) == Denied("probe")
     second = ask(params, state, "c", 13.0)
     assert isinstance(second, Granted)
@@ -166,7 +166,7 @@ def test_tokens_are_settled_to_what_was_used() -> None:
     params = parameters(8, buckets=(TOKENS,))
     state = EnforcementState()
     ask(params, state, "a", input_tokens=600.0)
-    release(params, state, "a", Outcome(200, Cost(1.0, 100.0, 50.0)), 0.0)
+    release(params, state, "a", CallOutcome(200, Cost(1.0, 100.0, 50.0)), 0.0)
     assert state.fills["tokens"].level == pytest.approx(850.0)
 
 
@@ -175,7 +175,7 @@ def test_without_a_count_an_answer_costs_its_estimate_and_a_failure_nothing(stat
     params = parameters(8, buckets=(TOKENS,))
     state = EnforcementState()
     ask(params, state, "a", input_tokens=600.0)
-    release(params, state, "a", Outcome(status), 0.0)
+    release(params, state, "a", CallOutcome(status), 0.0)
     assert state.fills["tokens"].level == pytest.approx(left)
 
 
@@ -184,14 +184,14 @@ def test_expired_leases_free_their_slot_and_a_late_outcome_is_dropped() -> None:
     ask(params, state, "a", 0.0, lease_s=10.0)
     assert ask(params, state, "b", 9.9) == Denied("limit")
     assert isinstance(ask(params, state, "b", 10.0), Granted)
-    assert release(params, state, "a", Outcome(200), 11.0) is None
+    assert release(params, state, "a", CallOutcome(200), 11.0) is None
 
 
 def test_a_project_that_fell_silent_stands_in_nobodys_way() -> None:
     params, state = parameters(2, demand_ttl_s=5.0), EnforcementState()
     for call, project in (("a", "busy"), ("b", "busy"), ("c", "other")):
         ask(params, state, call, 0.0, project=project)
-    release(params, state, "a", Outcome(200), 1.0)
+    release(params, state, "a", CallOutcome(200), 1.0)
     assert ask(params, state, "d", 1.0, project="busy") == Denied("fair_share")
     assert isinstance(ask(params, state, "d", 6.0, project="busy"), Granted)
 
@@ -201,7 +201,7 @@ def test_the_governor_learns_all_that_was_known_when_a_call_left_and_ended() -> 
     first = ask(params, state, "a", 3.0, model="m", input_tokens=70.0, output_tokens=30.0)
     assert first == Granted(Sent("a", 3.0, 2, 8, "", probe=False))
     told = Readings((Reading("x", Unit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5)
-    done = release(params, state, "a", Outcome(429, Cost(1.0, 7.0, 3.0), told, "unit"), 5.0)
+    done = release(params, state, "a", CallOutcome(429, Cost(1.0, 7.0, 3.0), told, "unit"), 5.0)
     assert done == Done(
         "a", 5.0, 3.0, 2, 429, "m", Cost(1.0, 70.0, 30.0), 100.0, Cost(1.0, 7.0, 3.0), told, "unit", probe=False
     )  # fmt: skip
@@ -238,7 +238,7 @@ def test_a_grant_reserves_what_such_calls_really_use(unit: Unit, taken: float) -
 def test_the_counters_are_settled_for_the_model_and_for_all(status: int, used: Cost, spent: Cost) -> None:
     params, state = parameters(8), EnforcementState()
     ask(params, state, "a", model="m", input_tokens=70.0, output_tokens=30.0)
-    release(params, state, "a", Outcome(status, used), 1.0)
+    release(params, state, "a", CallOutcome(status, used), 1.0)
     assert state.spent == {"m": spent, "": spent}
 
 
@@ -248,7 +248,7 @@ def test_a_refusal_takes_saved_up_credit_away(credit: float, status: int, wait_m
     saved = Bucket("b", Unit.REQUESTS, "", capacity=10.0, refill_per_s=0.5, credit=credit)
     params, state = parameters(8, buckets=(saved,)), EnforcementState()
     ask(params, state, "a")
-    release(params, state, "a", Outcome(status), 0.0)
+    release(params, state, "a", CallOutcome(status), 0.0)
     answer = ask(params, state, "b")
     assert (answer.retry_after_ms if isinstance(answer, Denied) else None) == wait_ms
 
@@ -275,7 +275,7 @@ def test_open_calls_never_exceed_the_limit_and_books_balance(
         if move == "ask":
             ask(params, state, f"c{index}", now, project=project, input_tokens=10.0)
         elif state.leases:
-            release(params, state, next(iter(state.leases)), Outcome(200, Cost(1.0, 5.0)), now)
+            release(params, state, next(iter(state.leases)), CallOutcome(200, Cost(1.0, 5.0)), now)
         assert len(state.leases) <= limit
         assert sum(standing.open for standing in state.projects.values()) == len(state.leases)
         assert all(fill.level <= 1000.0 for fill in state.fills.values())
@@ -291,5 +291,5 @@ def test_a_project_at_its_own_maximum_waits_for_itself_and_nobody_for_it() -> No
     for n in range(2):  # its share would be two, too, and strictly all four are another's now
         assert isinstance(ask(params, state, f"s{n}", project="small"), Granted)
     assert ask(params, state, "s2", project="small") == Denied("limit")
-    release(params, state, "b0", Outcome(200), 1.0)
+    release(params, state, "b0", CallOutcome(200), 1.0)
     assert isinstance(ask(params, state, "s3", 1.0, project="small"), Granted), "though the big one has less than half"

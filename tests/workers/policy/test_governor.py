@@ -306,11 +306,11 @@ def test_what_comes_after_garbage_is_taken_in() -> None:
     assert isinstance(governor.state.engine, AdaptiveState) and governor.state.engine.log.sent_total == 2
 
 
-@pytest.mark.parametrize("wish", ["ceiling", "floor", "limit", "stale_limit", "requests_per_min", "tokens_per_min"])
-def test_a_wish_for_nothing_is_refused_by_its_name(wish: str) -> None:
-    with pytest.raises(ValueError, match=f"{wish} must be >=? [01], got 0"):
-        PoolConfig(**{"ceiling": 10, wish: 0})
-    assert getattr(PoolConfig(**{"ceiling": 10, wish: 1}), wish) == 1
+@pytest.mark.parametrize("override", ["ceiling", "floor", "limit", "stale_limit", "requests_per_min", "tokens_per_min"])
+def test_a_wish_for_nothing_is_refused_by_its_name(override: str) -> None:
+    with pytest.raises(ValueError, match=f"{override} must be >=? [01], got 0"):
+        PoolConfig(**{"ceiling": 10, override: 0})
+    assert getattr(PoolConfig(**{"ceiling": 10, override: 1}), override) == 1
 
 
 def test_a_history_that_was_stored_stays_bounded() -> None:

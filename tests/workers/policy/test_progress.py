@@ -1,10 +1,10 @@
 import pytest
 
-from dicast.workers.policy.progress import STUCK_LOOKS, Progress, Remedy, look
+from dicast.workers.policy.progress import STUCK_LOOKS, QueueProgress, Remedy, look
 
 
 def looks(*sights):
-    state, remedies = Progress(), []
+    state, remedies = QueueProgress(), []
     for taken, waiting, room in sights:
         state, remedy = look(state, taken=taken, waiting=waiting, room=room)
         remedies.append(remedy)

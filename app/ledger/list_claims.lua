@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- held.lua: the units of a page that a node has claimed and that have no result.
+-- list_claims.lua: the units of a page that a node has claimed and that have no result.
 -- KEYS  1 page      ARGV  1 node
 -- Reply {position, fence, position, fence, ...}
 --@include unit.lua

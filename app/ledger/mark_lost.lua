@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- mourn.lua: a job that was unfinished a moment ago, and of which the store knows nothing now, is on record as lost. Its
+-- mark_lost.lua: a job that was unfinished a moment ago, and of which the store knows nothing now, is on record as lost. Its
 -- waiters are told from the outbox, like those of a job that completed.
 -- KEYS  1 job  2 jobs  3 outbox
 -- ARGV  1 now_ms  2 job id  3 retention s  4 a name of this attempt  5... further fields: project, units, created_ms

@@ -17,7 +17,7 @@ EXHAUSTED_S = 86_400
 """An account that nobody has asked for so long is taken for a full one."""
 
 
-class AskingStore:
+class StopStore:
     """For one event loop. Store errors are raised as they come."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:

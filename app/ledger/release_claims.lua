@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- disown.lua: claims whose end the store has lost. Their units are nobody's any more, but not given up: a call may have
+-- release_claims.lua: claims whose end the store has lost. Their units are nobody's any more, but not given up: a call may have
 -- been paid for. They become due; nobody has died of them.
 -- KEYS  1 page  2 due  3 clock
 -- ARGV  1 now_ms  2 prefix of the members of due  3 node  4... positions and fences of its claims

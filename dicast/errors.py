@@ -1,0 +1,27 @@
+"""The base of every error that Dicast raises on purpose."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Exit(IntEnum):
+    """Exit codes of all commands."""
+
+    OK = 0
+    FAILED = 1
+    """Some units have no score, the results cannot be had, or the doctor found an error."""
+    REFUSED = 2
+    """Nothing was done: wrong usage, settings or job, or no store or worker."""
+    INTERRUPTED = 3
+    """The job was cancelled, or is no longer watched."""
+
+
+class DicastError(Exception):
+    """Something that a person can do something about: the message says what is wrong, and needs no traceback.
+
+    A command that ends with it exits with `exit_code`.
+    """
+
+    exit_code: ClassVar[Exit] = Exit.REFUSED
