@@ -128,7 +128,7 @@ def test_a_job_of_another_id_can_be_waited_for_under_both(program):
 
 def test_a_job_waits_for_its_time(program, one_worker):
     before = program("""
-        before = dicast.app.ledger.wall_ms()
+        before = app.ledger.wall_ms()
         evaluate.apply_async((job(id="later"),), countdown=3).get(timeout=WAIT_S)
         tell(before)
     """)
