@@ -282,7 +282,7 @@ class Testbed:
         """Loops that ended, as the worker's own log tells, and the worker itself."""
         counts: Counter[str] = Counter()
         for line in self.cluster.logs():
-            if line["event"] in ("loop_failed", "worker_ends", "benched", "gate_closed"):
+            if line["event"] in ("loop_failed", "worker_ends", "suspended", "gate_closed"):
                 counts[f"{line['event']} {line.get('loop', '')}".strip()] += 1
             elif "Task exception was never retrieved" in str(line.get("message")):
                 counts["a task nobody watched"] += 1

@@ -41,7 +41,7 @@ class Host:
             keys=Keys("t"),
             observer=self,
             width=NodeWidth(slots),
-            bench=Suspension(),
+            suspension=Suspension(),
         )
 
     def free_slots(self):

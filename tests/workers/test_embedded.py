@@ -16,7 +16,7 @@ from celery import Celery
 from kombu import Connection
 
 from dicast.workers.store import daemon, embedded
-from dicast.workers.store.embedded import ResidentError, backend_url, broker_url, ensure_running, stop
+from dicast.workers.store.embedded import DaemonError, backend_url, broker_url, ensure_running, stop
 from dicast.workers.system.processes import Process
 
 ROOT = Path(__file__).parents[2]
@@ -165,7 +165,7 @@ def test_a_record_of_another_form_is_nobodys(state_dir):
 def test_a_damaged_record_is_named(state_dir):
     (state_dir / "store").mkdir(mode=0o700)
     (state_dir / "store" / "valkey.json").write_text("{")
-    with pytest.raises(ResidentError, match=r"valkey\.json is damaged"):
+    with pytest.raises(DaemonError, match=r"valkey\.json is damaged"):
         ensure_running(state_dir)
     (state_dir / "store" / "valkey.json").unlink()
 
@@ -174,7 +174,7 @@ def test_a_server_that_cannot_start_shows_its_log(state_dir):
     folder = state_dir / "store" / "appendonlydir"
     folder.mkdir(parents=True)
     (folder / "appendonly.aof.manifest").write_text("not a manifest\n")
-    with pytest.raises(ResidentError, match=r"(?s)ended as soon as it was started.*valkey\.log ends with:.*manifest"):
+    with pytest.raises(DaemonError, match=r"(?s)ended as soon as it was started.*valkey\.log ends with:.*manifest"):
         ensure_running(state_dir)
 
 
@@ -183,7 +183,7 @@ def test_a_frozen_one_is_waited_for_then_killed(state_dir, monkeypatch):
     os.kill(store.pid, signal.SIGSTOP)
     monkeypatch.setattr(embedded, "PROBE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(embedded, "START_DEADLINE_S", 0.1)
-    with pytest.raises(ResidentError, match="running but does not answer"):
+    with pytest.raises(DaemonError, match="running but does not answer"):
         ensure_running(state_dir)
     monkeypatch.setattr(embedded, "STOP_GRACE_S", 0.1)
     assert stop(state_dir)
@@ -194,7 +194,7 @@ def test_a_frozen_one_is_waited_for_then_killed(state_dir, monkeypatch):
 def test_a_lock_that_is_never_released_ends_the_wait(state_dir, monkeypatch):
     monkeypatch.setattr(embedded, "START_DEADLINE_S", 0.1)
     lock = embedded._daemon(state_dir.resolve() / "store")._locked(float("inf"))
-    with lock, pytest.raises(ResidentError, match=r"has held .*valkey\.lock for too long"):
+    with lock, pytest.raises(DaemonError, match=r"has held .*valkey\.lock for too long"):
         ensure_running(state_dir)
 
 
@@ -219,7 +219,7 @@ def test_a_short_folder_that_others_can_reach_is_refused(tmp_path, monkeypatch):
     state_dir = tmp_path / ("x" * 120)
     socket = embedded._socket(state_dir / "store")
     socket.parent.mkdir(mode=0o755)
-    with pytest.raises(ResidentError, match="open to others"):
+    with pytest.raises(DaemonError, match="open to others"):
         ensure_running(state_dir)
 
 

@@ -44,7 +44,7 @@ async def test_a_loop_that_fails_is_told_of_and_goes_on(error, caplog):
         again.set()
         await asyncio.Event().wait()
 
-    task = supervise("ear", run, patience=AT_ONCE)
+    task = supervise("ear", run, policy=AT_ONCE)
     await asyncio.wait_for(again.wait(), 5)
     assert (told(caplog), task.get_name()) == ([("loop_failed", "ear")], "ear")
     task.cancel()
@@ -68,7 +68,7 @@ async def test_a_loop_that_fails_again_and_again_is_given_up():
     async def run():
         raise ValueError("odd")
 
-    await supervise("gate", run, patience=AT_ONCE, give_up=given_up.append)
+    await supervise("gate", run, policy=AT_ONCE, give_up=given_up.append)
     assert given_up == ["gate fails again and again: ValueError('odd')"]
 
 
@@ -81,7 +81,7 @@ async def test_a_failure_during_the_pause_is_one_of_the_loop():
         raise ValueError("odd")
 
     patience = RestartPolicy(failures=2, pause_first_s=60)
-    task = supervise("gate", run, patience=patience, give_up=given_up.append)
+    task = supervise("gate", run, policy=patience, give_up=given_up.append)
     await failed.wait()
     await asyncio.sleep(0)
     task._fut_waiter.set_exception(KeyError("thrown"))
@@ -98,7 +98,7 @@ def test_a_thread_that_fails_is_told_of_goes_on_and_is_given_up(caplog):
 
     patience = RestartPolicy(failures=3, within_s=60)
     thread = supervised_thread(
-        "beacon", run, patience=patience, give_up=given_up.append, clock=lambda: 0.0, sleep=slept.append
+        "beacon", run, policy=patience, give_up=given_up.append, clock=lambda: 0.0, sleep=slept.append
     )
     assert (thread.name, thread.daemon) == ("beacon", True)
     thread.start()

@@ -41,7 +41,7 @@ OWN = {
     "waits": ("tests/test_waiting.py",),
     "assign": ("tests/ledger/test_claims.py", "tests/domain/test_deployments.py", "tests/workers/test_prospects.py"),
     "many": ("tests/ledger/test_claims.py", "tests/workers/test_leases.py"),
-    "dead_letter": ("tests/workers/test_quarantine.py",),
+    "dead_letter": ("tests/workers/test_dead_letters.py",),
     "fetch": ("tests/workers/test_taking.py",),
     "requeue": ("tests/workers/test_reaper.py",),
     "chord_member": ("tests/workers/test_result_backend.py",),

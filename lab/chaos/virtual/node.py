@@ -40,7 +40,7 @@ from dicast.workers.admission.pool_health import PoolHealthReader
 from dicast.workers.admission.request import Admitted
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Registry
-from dicast.workers.nodes.registry import VirtualNode as Facts
+from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
 from dicast.workers.store.epoch import Epoch
 from lab.chaos.virtual.broker import Message
@@ -117,7 +117,7 @@ class VirtualNode:
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             nonce_key=self._nonce_key,
             spool=self.spool,
-            bench=(bench := Suspension()),
+            suspension=(bench := Suspension()),
         )  # fmt: skip
         results = str(world.folder / "results")
         self.gatherer = SimGatherer(
@@ -142,7 +142,7 @@ class VirtualNode:
             store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
             lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
             unserved=self.unserved, troubled=self.services.troubled,
-            patience=TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
+            time_limits=TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
         )  # fmt: skip
         self.services.housekeeper = self.housekeeper
         # What the gate wants of its host.

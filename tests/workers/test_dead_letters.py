@@ -22,13 +22,13 @@ def test_a_message_that_is_set_aside_twice_for_a_lost_answer_counts_once(redis_u
     for _ in range(2):  # the same message, from two queues' ends
         quarantine.add("q", "unreadable", b"\xff")
     assert quarantine.counts() == {"unreadable": 2}
-    assert [orjson.loads(entry)["message"] for entry in client.lrange(KEYS.quarantine, 0, -1)] == ["\\xff", "\\xff"]
+    assert [orjson.loads(entry)["message"] for entry in client.lrange(KEYS.dead_letters, 0, -1)] == ["\\xff", "\\xff"]
 
 
 def test_only_the_newest_are_kept(redis_url):
     client = redis.Redis.from_url(redis_url, decode_responses=True)
     quarantine = DeadLetters(client, KEYS)
-    client.rpush(KEYS.quarantine, *map(str, range(KEPT)))
+    client.rpush(KEYS.dead_letters, *map(str, range(KEPT)))
     quarantine.add("q", "unreadable", "text")
-    assert client.llen(KEYS.quarantine) == KEPT
-    assert client.lindex(KEYS.quarantine, -1) == str(KEPT - 2)
+    assert client.llen(KEYS.dead_letters) == KEPT
+    assert client.lindex(KEYS.dead_letters, -1) == str(KEPT - 2)

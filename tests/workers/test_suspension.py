@@ -3,7 +3,7 @@ from dicast.workers.admission.suspension import Suspension
 
 def test_three_reports_in_a_row_that_fail_bench_a_worker_for_good(caplog):
     bench, told = Suspension(), []
-    bench.benched = lambda: told.append(1)
+    bench.suspended = lambda: told.append(1)
     for _ in range(2):
         bench.failed(ValueError("odd"))
     bench.reported()
@@ -14,4 +14,4 @@ def test_three_reports_in_a_row_that_fail_bench_a_worker_for_good(caplog):
     bench.failed(ValueError("odder"))
     bench.reported()
     assert (bench.reason, told) == ("no report arrives: odd", [1])
-    assert [record.event for record in caplog.records] == ["benched"]
+    assert [record.event for record in caplog.records] == ["suspended"]
