@@ -39,8 +39,8 @@ from dicast.workers.admission.outages import Outages
 from dicast.workers.admission.pool_health import PoolHealthReader
 from dicast.workers.admission.request import Admitted
 from dicast.workers.admission.suspension import Suspension
-from dicast.workers.nodes.registry import Registry
 from dicast.workers.nodes.registry import Node as Facts
+from dicast.workers.nodes.registry import Registry
 from dicast.workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
 from dicast.workers.store.epoch import Epoch
 from lab.chaos.virtual.broker import Message
@@ -117,7 +117,7 @@ class VirtualNode:
             call_timeout_s=lambda _: CALL_TIMEOUT_S,
             nonce_key=self._nonce_key,
             spool=self.spool,
-            suspension=(bench := Suspension()),
+            suspension=(suspension := Suspension()),
         )  # fmt: skip
         results = str(world.folder / "results")
         self.gatherer = SimGatherer(
@@ -148,7 +148,7 @@ class VirtualNode:
         # What the gate wants of its host.
         self.config = self
         self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
-        self.bench = bench
+        self.suspension = suspension
         self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
         self.store = LeaseStore(self._linked(connect_async("redis://store")), world.keys, self.epoch)
         self.gates = {pool: Gate(self, pool) for pool in shape.pools}  # type: ignore[arg-type]
