@@ -1,7 +1,12 @@
 """Fails, with the name of what moved, when a private hook of Celery or kombu that we rest on is no longer there."""
 
+import ast
+import importlib
 import inspect
+import pkgutil
+import re
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from celery.app.control import Control
@@ -17,10 +22,13 @@ from kombu import messaging
 from kombu.asynchronous import Hub
 from kombu.connection import Connection
 from kombu.messaging import Producer
-from kombu.transport import pyamqp
+from kombu.transport import pyamqp, virtual
 from kombu.transport import redis as transport
 
+import dicast.app
+import dicast.workers
 from dicast.workers.runtime.consumer import AdmissionConsumer
+from dicast.workers.system import private
 
 
 def parameters(function):
@@ -139,3 +147,90 @@ def test_a_hub_looks_each_turn_and_nobody_makes_queues_for_delays():
     assert "in copy(self.on_tick)" in inspect.getsource(Hub.create_loop)
     assert [step for step in Consumer.Blueprint.default_steps if step.endswith(":DelayedDelivery")]
     assert not [step for step in AdmissionConsumer.Blueprint.default_steps if "delayed" in step]
+
+
+# ---------------------------------------------------------------------------------------------------- private parts
+THEIRS = ("celery", "kombu")
+PYTHONS = {"_asdict", "_replace", "_fields", "_current_frames", "_exit"}
+SDKS = {"_custom_headers"}
+"""Of the providers' SDKs: tests/providers hold them."""
+
+
+def our_classes():
+    for package in (dicast.app, dicast.workers):
+        for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not found.name.endswith("__main__"):
+                module = importlib.import_module(found.name)
+                yield from (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == found.name)
+
+
+def replaced():
+    """(class of theirs, private name) for each method of ours that takes the place of one of theirs."""
+    for ours in our_classes():
+        for name in vars(ours):
+            theirs = [c for c in ours.__mro__[1:] if name in vars(c) and c.__module__.partition(".")[0] in THEIRS]
+            if theirs and name.startswith("_") and not name.startswith("__"):
+                yield f"{theirs[0].__module__}.{theirs[0].__name__}.{name}"
+
+
+def test_every_private_method_that_is_replaced_has_its_reason():
+    assert set(replaced()) == set(private.REPLACED)
+
+
+@pytest.mark.parametrize("path", [*private.REPLACED, *private.CALLED])
+def test_what_is_replaced_or_called_is_still_there(path):
+    owner, _, name = path.rpartition(".")
+    module, _, kind = owner.rpartition(".")
+    theirs = getattr(importlib.import_module(module), kind)
+    assert hasattr(theirs, name) or f"self.{name} =" in inspect.getsource(theirs)
+    assert re.fullmatch(r"[a-zS`].{15,}[^.]", {**private.REPLACED, **private.CALLED}[path])
+
+
+def foreign_names(path):
+    """Underscored attributes that nothing in the file defines."""
+    tree = ast.parse(path.read_text())
+    defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    stored = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+            on_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if not (on_self and node.attr in defined | stored):
+                yield node.attr, on_self
+
+
+def test_private_names_are_used_in_one_module_alone():
+    """A name that is defined anywhere in this project is its own."""
+    files = [p for part in (dicast.app, dicast.workers) for p in Path(part.__path__[0]).rglob("*.py")]
+    ours = set()
+    for path in files:
+        tree = ast.parse(path.read_text())
+        ours |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+        ours |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    called = {path.rpartition(".")[2] for path in private.CALLED}
+    for path in files:
+        if path.name != "private.py":
+            known = PYTHONS | SDKS | called | (ours - OF_KOMBU)
+            assert {name for name, _ in foreign_names(path)} <= known, path
+
+
+OF_KOMBU = {"_qos", "_in_poll"}
+"""Stored to in private.py, so that the test above would take them for this project's own."""
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        (transport.Channel, {"_create_client", "_in_poll", "_flush_brpop_reauth", "_lookup", "_receive_one", "_qos"}),
+        (virtual.Transport, {"_deliver"}),
+        (virtual.QoS, {"_delivered", "_on_collect"}),
+        (build_tracer, {"_orig_run"}),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_what_is_read_of_kombu_and_celery_is_still_there(where, names):
+    source = inspect.getsource(inspect.getmodule(where)) + inspect.getsource(virtual.base)
+    if where is build_tracer:
+        source = inspect.getsource(importlib.import_module("celery.app.autoretry"))
+    assert {name for name in names if name not in source} == set()
+    used = inspect.getsource(private)
+    assert {name for name in names if name not in used} == set()

@@ -17,7 +17,7 @@ class Request:
 
     def __init__(self, **header):
         self.unit = gate.Admitted.from_header({"job": "j", **header})
-        self.announced, self.lease, self._request_dict = False, None, {}
+        self.announced, self.lease, self.request_dict = False, None, {}
         self.id = header.get("id", "")
 
 

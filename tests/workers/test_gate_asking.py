@@ -48,7 +48,7 @@ async def test_a_granted_request_starts_with_a_lease_that_ends_with_its_time():
     await a_gate(host)._step()
     (request,) = host.started
     lease = request.lease
-    assert request._request_dict == {"lease": lease}
+    assert request.request_dict == {"lease": lease}
     assert (lease.id, lease.unit) == ("lease", request.unit)
     assert began + 60.0 <= lease.expires_at < began + 70.0
 

@@ -365,7 +365,7 @@ class Gate:
             self._leased += 1
             self._open_calls += 1
             config.observer.acquired(request.unit, self.pool, want.lease, self._open_calls)
-        request._request_dict["lease"] = request.lease
+        request.request_dict["lease"] = request.lease
         self.host.start_request(request)
 
     def _is_news(self, project: str, now: float) -> bool:

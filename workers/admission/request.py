@@ -111,7 +111,7 @@ class AdmittedRequest(Request):  # type: ignore[misc]
 
     @cached_property
     def unit(self) -> Admitted:
-        return Admitted.from_header(self._request_dict.get(HEADER))
+        return Admitted.from_header(self.request_dict.get(HEADER))
 
     def acknowledge(self) -> None:
         super().acknowledge()

@@ -20,6 +20,7 @@ from kombu.asynchronous import get_event_loop
 from kombu.transport import redis, virtual
 
 from dicast.workers.broker.requeue import requeue
+from dicast.workers.system import private
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +29,7 @@ RETRY_S = 1.0
 
 def batch_acks(channel: Any) -> None:
     """Let a Redis channel acknowledge in batches; raises RuntimeError if it has received messages already."""
-    unused = channel._qos
-    if unused is not None:
-        if unused._delivered:
-            raise RuntimeError("the channel has received messages already")
-        unused._on_collect.cancel()  # or it would be kept until the process exits
-    channel.QoS, channel._qos = BatchedQoS, None
+    private.replace_qos(channel, BatchedQoS)
 
 
 def pending_acks() -> frozenset[str]:

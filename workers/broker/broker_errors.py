@@ -7,6 +7,8 @@ channel, which end a worker that gets one while it consumes. They pass, so consu
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import wraps
 from queue import Empty
 from typing import Any
 
@@ -16,6 +18,7 @@ from redis.exceptions import ResponseError
 
 from dicast.workers.broker.requeue import requeue
 from dicast.workers.store.errors import is_passing
+from dicast.workers.system import private
 
 logger = logging.getLogger(__name__)
 
@@ -51,18 +54,18 @@ def reconnect_when_refused() -> None:
 def outlive_odd_broadcasts() -> None:
     """From now on, in this process, what is published where remote control listens and is none of it is told of, and
     ends nobody. kombu takes it for a message, whatever it is."""
-    receive = Channel._receive_one
-    if hasattr(receive, "outlives"):
-        return
 
-    def received(self: Any, client: Any) -> Any:
-        try:
-            return receive(self, client)
-        except Exception as error:
-            if is_passing(error) or isinstance(error, OSError | Empty):
-                raise
-            logger.warning("a broadcast is not understood: %r", error, extra={"event": "odd_broadcast"})
-            return None
+    def outliving(receive: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(receive)
+        def received(self: Any, client: Any) -> Any:
+            try:
+                return receive(self, client)
+            except Exception as error:
+                if is_passing(error) or isinstance(error, OSError | Empty):
+                    raise
+                logger.warning("a broadcast is not understood: %r", error, extra={"event": "odd_broadcast"})
+                return None
 
-    received.outlives = True  # type: ignore[attr-defined]
-    Channel._receive_one = received
+        return received
+
+    private.wrap_broadcasts(Channel, outliving)

@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 
 from dicast.workers.broker.dead_letters import read_message
 from dicast.workers.store.scripts import script_text
+from dicast.workers.system import private
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def fetch_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_h
     `refuse(queue, reason, message)` is called for what cannot be read. `in_hand` outlives the channel. A message whose
     noting was done, and only the answer lost, comes twice.
     """
-    client = channel._create_client()
+    client = private.new_client(channel)
     while in_hand:
         client.rpush(*in_hand[-1])
         logger.warning("a message popped from %s before the broker went away is put back", in_hand.pop()[0].decode())
@@ -53,7 +54,7 @@ def fetch_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_h
 def read_pops(channels: Iterable[Any], in_hand: InHand) -> None:
     """Read what the pending pops of Redis channels have brought already, without waiting for any."""
     for channel in channels:
-        if channel._in_poll:
+        if private.waits_for_pop(channel):
             with contextlib.suppress(*channel.connection_errors, RedisError):
                 if channel.client.connection.can_read(timeout=0) and (popped := _popped(channel)):
                     in_hand.append(tuple(popped))
@@ -77,7 +78,7 @@ def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse, in_h
                 channel.qos.delete([tag])
             continue
         channel.qos.noted.add(payload["properties"]["delivery_tag"])
-        channel.connection._deliver(payload, queue)
+        private.deliver(channel, payload, queue)
     return True
 
 
@@ -89,5 +90,4 @@ def _popped(channel: Any) -> Any:
         channel.client.connection.disconnect()  # so that the next pop connects anew
         raise
     finally:
-        channel._in_poll = None
-        channel._flush_brpop_reauth()
+        private.end_pop(channel)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from dicast.workers.broker.message_faults import RETURNS
 from dicast.workers.store.scripts import script_text
+from dicast.workers.system import private
 
 _REQUEUE = Path(__file__).parent / "requeue.lua"
 TOGETHER = 200
@@ -27,7 +28,7 @@ def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = Fals
     goes back at most once, however many are at it together. `lost`: the worker that held them is gone, which is
     counted in the message itself (`RETURNS`)."""
     unacked, index = channel.unacked_key, channel.unacked_index_key
-    queue_of = cache(lambda exchange, key: next(iter(channel._lookup(exchange, key)), key))
+    queue_of = cache(partial(private.queue_of, channel))
     restore, restored = client.register_script(script_text(_REQUEUE)), 0
     for first in range(0, len(tags), TOGETHER):
         some, moves = tags[first : first + TOGETHER], []

@@ -40,6 +40,7 @@ from dicast.workers.runtime.pool_queues import PoolQueues
 from dicast.workers.runtime.watchdog import Watchdog
 from dicast.workers.store.connection import AsyncStoreClient, connect, connect_async
 from dicast.workers.store.errors import is_passing
+from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, supervise, tell_of_threads, watch
 
 logger = logging.getLogger(__name__)
@@ -228,7 +229,7 @@ class AdmissionConsumer(PoolQueues):
 
         So do those of control work, which is safe to repeat: only acknowledgements of batches outlive a connection.
         """
-        kept = [r._message for r in list(active_requests) if isinstance(r._message.channel._qos, BatchedQoS)]
+        kept = [r.message for r in list(active_requests) if isinstance(private.qos_of(r.message.channel), BatchedQoS)]
         working = frozenset(message.delivery_tag for message in kept) | pending_acks()
         count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
         if count:

@@ -36,6 +36,7 @@ from kombu.exceptions import OperationalError
 
 from dicast.workers.runtime.loop_bridge import TaskGreenlet, await_
 from dicast.workers.store.errors import is_passing
+from dicast.workers.system import private
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +241,7 @@ def _info(report: Exception, cause: BaseException) -> ExceptionInfo:
 
 def adopt(task: Any) -> bool:
     """Let an `async def` task drive its own coroutine when a run calls it; returns whether the task is one."""
-    attribute = "_orig_run" if hasattr(task, "_orig_run") else "run"  # beneath Celery's autoretry, if there is one
+    attribute = private.body_of(task)
     function = getattr(task, attribute)
     if not inspect.iscoroutinefunction(inspect.unwrap(function)):
         return False

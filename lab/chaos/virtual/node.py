@@ -82,7 +82,7 @@ class VirtualRequest:
     announced: bool = False
     dropped: bool = False
     lease: Any = None
-    _request_dict: dict[str, Any] = field(default_factory=dict)
+    request_dict: dict[str, Any] = field(default_factory=dict)
 
 
 class VirtualNode:
