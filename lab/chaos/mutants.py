@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("app", "workers", "config", "tests", "chaos", "pyproject.toml")
 FAST_TESTS = (
     "tests/ledger", "tests/workers/test_leases.py", "tests/workers/test_nodes.py", "tests/workers/test_reaper.py",
-    "tests/workers/test_bootsteps.py", "tests/workers/test_taking.py", "tests/test_tasks.py", "tests/test_messages.py",
+    "tests/workers/test_bootsteps.py", "tests/workers/test_fetch.py", "tests/test_tasks.py", "tests/test_messages.py",
     "tests/test_spool.py", "tests/judge", "tests/workers/test_quarantine.py", "tests/chaos/test_virtual.py",
 )  # fmt: skip
 DEADLINE_S = 240

@@ -251,12 +251,12 @@ async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplo
     await asyncio.gather(running, return_exceptions=True)
 
 
-def test_a_worker_on_the_bench_takes_nothing():
+def test_a_worker_that_is_suspended_takes_nothing():
     host = Host()
     door = Gate(host, "p")
     assert door.room() > 0
     for _ in range(3):
-        host.config.bench.failed(ResponseError("ERR odd"))
+        host.config.suspension.failed(ResponseError("ERR odd"))
     assert (door.room(), door.room_for_bunch()) == (0, 0)
 
 

@@ -33,7 +33,7 @@ TESTS = {
     "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
     "tests/judge": [f"app/pipeline/{name}.py" for name in ("judge", "call", "claim", "endings")],
     ",".join(f"tests/ledger/test_{name}.py" for name in LEDGER): [
-        f"app/ledger/{name}.py" for name in ("asking", "client", "keys", "ledger", "records", "troubles")
+        f"app/ledger/{name}.py" for name in ("stops", "client", "keys", "ledger", "records", "troubles")
     ],
     "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": ["workers/admission/gate.py"],
     "tests/workers/policy,tests/workers/test_admission_conformance.py": [p for p in POLICY if _is_of(ENFORCER, p)],

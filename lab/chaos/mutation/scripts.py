@@ -19,18 +19,18 @@ LEDGER, WORKERS = ROOT / "app" / "ledger", ROOT / "workers"
 TESTS = {
     LEDGER: (
         "tests/ledger/test_exactly.py", "tests/ledger/test_claims.py", "tests/ledger/test_repeats.py",
-        "tests/ledger/test_every_verb_twice.py", "tests/ledger", "tests/judge/test_asking.py",
+        "tests/ledger/test_every_verb_twice.py", "tests/ledger", "tests/judge/test_fail_fast.py",
     ),
     WORKERS: (
         "tests/workers/test_leases.py", "tests/workers/test_epoch.py", "tests/workers/test_nodes.py",
-        "tests/workers/test_taking.py", "tests/workers/test_reaper.py", "tests/workers/test_result_backend.py",
-        "tests/workers/test_pool_state.py", "tests/workers/test_prospects.py", "tests/workers/test_governor.py",
+        "tests/workers/test_fetch.py", "tests/workers/test_reaper.py", "tests/workers/test_result_backend.py",
+        "tests/workers/test_pool_state.py", "tests/workers/test_pool_health.py", "tests/workers/test_governor.py",
         "tests/workers/test_admission_conformance.py", "tests/ledger",
     ),
 }  # fmt: skip
 """The tests of the scripts below a folder, the quickest first."""
 OWN = {
-    "stop_asking": ("tests/judge/test_asking.py",),
+    "stop_asking": ("tests/judge/test_fail_fast.py",),
     "submit": ("tests/ledger/test_ledger.py", "tests/ledger/test_incarnations.py"),
     "open_page": ("tests/ledger/test_ledger.py", "tests/ledger/test_forgetful_store.py"),
     "find_lost": ("tests/ledger/test_ledger.py",),
@@ -39,10 +39,10 @@ OWN = {
     "list_claims": ("tests/ledger/test_forgetful_store.py",),
     "mark_lost": ("tests/ledger/test_forgetful_store.py",),
     "waits": ("tests/test_waiting.py",),
-    "assign": ("tests/ledger/test_claims.py", "tests/domain/test_deployments.py", "tests/workers/test_prospects.py"),
+    "assign": ("tests/ledger/test_claims.py", "tests/domain/test_deployments.py", "tests/workers/test_pool_health.py"),
     "many": ("tests/ledger/test_claims.py", "tests/workers/test_leases.py"),
     "dead_letter": ("tests/workers/test_dead_letters.py",),
-    "fetch": ("tests/workers/test_taking.py",),
+    "fetch": ("tests/workers/test_fetch.py",),
     "requeue": ("tests/workers/test_reaper.py",),
     "chord_member": ("tests/workers/test_result_backend.py",),
     "tick": ("tests/workers/test_nodes.py", "tests/workers/test_epoch.py"),
@@ -52,7 +52,7 @@ OWN = {
     "governor_read": ("tests/workers/test_governor.py",),
     "governor_commit": ("tests/workers/test_governor.py",),
     "governor_override": ("tests/workers/test_governor.py", "tests/test_cli_governor.py"),
-    "governor_look": ("tests/workers/test_prospects.py", "tests/workers/test_pool_state.py"),
+    "governor_look": ("tests/workers/test_pool_health.py", "tests/workers/test_pool_state.py"),
 }
 """The tests that are run before those, by script."""
 SLOW, ENDS = "test_a_thousand_finished_jobs", ("complete", "close_page")
