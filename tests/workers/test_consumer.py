@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from dicast.workers.admission.request import Admitted
 from dicast.workers.broker.signing import SIGNATURE, signature
 from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
+from dicast.workers.runtime.pool_queues import PoolQueues
 
 KEY = "k" * 32
 app = Celery("consumer", set_as_current=False)
@@ -113,7 +114,7 @@ def test_what_celery_trips_over_is_set_aside(monkeypatch, error):
     def handle(message):
         raise error
 
-    monkeypatch.setattr(AdmissionConsumer.__mro__[1], "create_task_handler", lambda self: handle)
+    monkeypatch.setattr(PoolQueues, "create_task_handler", lambda self: handle)
     consumer = Consumer()
     consumer.create_task_handler()(message(), queue="provider.a")
     assert (consumer.aside, consumer._watchdog.taken) == (["malformed"], {"provider.a": 1})
@@ -124,7 +125,7 @@ def test_a_broker_that_is_away_is_no_fault_of_the_message(monkeypatch, error):
     def handle(message):
         raise error
 
-    monkeypatch.setattr(AdmissionConsumer.__mro__[1], "create_task_handler", lambda self: handle)
+    monkeypatch.setattr(PoolQueues, "create_task_handler", lambda self: handle)
     consumer = Consumer()
     with pytest.raises(type(error)):
         consumer.create_task_handler()(message(), queue="provider.a")

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from amqp.exceptions import AMQPError
 from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
-from celery.worker.state import active_requests, task_ready, task_reserved
+from celery.worker.state import active_requests, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
@@ -32,14 +31,12 @@ from dicast.workers.broker.acknowledgement import BatchedQoS, pending_acks
 from dicast.workers.broker.broker_errors import outlive_odd_broadcasts, reconnect_when_refused
 from dicast.workers.broker.dead_letters import DeadLetters, look_before_reading
 from dicast.workers.broker.fetch import read_pops
-from dicast.workers.broker.objections import objection, raw
 from dicast.workers.broker.queue_length import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths
 from dicast.workers.nodes.reaper import restore_messages
+from dicast.workers.runtime.checked_messages import CheckedMessages
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
-from dicast.workers.runtime.pool_queues import PoolQueues
 from dicast.workers.runtime.watchdog import Watchdog
 from dicast.workers.store.connection import AsyncStoreClient, connect, connect_async
-from dicast.workers.store.errors import is_passing
 from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, supervise, tell_of_threads, watch
 
@@ -74,7 +71,7 @@ class _GatedBucket:
             gate.drop_held()
 
 
-class AdmissionConsumer(PoolQueues):
+class AdmissionConsumer(CheckedMessages):
     """Celery's consumer with gates in place of its rate limits (`app.conf.worker_consumer`).
 
     Tasks with a true attribute `gated` pass a gate; all others run as Celery runs them.
@@ -122,56 +119,6 @@ class AdmissionConsumer(PoolQueues):
 
     def bucket_for_task(self, type: Any) -> Any:
         return _GatedBucket(self) if getattr(type, "gated", False) else super().bucket_for_task(type)
-
-    def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
-        """Celery's, with each message counted, as taking them is the proof of life, and looked at: one that is not
-        signed though it must be, or that something is wrong with, is set aside. `queue` is the gated one, if it is one.
-        """
-        handle = super().create_task_handler(*args, **kwargs)
-
-        def handled(message: Any, queue: str | None = None) -> Any:
-            try:
-                self._watchdog.taken[queue or message.delivery_info["routing_key"]] += 1
-                reason = self._objection(message, queue)
-                return self._set_aside(message, reason) if reason else handle(message)
-            except Exception as error:
-                if is_passing(error) or isinstance(error, OSError | AMQPError):
-                    raise
-                # Of this message. Celery would connect anew, and get it again, or end, for all the others.
-                logger.exception("no request can be made of a message")
-                return self._set_aside(message, "malformed")
-
-        return handled
-
-    def _objection(self, message: Any, queue: str | None) -> str:
-        return objection(self.app, message, queue, self.task_consumer._queues)
-
-    def on_unknown_message(self, body: Any, message: Any) -> None:
-        self._set_aside(message, "no task message")
-
-    def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
-        self._set_aside(message, "unknown task")
-
-    def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
-        self._set_aside(message, "invalid task")
-
-    def on_decode_error(self, message: Any, exc: Any) -> None:
-        self._set_aside(message, "undecodable")
-
-    def _set_aside(self, message: Any, reason: str) -> None:
-        self._dead_letters.add(str((message.delivery_info or {}).get("routing_key")), reason, raw(message.body))
-        if not message.acknowledged:
-            message.reject_log_error(logger, self.connection_errors)
-
-    def _end_request(self, request: Any, reason: str) -> None:
-        """Set aside what Celery has made a request of: it is forgotten, its lease goes back, nothing is recorded."""
-        task_ready(request)
-        self._dead_letters.add(str(request.delivery_info["routing_key"]), reason, raw(request.body))
-        request.reject(requeue=False)
-
-    def _give_up_on(self, request: Any) -> None:
-        """For the execution pool: its outcome can be recorded no more than it could be the times before."""
-        self._end_request(request, "not recorded")
 
     def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
         if not isinstance(bucket, _GatedBucket):

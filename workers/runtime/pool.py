@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import functools
 import gc
 import itertools
 import logging
-import queue
-import socket
 import sys
 import threading
 import traceback
@@ -40,6 +37,7 @@ from celery.utils import threads as celery_threads
 from celery.worker import state as worker_state
 from celery.worker.request import Request
 
+from dicast.workers.runtime.hub_calls import HubCalls
 from dicast.workers.runtime.loop_bridge import (
     await_,
     close_loop_resources,
@@ -80,15 +78,14 @@ YOUNG_MAX, OLDER_EVERY = 10_000, (20, 10)
 UNRECORDED_KEPT = 1000
 """Messages whose outcomes could not be recorded; of older ones the count begins anew."""
 
-_CLOSED = None
-"""Stands in the queue of callbacks behind the last one."""
-
 
 class TaskPool(BasePool):  # type: ignore[misc]
     """Celery's pool interface; `loop`, `submit` and `free_slots` are for the worker's other parts, on any thread."""
 
     limit: int
     loop: asyncio.AbstractEventLoop
+    post: Callable[..., None]
+    """`post(function, *arguments)`: have it called on the hub, after all that was posted before."""
     body_can_be_buffer = True
     signal_safe = False
     slot_freed: Callable[[], None] = staticmethod(lambda: None)
@@ -116,11 +113,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._waiting: deque[TaskRun] = deque()
         self._waiting_threaded: deque[TaskRun] = deque()
 
-        self._hub: Any = None
-        self._callbacks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._wake_asked = False
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
+        self._hub_calls = HubCalls(self._call)
+        self.post = self._hub_calls.put
 
         self._unrecorded: OrderedDict[str, int] = OrderedDict()
         self._beats = self._missed_beats = 0
@@ -137,9 +131,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Once per connection to the broker: with a lost one the hub forgets what it was to watch."""
-        self._hub = hub
-        # Not `hub.call_soon`: acknowledgements that a callback asks for would wait for the next event, up to 1 s.
-        hub.add_reader(self._wake_reader, self._drain)
+        self._hub_calls.attach(hub)
         hub.call_repeatedly(WATCH_S, self._watch)
 
     def on_apply(
@@ -206,9 +198,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             if worker_state.should_terminate:
                 self.loop.call_soon_threadsafe(self._drop_all)
             self.loop.call_soon_threadsafe(self._close)
-        for function, *args in iter(self._callbacks.get, _CLOSED):
-            self._call(function, args)
-        self._callbacks.put(_CLOSED)
+        self._hub_calls.drain_until_closed()
         if self._failure is None:
             self._thread.join()
         self.threads.shutdown(cancel_futures=True)
@@ -247,36 +237,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """Run a coroutine on the loop, beside the tasks. When the pool stops, it is cancelled after the last task."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """Have `function(*args)` called on the hub, after all that was posted before."""
-        self._callbacks.put((function, *args))
-        if self._hub is None:  # a broker that needs no hub: called in place, as by Celery's thread pool
-            self._drain()
-        else:
-            self._wake()
-
-    def _wake(self) -> None:
-        if not self._wake_asked:
-            self._wake_asked = True
-            self._wake_writer.send(b"\0")
-
     # ------------------------------------------------------------------ on the hub
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)
-        self._wake_asked = False
-        while True:
-            try:
-                entry = self._callbacks.get_nowait()
-            except queue.Empty:
-                return
-            if entry is _CLOSED:
-                self._callbacks.put(_CLOSED)
-                return
-            function, *args = entry
-            self._call(function, args)
-
-    def _call(self, function: Callable[..., Any], args: list[Any]) -> None:
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             function(*args)
         except Exception:  # of one message; the hub serves all
@@ -299,7 +261,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def _watch(self) -> None:
         """Count the looks in a row at which the loop had not turned; a process frozen and thawed counts one."""
-        self._drain()
+        self._hub_calls.drain()
         beats, self._beats = self._beats, 0
         self._missed_beats = 0 if beats else self._missed_beats + 1
         stalled_s = self._missed_beats * WATCH_S
@@ -309,13 +271,13 @@ class TaskPool(BasePool):  # type: ignore[misc]
             logger.error("the event loop has not turned for %.0f s; it is at\n%s", stalled_s, place)
         if stalled_s >= STALL_LIMIT_S and self._failure is None:
             self._fail("the event loop stands still")
-            self._callbacks.put(_CLOSED)
+            self._hub_calls.close()
 
     def _fail(self, failure: str) -> None:
         self._failure = failure
         logger.critical("%s: the worker stops", failure)
         worker_state.should_stop = EX_FAILURE
-        self._wake()
+        self._hub_calls.wake()
 
     # ------------------------------------------------------------------ on the loop
     def unrecorded(self, label: str) -> int:
@@ -392,7 +354,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         else:
             self.loop.close()
         finally:
-            self._callbacks.put(_CLOSED)
+            self._hub_calls.close()
 
     async def _serve(self) -> None:
         beat = supervise("loop-beat", self._beat)

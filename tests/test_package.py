@@ -1,0 +1,100 @@
+"""What is installed: one name, one copy of each module, beside whatever else an environment or a folder holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import dicast
+from tests.e2e.cluster import Simulated, a_job
+
+ROOT = Path(__file__).parents[1]
+FOREIGN = ("app", "workers", "config")
+
+
+def python(*arguments: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env={"PATH": os.environ["PATH"], "HOME": str(folder), **environ},
+        capture_output=True, text=True, check=False, timeout=90,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for `PYTHONPATH` with the wheel in it, and other people's packages under the names of ours."""
+    wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(wheels), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=110)
+    with ZipFile(next(wheels.glob("dicast-*.whl"))) as wheel:
+        wheel.extractall(site)
+    for name in FOREIGN:
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text(f"raise RuntimeError('{name} is no package of Dicast')\n")
+    return site
+
+
+def test_the_wheel_claims_one_name_and_holds_what_is_needed(installed: Path) -> None:
+    held = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
+    tops = {name.partition("/")[0] for name in held} - set(FOREIGN)
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"dicast"}
+    ours = subprocess.run(["git", "ls-files", *FOREIGN], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    kept = [name for name in ours.split() if not name.endswith("pools.compose.toml")]
+    assert {f"dicast/{name}" for name in kept} <= held
+    assert {"dicast/py.typed", "dicast/errors.py"} <= held
+
+
+@pytest.mark.slow
+def test_it_runs_a_job_and_a_worker_beside_foreign_packages(installed: Path, tmp_path: Path) -> None:
+    for name in FOREIGN:
+        (tmp_path / name).symlink_to(installed / name)
+    provider = Simulated()
+    try:
+        (tmp_path / "pools.toml").write_text(
+            f'[pools.sim]\nprovider = "simulated"\nbase_url = "{provider.base_url}/v1"\n'
+        )
+        (tmp_path / "job.json").write_text(json.dumps({**a_job(agents=1, dimensions=1), "id": "mine"}))
+        environ = {"PYTHONPATH": str(installed), "DICAST_POOLS_FILE": "pools.toml"}
+        said = python("-c", "from dicast import evaluate; print(evaluate.name)", folder=tmp_path, **environ)
+        assert (said.returncode, said.stdout) == (0, "dicast.evaluate\n"), said.stderr
+        run = python(
+            "-c", "from dicast.app.cli.main import main; main()", "run", "--local", "job.json",
+            folder=tmp_path, **environ,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        report = python("-m", "celery", "-A", "dicast", "report", folder=tmp_path, **environ)
+        assert "dicast.app.tasks" in report.stdout, report.stderr
+    finally:
+        provider.stop()
+
+
+def test_a_checkout_has_one_copy_of_each_module(tmp_path: Path) -> None:
+    program = """
+import app, sys
+from app.celery import app as application
+from app.tasks import evaluate
+import dicast
+assert evaluate is dicast.evaluate and application is dicast.celery is app.app
+try:
+    import app.ledger
+except ModuleNotFoundError:
+    print(sorted(name for name in sys.modules if name.split(".")[0] == "app"))
+"""
+    said = python("-c", program, folder=ROOT, PYTHONPATH=str(ROOT), REDIS_URL="redis://127.0.0.1:1/0")
+    assert (said.returncode, said.stdout) == (0, "['app', 'app.celery', 'app.tasks']\n"), said.stderr
+
+
+def test_the_door_exports_what_it_says(tmp_path: Path) -> None:
+    assert dir(dicast) == dicast.__all__ == sorted(dicast.__all__, key=lambda name: (name[0].islower(), name))
+    for name in dicast.__all__:
+        assert getattr(dicast, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        dicast.nothing  # noqa: B018
+    # Looking at the door loads nothing behind it.
+    program = "import dicast, sys; print([n for n in sys.modules if n.startswith('dicast.')])"
+    assert python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
