@@ -72,7 +72,9 @@ bench-peers: $(PEERS) ## install what make bench compares with, each in an envir
 	@.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-.PHONY: simulate
+.PHONY: figures simulate
+figures: setup ## the house in figures: lines, cycles, layers, names, docstrings
+	$(BIN)/python -m lab.figures
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
 	$(BIN)/python -m lab.simulation $(SIMULATE)
 

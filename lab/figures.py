@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grimp
-from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "workers", "config", "dicast")
@@ -90,8 +89,7 @@ def repeated_classes(found: Iterable[Source]) -> dict[str, list[str]]:
 
 
 def documented(found: Iterable[Source]) -> Counter[bool]:
-    """How many public functions, methods and classes have a docstring, and how many have none. Not counted are those
-    of a private class, properties of one line, and methods that a Protocol names or a base class has described."""
+    """How many public functions and classes of modules have a docstring, and how many have none."""
     counted: Counter[bool] = Counter()
     for source in found:
         for node in _public(source.tree.body):
@@ -109,8 +107,7 @@ def _public(body: list[ast.stmt]) -> Iterator[Described]:
 
 
 def broad(found: Iterable[Source]) -> list[str]:
-    """Where `except Exception` has no reason beside it: a comment on its line, or in the lines of its first statement,
-    or a log call that tells of the error."""
+    """Where `except Exception` has no comment, on its line or beside its first statement, that gives the reason."""
     bare = []
     for source in found:
         for node in ast.walk(source.tree):
@@ -125,6 +122,7 @@ def broad(found: Iterable[Source]) -> list[str]:
 
 
 def long_functions(found: Iterable[Source]) -> list[str]:
+    """Those of more than `LONG_FUNCTION` lines."""
     return [
         f"{source.path}:{node.lineno} {node.name}"
         for source in found
@@ -144,7 +142,8 @@ def main() -> int:
         print(f"{f'lines in {part}/':52} {python:>7,} Python" + (f", {lua:,} Lua" if lua else ""))
     found = cycles()
     rules.append(("cycles of imports, those in functions included", len(found), not found))
-    broken = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True, verbose=False) != 0
+    linter = Path(sys.executable).with_name("lint-imports")
+    broken = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, check=False).returncode != 0
     rules.append(("layers", "broken" if broken else "kept", not broken))
     repeated = repeated_classes(everything)
     rules.append(("public class names that exist twice", len(repeated), not repeated))
