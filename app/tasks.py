@@ -142,7 +142,7 @@ async def _troubled(job_id: str, error: Exception) -> None:
     """Put on record what keeps a job from being started; it is no result of the job, either, when that fails."""
     try:
         await retry_until_available(lambda: services().troubled(job_id, error))
-    except Exception:
+    except Exception:  # the record is for people; the job is tried again with or without it
         logger.exception("what keeps job %s from going on is not on record", job_id, extra={"job": job_id})
 
 

@@ -113,7 +113,7 @@ class _PendingAcks:
         except self._qos.channel.connection_errors as error:
             logger.warning("%d acknowledgements wait for the broker: %s", len(tags), error)
             self._ask(RETRY_S)
-        except Exception:
+        except Exception:  # whatever it is, the messages are still to be acknowledged
             self._ask(RETRY_S)
             raise
         else:

@@ -60,7 +60,7 @@ def outlive_odd_broadcasts() -> None:
         def received(self: Any, client: Any) -> Any:
             try:
                 return receive(self, client)
-            except Exception as error:
+            except Exception as error:  # kombu raises whatever a foreign broadcast leads it to
                 if is_passing(error) or isinstance(error, OSError | Empty):
                     raise
                 logger.warning("a broadcast is not understood: %r", error, extra={"event": "odd_broadcast"})

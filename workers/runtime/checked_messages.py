@@ -38,10 +38,9 @@ class CheckedMessages(PoolQueues):
                 self._watchdog.taken[queue or message.delivery_info["routing_key"]] += 1
                 reason = self._objection(message, queue)
                 return self._set_aside(message, reason) if reason else handle(message)
-            except Exception as error:
+            except Exception as error:  # of this message; Celery would get it again, or end, for all the others
                 if is_passing(error) or isinstance(error, OSError | AMQPError):
                     raise
-                # Of this message. Celery would connect anew, and get it again, or end, for all the others.
                 logger.exception("no request can be made of a message")
                 return self._set_aside(message, "malformed")
 

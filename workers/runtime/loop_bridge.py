@@ -151,7 +151,7 @@ async def close_loop_resources() -> None:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await close()
-        except Exception:
+        except Exception:  # the others are to be closed all the same
             logger.exception("a resource of the event loop could not be closed")
 
 

@@ -249,7 +249,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
                 return
             try:
                 self.give_up_on(request)
-            except Exception:
+            except Exception:  # the hub serves all; this message comes back when the worker ends
                 logger.exception("message %s stays unacknowledged", request.id)
 
     def end_message(self, settle: Callable[[ExceptionInfo], None], info: ExceptionInfo) -> None:
@@ -348,7 +348,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
                     self.loop.run_until_complete(serving)
                 except (SystemExit, KeyboardInterrupt) as error:  # asyncio lets these two through, and can go on
                     logger.error("an asyncio task raised %r: the loop goes on", error, exc_info=error)
-        except BaseException as error:
+        except BaseException as error:  # the hub has to learn of it, whatever it is
             logger.critical("the event loop died of %r", error, exc_info=error)
             self._fail("the event loop died")
         else:

@@ -201,7 +201,7 @@ class TaskRun:
         if self._greenlet is not None:
             try:
                 self._greenlet.throw(greenlet.GreenletExit)
-            except BaseException:
+            except BaseException:  # a body may raise anything while it is thrown out; the slot is to be freed
                 logger.exception("%s raised when it was abandoned", self.label)
         self._end()
 
