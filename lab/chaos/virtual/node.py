@@ -47,7 +47,7 @@ from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.messages import SimMessages
 from lab.chaos.virtual.parts import Silent, SimGatherer, SimServices, SimSpool
-from lab.chaos.virtual.provider import CALL_TIMEOUT_S, SimProvider
+from lab.chaos.virtual.provider import CALL_TIMEOUT_S, VirtualProvider
 from lab.chaos.virtual.wire import Direct, link_of
 from lab.chaos.virtual.world import WIRE_S, World
 
@@ -108,7 +108,7 @@ class VirtualNode:
         )  # fmt: skip
         self.messages = SimMessages(world, deployments, shape.pools)
         self._providers = {
-            pool: SimProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
+            pool: VirtualProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
         }
         outages = Outages(client, world.keys).read
         self.judge = Judge(

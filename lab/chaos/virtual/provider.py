@@ -17,7 +17,7 @@ from lab.chaos.virtual.world import VirtualCall, World
 CALL_TIMEOUT_S = 20.0
 
 
-class SimProvider:
+class VirtualProvider:
     """One pool's provider at one node: answers, refuses, spoils or hangs, as the world's odds have it."""
 
     nonce_in_schema = False
