@@ -63,7 +63,7 @@ def test_it_runs_a_job_and_a_worker_beside_foreign_packages(installed: Path, tmp
         said = python("-c", "from dicast import evaluate; print(evaluate.name)", folder=tmp_path, **environ)
         assert (said.returncode, said.stdout) == (0, "dicast.evaluate\n"), said.stderr
         run = python(
-            "-c", "from dicast.app.cli.main import main; main()", "run", "--local", "job.json",
+            "-m", "dicast", "run", "--local", "job.json",
             folder=tmp_path, **environ,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr
