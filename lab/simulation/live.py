@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lab.simulation.distributed import Effects
-from lab.simulation.scenario import Class, Scenario
+from lab.simulation.scenario import Class, HeaderDialect, Scenario
 from lab.simulation.world import SimRecord
 
 EFFECTS = Effects(
@@ -108,6 +108,17 @@ def _scenarios() -> list[Scenario]:
     return [
         steady,
         steady.but("http_cut", "the same, the cap cut to 10 after 300 answers", cut_after=(300, 0.25)),
+        steady.but(
+            "http_window",
+            "2,400 calls, a window of 600 in 20 s binds, OpenAI; calls are under way for up to 0.3 s",
+            units=2400,
+            requests_per_min=1800.0,
+            window_s=20.0,
+            window_over_s=13.0,
+            dialect=Dialect.OPENAI,
+            retry_after=True,
+            network_s=(0.001, 0.004),
+        ),
         noisy,
         noisy.but("noise_100", "100 of them", units=100),
         noisy.but(
@@ -125,6 +136,7 @@ SCENARIOS = {scenario.name: scenario for scenario in _scenarios()}
 GOALS = {
     "http_steady": LiveGoal(of_possible=0.87, refused=0.02, seconds=14.0),
     "http_cut": LiveGoal(of_possible=0.89, refused=0.05, seconds=38.0),
+    "http_window": LiveGoal(of_possible=0.0, refused=0.01, seconds=77.0),
     "noise_300": LiveGoal(of_possible=0.0, refused=0.16, seconds=20.0),
     "noise_100": LiveGoal(of_possible=0.0, refused=0.20, seconds=15.0),
     "noise_rate": LiveGoal(of_possible=0.0, refused=0.40, seconds=75.0),

@@ -83,9 +83,10 @@ class Pool:
         self.told, self.log, self.tell = Told(), CallLog(), tell
         self.number = itertools.count(1)
 
-    def call(self, provider: Window | Continuous | Log, at: float) -> None:
-        provider.take(at)
-        left, reset_s = provider.left(at)
+    def call(self, provider: Window | Continuous | Log, at: float, way_s: float = 0.0) -> None:
+        """One call that arrives `way_s` after it was sent."""
+        provider.take(at + way_s)
+        left, reset_s = provider.left(at + way_s)
         self.answer(at, Readings((self.tell(left, reset_s),)))
 
     def answer(self, at: float, readings: Readings, status: int = 200) -> bool:
@@ -161,6 +162,33 @@ def test_a_window_is_full_again_at_its_end_once_that_was_seen() -> None:
     assert bucket.full_at == pytest.approx(97.0, abs=0.1)
     assert bucket.full_every_s == 60.0
     assert bucket.refill_per_s == 0.0
+
+
+@pytest.mark.parametrize("way_s", [0.2, 0.4])
+def test_a_call_that_is_under_way_for_long_does_not_bring_a_windows_end_nearer(way_s: float) -> None:
+    pool, provider = Pool(with_reset(600)), Window(600)
+    for number, at in enumerate(instants(10.0, 45.0)):
+        pool.call(provider, at, 0.0 if number % 5 else way_s)
+    assert pool.bucket(46.0).full_at == pytest.approx(97.06, abs=0.02)
+
+
+def test_an_end_in_whole_seconds_is_no_earlier_than_any_telling_allows() -> None:
+    pool = Pool(lambda left, reset_s: Reading("b", Unit.REQUESTS, 600, left, 60.0, math.ceil(reset_s), 1.0))
+    provider = Window(600, ends_at=36.5)
+    for number, at in enumerate(instants(10.0, 45.0)):
+        pool.call(provider, at, 0.0 if number % 5 else 0.4)
+    assert pool.bucket(46.0).full_at == pytest.approx(96.56, abs=0.15)
+
+
+def test_a_call_that_overtakes_others_does_not_begin_a_window() -> None:
+    pool, provider = Pool(with_reset(600)), Window(600)
+    for at in instants(20.0, 1.0):
+        pool.call(provider, at, 0.3)
+    for _ in range(30):
+        number = next(pool.number)
+        pool.log.sent(sent(f"c{number}", 1.4))  # spent, but not there yet
+    pool.call(provider, 1.4)
+    assert pool.told.known["b:"].rolls == 0
 
 
 def test_the_end_of_a_window_that_is_not_told_is_seen() -> None:

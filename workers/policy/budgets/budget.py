@@ -37,6 +37,8 @@ PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
 """A budget that was confirmed is not doubted for so long. To doubt a bucket costs more: its reserve goes first."""
 SOON_S = 0.5
 """After a window that did not end when told, try again."""
+LEAST_WINDOW_S, ANOTHER_PART = 0.8, 0.25
+"""The next window's end is further off than that, and than such a part of what is left of it."""
 ENOUGH_CALLS = 10.0
 """Two snapshots are compared when they differ by so much, or are far apart."""
 EPSILON = 1e-3
@@ -52,9 +54,10 @@ class Budget:
     at `spent`.
 
     `taken` is what was spent less what `refused` calls had been reserved, and `meter` its past. `ends_at` is when a
-    window gives everything back (0: unknown), `late_s` by how much later than told, `rolls` how often it was seen to,
-    last at `rolled_at`. An end that nobody tells is looked for again after `search_s`. `milliseconds` above 0 is what
-    bare numbers mean. `edition` counts what was said to the enforcer, `cost` is what a call takes.
+    window gives everything back (0: unknown), told to do so at the `earliest`, and no sooner than at the `latest` of
+    what the tellings allow; `late_s` by how much later than told, `rolls` how often it was seen to, last at
+    `rolled_at`. An end that nobody tells is looked for again after `search_s`. `milliseconds` above 0 is what bare
+    numbers mean. `edition` counts what was said to the enforcer, `cost` is what a call takes.
     """
 
     key: str
@@ -73,6 +76,8 @@ class Budget:
     trust: Trust = field(default_factory=Trust)
     anchor: Snapshot | None = None
     ends_at: float = 0.0
+    earliest: float = 0.0
+    latest: float = 0.0
     late_s: float = 0.0
     rolls: int = 0
     rolled_at: float = 0.0
@@ -118,7 +123,7 @@ class Budget:
         apart_s = self.nature.lasts_s / (MOST_POINTS - 10)
         self.meter.note(sent_at, taken, apart_s)
         if self.edition:
-            self._follow(new)
+            self._follow(new, answered_at)
         self.anchor = self.anchor or new
         self._date_end(new, reading.from_answer)
         exact = self.nature.kind is Kind.BUCKET and reset_at is not None and grain_s < 0.5
@@ -169,10 +174,10 @@ class Budget:
                 self.milliseconds = max(-5.0, self.milliseconds - 1.0)
         return self.milliseconds > 0.0
 
-    def _follow(self, new: Snapshot) -> None:
+    def _follow(self, new: Snapshot, answered_at: float) -> None:
         """What has happened since the last snapshot: a window began anew, others took something, or nothing did."""
         if self._began_anew(new):
-            self._rolled(new)
+            self._rolled(new, answered_at)
             return
         lasts_s = self.nature.lasts_s
         came_back = new.remaining - self.level + new.spent - self.taken
@@ -191,10 +196,15 @@ class Budget:
         """Whether a window ended since the last snapshot: most of what was gone came back, and its end moved on."""
         if self.nature.kind in (Kind.BUCKET, Kind.LOG):
             return False
-        if new.reset_at is not None and new.reset_at <= self.ends_at + new.blur_s:
+        if new.reset_at is not None and not self._is_another(new.reset_at, new):
             return False
         came_back = new.remaining - self.level + new.spent - self.taken
         return came_back >= max(FEW * self.cost, BLUR_PART * self.limit, 0.5 * (self.limit - self.level))
+
+    def _is_another(self, told: float, new: Snapshot) -> bool:
+        """Whether a told end is that of a later window: calls that are under way for long name the same one later."""
+        further_s = told - self.ends_at
+        return further_s > max(new.blur_s, LEAST_WINDOW_S, ANOTHER_PART * min(told - new.at, self.nature.lasts_s))
 
     def _note_drain(self, came_back: float, new: Snapshot, elapsed: float) -> None:
         """What is missing, compared with the refill that is due. A budget that is full lacks nothing."""
@@ -205,13 +215,16 @@ class Budget:
         most_per_s = 0.95 * self.refill_per_s if self.nature.kind is Kind.BUCKET else drain_per_s
         self.drain_per_s = max(0.0, min(most_per_s, drain_per_s))
 
-    def _rolled(self, new: Snapshot) -> None:
-        """A window began anew between the last snapshot and this one: when told, later, or earlier."""
+    def _rolled(self, new: Snapshot, answered_at: float) -> None:
+        """A window began anew between the last snapshot and this one: when told, later, or earlier.
+
+        A call that was sent before its end and arrived after it says nothing of that.
+        """
         expected = self.ends_at + self.late_s
         if self.ends_at and self.dated_at > expected + GUARD_S:
             self.late_s += self.dated_at - expected
-        elif self.ends_at and new.at < expected - 2.0 * new.blur_s:
-            self.late_s -= expected - new.at
+        elif self.ends_at and answered_at < expected - 2.0 * new.blur_s:
+            self.late_s -= expected - answered_at
         if self.rolled_at:
             self.nature.period_is_less(new.at - self.rolled_at)
         self.rolls, self.rolled_at, self.search_s = self.rolls + 1, new.at, 0.0
@@ -222,7 +235,11 @@ class Budget:
             self.ends_at, self.late_s = new.at + self.nature.lasts_s, 0.0
 
     def _date_end(self, new: Snapshot, from_answer: bool) -> None:
-        """When the window ends, as far as told: of several tellings in whole seconds the earliest is the nearest."""
+        """When the window ends, as far as told.
+
+        A call is under way before its reset is reckoned, so that the end comes later than told; where resets are
+        rounded up it comes sooner. So it is the earliest that was told, but no earlier than the latest less its grain.
+        """
         if new.reset_at is None:
             if not self.ends_at and not self.rolls:
                 self.ends_at = new.at + self.nature.lasts_s  # it began before our first call
@@ -230,9 +247,11 @@ class Budget:
         told = new.reset_at + (new.grain_s if from_answer else 0.0)
         another = told > self.ends_at + max(0.4 * self.nature.lasts_s, new.blur_s)
         if not self.ends_at or another or (self.opens_at < new.at and told > new.at):
-            self.ends_at = told
+            self.ends_at = self.earliest = told
+            self.latest = told - new.grain_s
         elif not from_answer:
-            self.ends_at = min(self.ends_at, told)
+            self.earliest, self.latest = min(self.earliest, told), max(self.latest, told - new.grain_s)
+            self.ends_at = max(self.earliest, self.latest)
 
     # What is left
 
