@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dicast.workers.policy.budgets.nature import Kind
+from dicast.workers.policy.budgets.nature import Kind, Nature
 from dicast.workers.policy.budgets.told import Told
 from dicast.workers.policy.calls import CallLog
 from dicast.workers.policy.events import Cost
@@ -152,6 +152,13 @@ def test_a_log_gives_back_what_was_spent_one_period_ago() -> None:
             pool.call(provider, at)
     assert pool.kind is Kind.LOG
     assert pool.bucket(126.5).full_at == 0.0
+
+
+def test_a_log_is_told_although_calls_arrive_in_another_order_than_sent() -> None:
+    nature = Nature()
+    for number in range(60):
+        nature.slides(came_back=9.0 if number % 2 else -3.0, due_back=3.0, cost=1.0)
+    assert nature.kind is Kind.LOG
 
 
 def test_a_window_is_full_again_at_its_end_once_that_was_seen() -> None:

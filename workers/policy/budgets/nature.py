@@ -24,8 +24,8 @@ JITTER_S = 0.15
 """Calls are under way for so much longer or shorter."""
 MOST_BLUR = 0.45
 """Periods that somebody would choose are three times apart: a guess that may be wrong by less is one of them."""
-ENOUGH_BACK = 6.0
-"""Calls that have to come back before a log can be told by them."""
+ENOUGH_BACK = 20.0
+"""Calls that have to come back before a log can be told by them: a few always arrive in another order than sent."""
 
 
 class Kind(StrEnum):
