@@ -155,9 +155,9 @@ def test_a_log_gives_back_what_was_spent_one_period_ago() -> None:
 
 
 def test_a_log_is_told_although_calls_arrive_in_another_order_than_sent() -> None:
-    nature = Nature()
-    for number in range(60):
-        nature.slides(came_back=9.0 if number % 2 else -3.0, due_back=3.0, cost=1.0)
+    nature, ahead = Nature(), [0.0, 4.0, 4.0, -4.0, -4.0] * 12
+    for before, after in itertools.pairwise(ahead):
+        nature.slides(came_back=3.0 + after - before, due_back=3.0, cost=1.0)
     assert nature.kind is Kind.LOG
 
 
