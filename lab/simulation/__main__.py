@@ -7,9 +7,12 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lab.simulation import ablation
+from lab.simulation.ablation import MECHANISMS, Measure
 from lab.simulation.catalogue import CATALOGUE, random_scenario
 from lab.simulation.client import Central, Client, Oracle
 from lab.simulation.distributed import Effects, admitters
@@ -63,6 +66,38 @@ def work(job: Job) -> list[SimRow]:
     return [SimRow(mode, seed, result, shortfalls(scenario, result, FLOOR)) for mode, result in results]
 
 
+def measured(scenario: Scenario, seeds: Sequence[int]) -> Measure:
+    """The policy in one process, or in a short run: the mean over the seeds."""
+    found = []
+    for seed in seeds:
+        if scenario.kind is Class.LIVE:
+            live = judge_live(run(scenario, seed, "live"))
+            found.append(Measure(live.utilisation / live.possible, live.refused, live.unresolved))
+        else:
+            oracle = _oracles.get((scenario, seed)) or run(scenario, seed, "oracle")
+            _oracles[scenario, seed] = oracle
+            result = judge(run(scenario, seed, "central"), oracle)
+            found.append(Measure(result.utilisation, result.refused, result.unresolved, result.latency))
+    return Measure(*(sum(values) / len(values) for values in zip(*found, strict=True)))
+
+
+_oracles: dict[tuple[Scenario, int], Record] = {}
+
+
+def ablate(scenarios: Sequence[Scenario], seeds: Sequence[int], names: Sequence[str], *, whole: bool) -> None:
+    """Print what is lost without each mechanism; the scenarios that take least come first."""
+    by_name, on, took_s = {scenario.name: scenario for scenario in scenarios}, {}, {}
+    for name, scenario in by_name.items():
+        started = time.process_time()
+        on[name] = measured(scenario, seeds)
+        took_s[name] = time.process_time() - started
+    order = sorted(by_name, key=lambda name: took_s[name])
+    _say(ablation.HEAD)
+    for mechanism in names:
+        lost = ablation.losses(mechanism, order, lambda name: measured(by_name[name], seeds), on, whole=whole)
+        _say(ablation.line(mechanism, lost))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print; 1 if a scenario of the catalogue misses its goal in one process, or a unit is left unresolved."""
     known = {**CATALOGUE, **SCENARIOS}
@@ -70,9 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="1", help="comma-separated (default: 1)")
     parser.add_argument("--only", default="", help="comma-separated names of scenarios")
     parser.add_argument("--modes", default=",".join(MODES), help="comma-separated: central, distributed")
-    parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="N random scenarios in place of the catalogue")
+    parser.add_argument(
+        "--fuzz",
+        type=int,
+        default=0,
+        metavar="N",
+        help="N random scenarios in place of the catalogue (--ablate: beside it)",
+    )
     parser.add_argument("--fuzz-start", type=int, default=0, metavar="INDEX", help="index of the first of them")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs at the same time")
+    parser.add_argument("--ablate", nargs="?", const=",".join(MECHANISMS), default="", metavar="MECHANISMS",
+                        help="what is lost without each mechanism of the default engine")  # fmt: skip
+    parser.add_argument(
+        "--whole", action="store_true", help="with --ablate: go on when a mechanism has earned its place"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document in place of the table")
     chosen = parser.parse_args(arguments)
     names = [name for name in chosen.only.split(",") if name] or list(known)
@@ -84,7 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--modes must be of {', '.join(MODES)}, got {chosen.modes}")
     scenarios = [known[name] for name in names]
     if chosen.fuzz:
-        scenarios = [random_scenario(index) for index in range(chosen.fuzz_start, chosen.fuzz_start + chosen.fuzz)]
+        drawn = [random_scenario(index) for index in range(chosen.fuzz_start, chosen.fuzz_start + chosen.fuzz)]
+        scenarios = [*scenarios, *drawn] if chosen.ablate else drawn
+    if chosen.ablate:
+        ablate(scenarios, [int(seed) for seed in chosen.seeds.split(",")], chosen.ablate.split(","), whole=chosen.whole)
+        return 0
     jobs = [Job(scenario, int(seed), modes) for scenario in scenarios for seed in chosen.seeds.split(",")]
     rows: list[SimRow] = []
     with multiprocessing.Pool(min(chosen.processes, len(jobs))) as pool:

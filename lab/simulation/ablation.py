@@ -1,0 +1,192 @@
+"""What each mechanism of the default engine is worth: the same runs with one of them switched off.
+
+A mechanism is switched off from outside, by putting a null in place of the method that acts for it; the policy knows
+nothing of this. It earns its lines where some scenario is worse without it (`earned`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dicast.workers.policy import adaptive, verdict
+from dicast.workers.policy.adaptive import Adaptive
+from dicast.workers.policy.budgets.budget import Budget
+from dicast.workers.policy.budgets.hidden import Hidden
+from dicast.workers.policy.budgets.nature import Nature
+from dicast.workers.policy.budgets.told import Told
+from dicast.workers.policy.budgets.trust import Trust
+from dicast.workers.policy.failures import Failures
+from dicast.workers.policy.growth import Growth
+from dicast.workers.policy.headers import NO_READINGS
+from dicast.workers.policy.latency import LatencyWatch
+from dicast.workers.policy.noise import Noise
+from dicast.workers.policy.pulse import Pulse
+from dicast.workers.policy.rate import LearnedRate
+from dicast.workers.policy.reversal import Reversals
+from dicast.workers.policy.suspicion import Suspicion
+from dicast.workers.policy.verdict import Kind, Verdict
+
+ENOUGH = 0.005
+ENOUGH_UNITS, ENOUGH_LATENCY = 3, 0.05
+"""Units unresolved by chance are fewer, and chance moves the latency less."""
+
+Null = tuple[Any, str, Any]
+"""Whose attribute, its name, and what stands in its place."""
+
+
+class Measure(NamedTuple):
+    """One run, or the mean of some. Shares are 0..1, `latency` is relative to the oracle's."""
+
+    used: float
+    refused: float
+    unresolved: float = 0.0
+    latency: float = 1.0
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _false(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def _never(value: Any) -> Any:
+    return property(lambda _: value)
+
+
+def _wait_for_answers(self: Pulse, config: Any) -> None:
+    self.feedback_s = min(dicast.config.feedback_max_s, self.rtt_s)
+
+
+def _wait_for_refusals(self: Pulse, config: Any) -> None:
+    slowest = dicast.config.feedback_factor * max(self.refusal_latencies, default=0.0)
+    first = dicast.config.feedback_min_s if self.refusal_latencies else dicast.config.feedback_first_s
+    self.feedback_s = min(dicast.config.feedback_max_s, max(first, slowest))
+
+
+def _no_rate(*given: Any, **named: Any) -> Verdict:
+    return verdict.judge(*given, **{**named, "may_be_rate": False, "below": None})
+
+
+def _no_collapse(*given: Any, **named: Any) -> Verdict:
+    found = verdict.judge(*given, **named)
+    return Verdict(Kind.CAP, found.level) if found.kind is Kind.COLLAPSE else found
+
+
+def _untold(self: Told, event: Any, trial: Any) -> bool:
+    readings = NO_READINGS._replace(
+        retry_after_s=event.readings.retry_after_s, retry_grain_s=event.readings.retry_grain_s
+    )
+    return _OBSERVE(self, replace(event, readings=readings), trial)
+
+
+_OBSERVE = Told.observe
+
+MECHANISMS: Mapping[str, tuple[Null, ...]] = {
+    "silence is acceptance": ((Pulse, "_bound", _wait_for_answers),),
+    "feedback bound by quick answers": ((Pulse, "_bound", _wait_for_refusals),),
+    "one slot less at the top": ((Adaptive, "_suspect", _nothing),),
+    "a top slot's retry: honest": ((Suspicion, "step_refused", _nothing),),
+    "a top slot's retry: noise": ((Suspicion, "step_confirmed", _nothing),),
+    "levels accepted later": ((Reversals, "confirmed", _false), (Reversals, "again", _false)),
+    "haste": ((Adaptive, "_was_haste", _false),),
+    "large steps gently again": ((Growth, "retry_gently", _nothing),),
+    "refused levels filled more often": ((Growth, "_was_refused", _never(value=False)),),
+    "settled levels tried less often": ((Growth, "settled", _never(value=False)),),
+    "small limits tried less often": ((Adaptive, "_hold_max_rtts", lambda self, _: self.config.hold_max_rtts),),
+    "no bursts while a step is tried": ((Growth, "cautious", _never(value=False)),),
+    "verdict: rate": ((adaptive, "judge", _no_rate),),
+    "verdict: collapse": ((adaptive, "judge", _no_collapse),),
+    "slack for calls under way": ((verdict, "wander", lambda _: 0), (adaptive, "wander", lambda _: 0)),
+    "rare refusals are noise": ((verdict, "_is_rare", _false),),
+    "a falling level is a rate": ((verdict, "_fell_again", _false),),
+    "noise: slow test": ((Noise, "suspects", _false),),
+    "noise: less refused no less": ((Noise, "persists", _nothing),),
+    "noise: forgiven": ((Noise, "forgives", _false),),
+    "rate: more is tried": ((LearnedRate, "advance", _nothing),),
+    "rate: does the provider save": ((LearnedRate, "_learn_keeping", _nothing),),
+    "rate: fell": ((LearnedRate, "_fell", _false),),
+    "rate: a cap after all": ((adaptive, "ceiling_of", _nothing),),
+    "rate: alike refusals": ((LearnedRate, "is_alike", _false),),
+    "rate: early refusals": ((LearnedRate, "is_early", _false),),
+    "rate: told, and exceeded": ((LearnedRate, "refuted", _never(value=False)),),
+    "rate: told per second": ((Adaptive, "_try_quanta", _nothing),),
+    "latency": ((LatencyWatch, "answered", _nothing),),
+    "breaker": ((Failures, "count", lambda *_: 0),),
+    "told budgets": ((Told, "observe", _untold),),
+    "told: explain refusals": ((Told, "explains", _false),),
+    "told: doubt": ((Trust, "passed", _false),),
+    "told: logs": ((Nature, "_slide", _nothing),),
+    "told: others' drain": ((Budget, "_note_drain", _nothing),),
+    "told: a bucket's reserve": ((Budget, "reserve", _never(value=0.0)),),
+    "told: milliseconds": ((Budget, "_in_milliseconds", _false),),
+    "told: periods read off": ((Nature, "period_is", lambda self, seconds, within: self.told),),
+    "told: later windows": ((Budget, "_is_another", lambda self, told, new: told > self.ends_at + new.blur_s),),
+    "hidden windows": ((Told, "names_one_end", _false), (Told, "_hidden_explains", _false)),
+    "hidden windows: sized anew": ((Hidden, "_resize", _nothing),),
+    "hidden windows: longer ones": ((Hidden, "_is_longer", _false),),
+}
+
+
+@contextmanager
+def without(mechanism: str) -> Iterator[None]:
+    """Run what is inside with that mechanism off; '' is none. Not for several threads."""
+    nulls = MECHANISMS[mechanism] if mechanism else ()
+    kept = [(owner, name, owner.__dict__[name]) for owner, name, _ in nulls]
+    try:
+        for owner, name, null in nulls:
+            setattr(owner, name, null)
+        yield
+    finally:
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+
+
+def loss(on: Measure, off: Measure) -> Measure:
+    """By how much everything is worse without a mechanism (below 0: better)."""
+    return Measure(
+        on.used - off.used, off.refused - on.refused, off.unresolved - on.unresolved, off.latency - on.latency
+    )
+
+
+def earned(lost: Measure) -> bool:
+    """Whether a loss is half a point of use or of refusals, or units, or latency."""
+    return max(lost.used, lost.refused) >= ENOUGH or lost.unresolved >= ENOUGH_UNITS or lost.latency >= ENOUGH_LATENCY
+
+
+def losses(
+    mechanism: str, names: Sequence[str], measure: Callable[[str], Measure], on: Mapping[str, Measure], *, whole: bool
+) -> dict[str, Measure]:
+    """What each scenario loses without the mechanism, in that order; not `whole`: until one shows that it earns."""
+    found: dict[str, Measure] = {}
+    with without(mechanism):
+        for name in names:
+            found[name] = loss(on[name], measure(name))
+            if not whole and earned(found[name]):
+                break
+    return found
+
+
+def line(mechanism: str, lost: Mapping[str, Measure]) -> str:
+    """A row of the table: where the mechanism matters most."""
+    keys: tuple[Callable[[str], float], ...] = (lambda name: lost[name].used, lambda name: lost[name].refused)
+    used, refused = (max(lost, key=key) for key in keys)
+    unresolved = max(one.unresolved for one in lost.values())
+    latency = max(one.latency for one in lost.values())
+    mean = functools.reduce(lambda sum_, one: sum_ + one.used, lost.values(), 0.0) / len(lost)
+    earns = "yes" if any(earned(one) for one in lost.values()) else "no"
+    return (
+        f"| {mechanism} | {100 * lost[used].used:+.1f} {used} | {100 * lost[refused].refused:+.2f} {refused}"
+        f" | {unresolved:+.0f} | {latency:+.2f} | {100 * mean:+.2f} | {len(lost)} | {earns} |"
+    )
+
+
+HEAD = (
+    "| without | use lost, points | refused more, points | unresolved | latency | mean use lost | scenarios | earns |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
