@@ -125,6 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {unknown[0]}; known: {', '.join(known)}")
+    mechanisms = [name for name in chosen.ablate.split(",") if name]
+    if strangers := [name for name in mechanisms if name not in MECHANISMS]:
+        parser.error(f"unknown mechanism {strangers[0]!r}; known: {', '.join(MECHANISMS)}")
     modes = tuple(chosen.modes.split(","))
     if any(mode not in MODES for mode in modes):
         parser.error(f"--modes must be of {', '.join(MODES)}, got {chosen.modes}")
@@ -132,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.fuzz:
         drawn = [random_scenario(index) for index in range(chosen.fuzz_start, chosen.fuzz_start + chosen.fuzz)]
         scenarios = [*scenarios, *drawn] if chosen.ablate else drawn
-    if chosen.ablate:
-        ablate(scenarios, [int(seed) for seed in chosen.seeds.split(",")], chosen.ablate.split(","), whole=chosen.whole)
+    if mechanisms:
+        ablate(scenarios, [int(seed) for seed in chosen.seeds.split(",")], mechanisms, whole=chosen.whole)
         return 0
     jobs = [Job(scenario, int(seed), modes) for scenario in scenarios for seed in chosen.seeds.split(",")]
     rows: list[SimRow] = []

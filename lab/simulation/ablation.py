@@ -114,7 +114,7 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "rate: a cap after all": ((adaptive, "ceiling_of", _nothing),),
     "rate: alike refusals": ((LearnedRate, "is_alike", _false),),
     "rate: early refusals": ((LearnedRate, "is_early", _false),),
-    "rate: told, and exceeded": ((LearnedRate, "refuted", _never(value=False)),),
+    "rate: more than told passes": ((LearnedRate, "refuted", _never(value=False)),),
     "rate: told per second": ((Adaptive, "_try_quanta", _nothing),),
     "latency": ((LatencyWatch, "answered", _nothing),),
     "breaker": ((Failures, "count", lambda *_: 0),),

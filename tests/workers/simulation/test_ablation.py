@@ -57,3 +57,9 @@ def test_the_command_prints_a_row_for_each_mechanism(capsys: pytest.CaptureFixtu
     assert main(["--ablate", "latency,haste", "--only", "noise_100", "--processes", "1"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split("|")[1].strip() for row in rows[2:]] == ["latency", "haste"]
+
+
+def test_an_unknown_mechanism_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--ablate", "luck"])
+    assert "unknown mechanism 'luck'" in capsys.readouterr().err
