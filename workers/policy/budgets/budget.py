@@ -5,7 +5,7 @@ counters as they stood at its send; so what we spent since then is known exactly
 What is missing beyond our own spending was drained by other tenants of the account (`drain_per_s`, averaged).
 
 What is there may be spent at once. How it comes back depends on the budget's `nature`; until that is known, it is a
-window whose end has to be seen. Held back by it, a few calls go all the same now and then: see `trust`.
+window whose end has to be seen. Held back by it, a few calls go all the same now and then: see `doubt`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dicast.workers.policy.budgets.meter import MOST_POINTS, Meter
 from dicast.workers.policy.budgets.nature import Kind, Nature, Snapshot
-from dicast.workers.policy.budgets.trust import MOST_STEP, Test, Trust
+from dicast.workers.policy.budgets.trust import Trust
 from dicast.workers.policy.calls import CallLog, Trial
 from dicast.workers.policy.headers import Reading, Unit
 from dicast.workers.policy.parameters import Bucket
@@ -25,18 +25,10 @@ RESERVE_PART, RESERVE_S = 0.10, 6.0
 """A bucket that others may drain, too, is kept from its bottom: by a part of it, or so much refill if that is less."""
 AT_ONCE = 1e6
 """Speed relative to the refill above the reserve: what is there may be spent at once."""
-OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
-"""Calls that try whether a window has really begun anew."""
 LOG_PART = 0.02
 """When each call of a log comes back is known only roughly: so much is left alone ..."""
 LOG_GUARD_S = 0.3
 """... and it is waited for so much longer."""
-SEARCHES = 8
-"""An end that nobody tells is looked for so many times a period."""
-PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
-"""A budget that was confirmed is not doubted for so long. To doubt a bucket costs more: its reserve goes first."""
-SOON_S = 0.5
-"""After a window that did not end when told, try again."""
 LEAST_WINDOW_S, ANOTHER_PART = 0.8, 0.25
 """The next window's end is further off than that, and than such a part of what is left of it."""
 ENOUGH_CALLS = 10.0
@@ -287,125 +279,10 @@ class Budget:
         """Whether calls are held back."""
         return left < self.reserve + self.cost
 
-    # Trust
-
-    def advance(self, now: float, log: CallLog, feedback_s: float) -> bool:
-        """Go on with the test, or begin one where it is due; True if the budget is disproved."""
-        if not self.trust.believed:
-            return False
-        left, test = self.left(now, log), self.trust.test
-        if test is not None:
-            again = self.nature.kind is Kind.LOG and left >= self.cost
-            if again or left >= self.reserve + 2.0 * self.cost + self.cost * test.calls:
-                self.trust.test = None
-                self.edition += 1
-                return False
-            return self._go_on(test, left, now, log, feedback_s)
-        if self.holds(left) and now >= self.test_at(now) - 1e-9:
-            if self.nature.kind is Kind.BUCKET and left >= (FEW + 1.0) * self.cost:
-                self._approach(left, now, log)
-            else:
-                self._try(self._first_step(now), 0, 0, left, now, log)
-        return False
-
-    def _go_on(self, test: Test, left: float, now: float, log: CallLog, feedback_s: float) -> bool:
-        """Go on with a test that has been passed so far, if it has; True if the budget is disproved."""
-        if not test.step:
-            if self.number >= test.first + test.calls:
-                self._try(1, 0, 0, left, now, log)
-            return False
-        done_at = test.done_at(log, feedback_s)
-        opening = test.step >= OPENING_LEAST and not test.passed
-        if done_at is None or now < done_at - 1e-9 or (opening and self.number <= test.first):
-            return False
-        if self.trust.passed(test) and self._disproved(test, now):
-            return True
-        if self.trust.test is not None:
-            step = 1 if opening else 2 * test.step
-            passed = test.passed + test.step if self.level < self.cost else 0
-            self._try(step, passed, test.refused, left, now, log, test.began)
-        return False
-
-    def _approach(self, left: float, now: float, log: CallLog) -> None:
-        """Use up the reserve, almost; the next snapshot then tells exactly how much is left."""
-        self.trust.test = Test(log.sent_total, int(left / self.cost - FEW), now, 0)
-        self.edition += 1
-
-    def _try(
-        self, step: int, passed: int, refused: int, left: float, now: float, log: CallLog, began: float | None = None
-    ) -> None:
-        """Let `step` calls go beyond what is left."""
-        step = min(MOST_STEP, step)
-        calls = step + max(0, int(left / self.cost))
-        began = now if began is None else began
-        self.trust.test = Test(log.sent_total, calls, now, step, passed, refused, began)
-        self.edition += 1
-
-    def _disproved(self, test: Test, now: float) -> bool:
-        """Whether calls that were accepted beyond it leave nothing of a budget: it is told to be empty all the while,
-        and a log would not have given so much back either."""
-        if self.level >= self.cost:
-            return False
-        lasts_s = self.nature.lasts_s
-        slid_back = self.meter.between(test.began - lasts_s, now - lasts_s)
-        if self.nature.kind is Kind.BUCKET or self.rolls or slid_back < 0.5 * self.cost * (test.passed + test.step):
-            return True
-        self.nature.found_sliding()
-        self.trust.test = None
-        return False
-
-    def test_at(self, now: float) -> float:
-        """When the next test is due: a window whose end was told, but never seen, is tried when it should be over."""
-        opens_at = self.opens_at
-        windowed = self.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
-        if windowed and not self.rolls and opens_at and not self.search_s:
-            return min(self.trust.not_before, opens_at) if self.dated_at < opens_at else self.trust.not_before
-        return self.trust.not_before
-
-    def _first_step(self, now: float) -> int:
-        windowed = self.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
-        if windowed and self.opens_at and now >= self.opens_at and not self.rolls and not self.search_s:
-            return int(min(OPENING_MOST, max(OPENING_LEAST, OPENING_PART * self.limit / self.cost)))
-        return 1
-
-    def confirmed(self, now: float, retry_at: float | None) -> bool:
-        """A call was refused while it is empty: True if that is its doing, and no exception to many accepted ones."""
-        if self.trust.test is not None and not self.trust.test.fails():
-            return False
-        opens_at = self.opens_at
-        overdue = bool(opens_at) and now >= opens_at and not self.last_opening(now) > self.dated_at
-        unknown = self.nature.kind in (Kind.WINDOW, Kind.UNKNOWN) and (overdue or not opens_at or self._guessed)
-        if not unknown:
-            pause_s = BUCKET_PAUSE_S if self.nature.kind is Kind.BUCKET else max(PAUSE_S, self.nature.lasts_s)
-            self.trust.confirmed(now, pause_s)
-        elif self.trust.test is not None or now >= self.trust.not_before:
-            first_s = SOON_S if overdue and not self._guessed else self.nature.lasts_s / SEARCHES
-            self.search_s = max(first_s, 1.25 * self.search_s)
-            self.trust.test = None
-            self.trust.not_before = now + self.search_s
-        if retry_at is not None and self._guessed and retry_at > now:
-            self.ends_at, self.late_s, self.trust.not_before = retry_at, 0.0, retry_at + GUARD_S
-        self.edition += 1
-        return True
-
     @property
-    def _guessed(self) -> bool:
+    def guessed(self) -> bool:
         """Whether the end is a guess: no reset is told, and no window was seen to end."""
         return not self.rolls and (self.anchor is None or self.anchor.reset_at is None)
-
-    def next_at(self, now: float, log: CallLog, feedback_s: float) -> float | None:
-        """When `advance` will do something, or more of a log is back."""
-        if not self.trust.believed:
-            return None
-        test = self.trust.test
-        if test is not None:
-            return test.done_at(log, feedback_s)
-        if not self.holds(self.left(now, log)):
-            return None
-        due = self.test_at(now)
-        if self.nature.kind is Kind.LOG:
-            due = min(due, now + self.nature.lasts_s / MOST_POINTS)
-        return due
 
     # For the enforcer
 

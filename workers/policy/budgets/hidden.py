@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from dicast.workers.policy.budgets import doubt
 from dicast.workers.policy.budgets.budget import FEW, Budget
 from dicast.workers.policy.budgets.meter import Meter
 from dicast.workers.policy.budgets.nature import MOST, NICE_PERIODS_S, USUAL_PERIOD_S
@@ -143,7 +144,7 @@ class Hidden:
         self._resize(budget, trial, budget.left(now, log))
         budget.ends_at = min(budget.ends_at, hint.until)
         self._emptied(budget, trial, spent)
-        budget.confirmed(now, None)
+        doubt.confirmed(budget, now, None)
 
     def begins_anew(self, hint: Hint, trial: Trial, spent: float, log: CallLog, now: float) -> bool:
         """Whether a refusal names the end of the window after the known one."""
@@ -160,7 +161,7 @@ class Hidden:
             self._resize(budget, trial, budget.left(now, log))
         budget.ends_at = hint.until
         self._emptied(budget, trial, spent)
-        budget.confirmed(now, None)
+        doubt.confirmed(budget, now, None)
         return True
 
     def _is_longer(self, budget: Budget, hint: Hint, trial: Trial) -> bool:
@@ -195,7 +196,7 @@ class Hidden:
         test = budget.trust.test
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
-        budget.advance(now, log, feedback_s)
+        doubt.advance(budget, now, log, feedback_s)
         after = budget.trust.test
         if after is None or after.passed <= before:
             return ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dicast.workers.policy.buckets import amount
+from dicast.workers.policy.budgets import doubt
 from dicast.workers.policy.budgets.budget import FEW, Budget
 from dicast.workers.policy.budgets.hidden import Hidden
 from dicast.workers.policy.calls import NEVER, CallLog, Trial
@@ -93,7 +94,7 @@ class Told:
             if not empty:
                 continue
             if budget.trust.believed:
-                explained |= budget.confirmed(now, retry_at)
+                explained |= doubt.confirmed(budget, now, retry_at)
             elif reading is not None and budget.trust.speaks_again(log, now, feedback_s):
                 budget.trust.restore()
                 self._note(f"{budget.name} is believed again: calls are refused for it")
@@ -137,7 +138,7 @@ class Told:
         """Let time pass; says what was found out, or nothing."""
         said = self.hidden.advance(now, log, feedback_s)
         for budget in self.known.values():
-            if budget.advance(now, log, feedback_s):
+            if doubt.advance(budget, now, log, feedback_s):
                 budget.trust.drop(now)
                 told = f"{budget.limit:.0f} per {budget.nature.lasts_s:.0f} s"
                 said = f"{budget.name} dropped: told {told}, but calls beyond it are accepted"
@@ -152,7 +153,7 @@ class Told:
     def next_at(self, now: float, log: CallLog, feedback_s: float) -> float | None:
         """When time alone changes something."""
         budgets = [*self.known.values(), *([self.hidden.budget] if self.hidden.budget else [])]
-        times = [at for budget in budgets if (at := budget.next_at(now, log, feedback_s)) is not None]
+        times = [at for budget in budgets if (at := doubt.next_at(budget, now, log, feedback_s)) is not None]
         return min(times, default=None)
 
     def buckets(self, now: float, log: CallLog) -> list[Bucket]:

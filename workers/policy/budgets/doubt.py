@@ -1,0 +1,147 @@
+"""Doubt of a told budget: how it is tried, and what follows from it; `trust` keeps what has come of that."""
+
+from __future__ import annotations
+
+from workers.policy.budgets.budget import FEW, GUARD_S, Budget
+from workers.policy.budgets.meter import MOST_POINTS
+from workers.policy.budgets.nature import Kind
+from workers.policy.budgets.trust import MOST_STEP, Test
+from workers.policy.calls import CallLog
+
+OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
+"""Calls that try whether a window has really begun anew."""
+SEARCHES = 8
+"""An end that nobody tells is looked for so many times a period."""
+PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
+"""A budget that was confirmed is not doubted for so long. To doubt a bucket costs more: its reserve goes first."""
+SOON_S = 0.5
+"""After a window that did not end when told, try again."""
+
+
+def advance(budget: Budget, now: float, log: CallLog, feedback_s: float) -> bool:
+    """Go on with the test, or begin one where it is due; True if the budget is disproved."""
+    if not budget.trust.believed:
+        return False
+    left, test = budget.left(now, log), budget.trust.test
+    if test is not None:
+        again = budget.nature.kind is Kind.LOG and left >= budget.cost
+        if again or left >= budget.reserve + 2.0 * budget.cost + budget.cost * test.calls:
+            budget.trust.test = None
+            budget.edition += 1
+            return False
+        return _go_on(budget, test, left, now, log, feedback_s)
+    if budget.holds(left) and now >= due_at(budget, now) - 1e-9:
+        if budget.nature.kind is Kind.BUCKET and left >= (FEW + 1.0) * budget.cost:
+            _approach(budget, left, now, log)
+        else:
+            _try(budget, _first_step(budget, now), 0, 0, left, now, log)
+    return False
+
+
+def _go_on(budget: Budget, test: Test, left: float, now: float, log: CallLog, feedback_s: float) -> bool:
+    """Go on with a test that has been passed so far, if it has; True if the budget is disproved."""
+    if not test.step:
+        if budget.number >= test.first + test.calls:
+            _try(budget, 1, 0, 0, left, now, log)
+        return False
+    done_at = test.done_at(log, feedback_s)
+    opening = test.step >= OPENING_LEAST and not test.passed
+    if done_at is None or now < done_at - 1e-9 or (opening and budget.number <= test.first):
+        return False
+    if budget.trust.passed(test) and _disproved(budget, test, now):
+        return True
+    if budget.trust.test is not None:
+        step = 1 if opening else 2 * test.step
+        passed = test.passed + test.step if budget.level < budget.cost else 0
+        _try(budget, step, passed, test.refused, left, now, log, test.began)
+    return False
+
+
+def _approach(budget: Budget, left: float, now: float, log: CallLog) -> None:
+    """Use up the reserve, almost; the next snapshot then tells exactly how much is left."""
+    budget.trust.test = Test(log.sent_total, int(left / budget.cost - FEW), now, 0)
+    budget.edition += 1
+
+
+def _try(
+    budget: Budget,
+    step: int,
+    passed: int,
+    refused: int,
+    left: float,
+    now: float,
+    log: CallLog,
+    began: float | None = None,
+) -> None:
+    """Let `step` calls go beyond what is left."""
+    step = min(MOST_STEP, step)
+    calls = step + max(0, int(left / budget.cost))
+    began = now if began is None else began
+    budget.trust.test = Test(log.sent_total, calls, now, step, passed, refused, began)
+    budget.edition += 1
+
+
+def _disproved(budget: Budget, test: Test, now: float) -> bool:
+    """Whether calls that were accepted beyond it leave nothing of a budget: it is told to be empty all the while,
+    and a log would not have given so much back either."""
+    if budget.level >= budget.cost:
+        return False
+    lasts_s = budget.nature.lasts_s
+    slid_back = budget.meter.between(test.began - lasts_s, now - lasts_s)
+    if budget.nature.kind is Kind.BUCKET or budget.rolls or slid_back < 0.5 * budget.cost * (test.passed + test.step):
+        return True
+    budget.nature.found_sliding()
+    budget.trust.test = None
+    return False
+
+
+def due_at(budget: Budget, now: float) -> float:
+    """When the next test is due: a window whose end was told, but never seen, is tried when it should be over."""
+    opens_at = budget.opens_at
+    windowed = budget.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
+    if windowed and not budget.rolls and opens_at and not budget.search_s:
+        return min(budget.trust.not_before, opens_at) if budget.dated_at < opens_at else budget.trust.not_before
+    return budget.trust.not_before
+
+
+def _first_step(budget: Budget, now: float) -> int:
+    windowed = budget.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
+    if windowed and budget.opens_at and now >= budget.opens_at and not budget.rolls and not budget.search_s:
+        return int(min(OPENING_MOST, max(OPENING_LEAST, OPENING_PART * budget.limit / budget.cost)))
+    return 1
+
+
+def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
+    """A call was refused while it is empty: True if that is its doing, and no exception to many accepted ones."""
+    if budget.trust.test is not None and not budget.trust.test.fails():
+        return False
+    opens_at = budget.opens_at
+    overdue = bool(opens_at) and now >= opens_at and not budget.last_opening(now) > budget.dated_at
+    unknown = budget.nature.kind in (Kind.WINDOW, Kind.UNKNOWN) and (overdue or not opens_at or budget.guessed)
+    if not unknown:
+        pause_s = BUCKET_PAUSE_S if budget.nature.kind is Kind.BUCKET else max(PAUSE_S, budget.nature.lasts_s)
+        budget.trust.confirmed(now, pause_s)
+    elif budget.trust.test is not None or now >= budget.trust.not_before:
+        first_s = SOON_S if overdue and not budget.guessed else budget.nature.lasts_s / SEARCHES
+        budget.search_s = max(first_s, 1.25 * budget.search_s)
+        budget.trust.test = None
+        budget.trust.not_before = now + budget.search_s
+    if retry_at is not None and budget.guessed and retry_at > now:
+        budget.ends_at, budget.late_s, budget.trust.not_before = retry_at, 0.0, retry_at + GUARD_S
+    budget.edition += 1
+    return True
+
+
+def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> float | None:
+    """When `advance` will do something, or more of a log is back."""
+    if not budget.trust.believed:
+        return None
+    test = budget.trust.test
+    if test is not None:
+        return test.done_at(log, feedback_s)
+    if not budget.holds(budget.left(now, log)):
+        return None
+    due = due_at(budget, now)
+    if budget.nature.kind is Kind.LOG:
+        due = min(due, now + budget.nature.lasts_s / MOST_POINTS)
+    return due
