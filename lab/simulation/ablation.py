@@ -94,7 +94,6 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "a top slot's retry: honest": ((Suspicion, "step_refused", _nothing),),
     "a top slot's retry: noise": ((Suspicion, "step_confirmed", _nothing),),
     "levels accepted later": ((Reversals, "confirmed", _false), (Reversals, "again", _false)),
-    "haste": ((Adaptive, "_was_haste", _false),),
     "large steps gently again": ((Growth, "retry_gently", _nothing),),
     "refused levels filled more often": ((Growth, "_was_refused", _never(value=False)),),
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),

@@ -178,13 +178,9 @@ class Adaptive:
         return True
 
     def _step_refused(self, trial: Trial, now: float) -> None:
-        """Undo the pending step, exactly; unless haste was refused shortly before: then a rate is bounded."""
+        """Undo the pending step, exactly."""
         state, growth, config = self.state, self.state.growth, self.config
         state.log.explain(growth.grew_at)
-        if self._was_haste(now):
-            growth.cut(now, growth.before)
-            self._keep_rate(state.log.accepted_per_s(now - 2.0, now), now, "haste was refused, not the level")
-            return
         if growth.large_step:
             state.reversals.refused(state.log.open_at_provider(trial), now)
         state.suspicion.step_refused(growth.limit, now + config.trust_rtts * state.pulse.rtt_s)
@@ -320,9 +316,7 @@ class Adaptive:
             return False
         growth.confirm(self.config.hold_min_rtts, self.ceiling)
         state.suspicion.step_confirmed(growth.limit, now, rtt_s, now + self.config.trust_rtts * rtt_s)
-        gently = growth.gentle and now > state.suspicion.noisy_until
-        memory_rtts = self.config.memory_rtts
-        if state.reversals.confirmed(growth.limit, gently=gently, now=now, rtt_s=rtt_s, memory_rtts=memory_rtts):
+        if state.reversals.confirmed(growth.limit, now, rtt_s, self.config.memory_rtts):
             return not self._reversed(now)
         return True
 
@@ -352,11 +346,6 @@ class Adaptive:
         if verdict.kind is Kind.RATE:
             growth.cut(now, growth.limit)
             self._keep_rate(0.95 * self._rate_of(state.episode, now - state.pulse.feedback_s), now, "verdict: rate")
-            return
-        if self._was_haste(now):
-            growth.cut(now, growth.limit)
-            went = state.log.accepted_per_s(state.episode - 2.0, state.episode)
-            self._keep_rate(went, now, "haste was refused, not the level")
             return
         state.reversals.refused(verdict.level, now)
         if verdict.kind is Kind.COLLAPSE:
@@ -392,9 +381,6 @@ class Adaptive:
             self._reversed(now)
 
     # Rates
-
-    def _was_haste(self, now: float) -> bool:
-        return now > self.state.not_a_rate_until and self.state.reversals.was_haste(now, self.state.pulse.rtt_s)
 
     def _reversed(self, now: float) -> bool:
         """Accepted again where all was refused, for the second time: keep the rate that went; True if that may be."""

@@ -8,18 +8,14 @@ from dicast.workers.policy.calls import NEVER
 
 CLEARLY = 0.89
 """A refused level below this part of an accepted limit is disproved."""
-HASTE_RTTS = 3.0
-"""Accepted so soon after the refusal when asked for gently: it was refused for the haste."""
-HASTE_MEMORY_RTTS = 5.0
 
 
 @dataclass(slots=True)
 class Reversals:
-    """`level` was refused at `at`. `hasty_at` is when it was last found that haste, not the level, was refused."""
+    """`level` was refused at `at`; `count` times in a row one was accepted later, `last_at` last."""
 
     level: int | None = None
     at: float = NEVER
-    hasty_at: float = NEVER
     count: int = 0
     last_at: float = NEVER
 
@@ -30,12 +26,10 @@ class Reversals:
         """The level refused within the last two round trips: a verdict clearly under it means that it fell again."""
         return self.level if now - self.at < 2.0 * rtt_s else None
 
-    def confirmed(self, limit: float, *, gently: bool, now: float, rtt_s: float, memory_rtts: float) -> bool:
+    def confirmed(self, limit: float, now: float, rtt_s: float, memory_rtts: float) -> bool:
         """`limit` was accepted; True if that disproves the remembered level for the second time."""
         if self.level is None or now - self.at >= memory_rtts * rtt_s or self.level >= CLEARLY * limit:
             return False
-        if gently and now - self.at < HASTE_RTTS * rtt_s:
-            self.hasty_at = now
         self.level = None
         return self.again(now, rtt_s, memory_rtts)
 
@@ -44,6 +38,3 @@ class Reversals:
         self.count = self.count + 1 if now - self.last_at < memory_rtts * rtt_s else 1
         self.last_at = now
         return self.count >= 2
-
-    def was_haste(self, now: float, rtt_s: float) -> bool:
-        return now < self.hasty_at + HASTE_MEMORY_RTTS * rtt_s

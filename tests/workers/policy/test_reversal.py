@@ -27,26 +27,17 @@ def test_a_level_is_looked_back_at_for_two_round_trips(now, below):
 ])  # fmt: skip
 def test_a_level_is_disproved_by_a_limit_clearly_above_it_while_it_is_remembered(limit, now, disproved):
     reversals = after_a_refusal()
-    reversals.confirmed(limit, gently=False, now=now, rtt_s=2.0, memory_rtts=10.0)
+    reversals.confirmed(limit, now, rtt_s=2.0, memory_rtts=10.0)
     assert (reversals.level is None, reversals.count) == (disproved, int(disproved))
 
 
 @pytest.mark.parametrize("between_s, proven", [(19.9, True), (20.0, False), (500.0, False)])
 def test_the_second_reversal_within_the_memory_proves_that_no_level_is_bounded(between_s, proven):
     reversals, now = after_a_refusal(), 101.0
-    assert not reversals.confirmed(100.0, gently=False, now=now, rtt_s=2.0, memory_rtts=10.0)
-    assert not reversals.confirmed(100.0, gently=False, now=now, rtt_s=2.0, memory_rtts=10.0), "it is known"
+    assert not reversals.confirmed(100.0, now, rtt_s=2.0, memory_rtts=10.0)
+    assert not reversals.confirmed(100.0, now, rtt_s=2.0, memory_rtts=10.0), "it is known"
     now += between_s
     reversals.refused(80, now)
-    assert reversals.confirmed(100.0, gently=False, now=now, rtt_s=2.0, memory_rtts=10.0) is proven
+    assert reversals.confirmed(100.0, now, rtt_s=2.0, memory_rtts=10.0) is proven
     assert reversals.again(now, rtt_s=2.0, memory_rtts=10.0)
     assert reversals.count == 2 + proven
-
-
-@pytest.mark.parametrize("gently, now, haste", [(True, 105.9, True), (True, 106.0, False), (False, 101.0, False)])
-def test_what_is_accepted_soon_when_asked_for_gently_was_refused_for_the_haste(gently, now, haste):
-    reversals = after_a_refusal()
-    reversals.confirmed(100.0, gently=gently, now=now, rtt_s=2.0, memory_rtts=10.0)
-    assert reversals.was_haste(now, rtt_s=2.0) is haste
-    assert reversals.was_haste(now + 9.9, rtt_s=2.0) is haste
-    assert not reversals.was_haste(now + 10.0, rtt_s=2.0)

@@ -54,9 +54,9 @@ def test_a_budget_that_nobody_enforces_costs_much_if_it_is_not_doubted() -> None
 
 
 def test_the_command_prints_a_row_for_each_mechanism(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--ablate", "latency,haste", "--only", "noise_100", "--processes", "1"]) == 0
+    assert main(["--ablate", "latency,breaker", "--only", "noise_100", "--processes", "1"]) == 0
     rows = capsys.readouterr().out.splitlines()
-    assert [row.split("|")[1].strip() for row in rows[2:]] == ["latency", "haste"]
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["latency", "breaker"]
 
 
 def test_an_unknown_mechanism_is_named(capsys: pytest.CaptureFixture[str]) -> None:
