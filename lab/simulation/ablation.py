@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dicast.workers.policy import adaptive, verdict
+from dicast.workers.policy import adaptive, adaptive_findings, verdict
 from dicast.workers.policy.adaptive import Adaptive
 from dicast.workers.policy.budgets.budget import Budget
 from dicast.workers.policy.budgets.hidden import Hidden
@@ -97,11 +97,11 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "large steps gently again": ((Growth, "retry_gently", _nothing),),
     "refused levels filled more often": ((Growth, "_was_refused", _never(value=False)),),
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),
-    "small limits tried less often": ((Adaptive, "_hold_max_rtts", lambda self, _: self.config.hold_max_rtts),),
+    "small limits tried less often": ((adaptive, "hold_max_rtts", lambda config, *_: config.hold_max_rtts),),
     "no bursts while a step is tried": ((Growth, "cautious", _never(value=False)),),
-    "verdict: rate": ((adaptive, "judge", _no_rate),),
-    "verdict: collapse": ((adaptive, "judge", _no_collapse),),
-    "slack for calls under way": ((verdict, "wander", lambda _: 0), (adaptive, "wander", lambda _: 0)),
+    "verdict: rate": ((adaptive_findings, "judge", _no_rate),),
+    "verdict: collapse": ((adaptive_findings, "judge", _no_collapse),),
+    "slack for calls under way": ((verdict, "wander", lambda _: 0), (adaptive_findings, "wander", lambda _: 0)),
     "rare refusals are noise": ((verdict, "_is_rare", _false),),
     "a falling level is a rate": ((verdict, "_fell_again", _false),),
     "noise: slow test": ((Noise, "suspects", _false),),

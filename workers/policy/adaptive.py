@@ -11,6 +11,14 @@ from __future__ import annotations
 from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.adaptive_demands import directives, next_at, verdict_at
+from dicast.workers.policy.adaptive_findings import (
+    busy_as_told,
+    hidden_cap,
+    hold_max_rtts,
+    is_starting,
+    rate_of,
+    verdict_of,
+)
 from dicast.workers.policy.adaptive_state import AdaptiveState, Solo
 from dicast.workers.policy.breaker import Breaker
 from dicast.workers.policy.calls import Trial
@@ -20,13 +28,9 @@ from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.noise import SLOWED
 from dicast.workers.policy.rate import NAME as RATE_BUCKET
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough, judge, wander
+from dicast.workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough
 
 EPSILON_S = 1e-9
-START_S = 0.5
-"""A rate is not measured over less."""
-SOON_PART = 0.75
-"""Refusals that are heard within such a part of a round trip are heard soon."""
 
 
 class Adaptive:
@@ -105,15 +109,10 @@ class Adaptive:
         self._watch_latency(event, now)
 
     def _try_quanta(self, trial: Trial, now: float) -> None:
-        """In slow start, refused with room again after a second as busy as advertised: keep that rate, per second.
-
-        As many as that must have been accepted in the second before, and no more than two seconds can hold.
-        """
-        state, per_s = self.state, self.state.told.room_per_s
-        per_s = max(per_s % 1.0, per_s // 1.0)
-        accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
-        busy = int(per_s) <= accepted <= 2.0 * per_s + 2.0
-        if busy and state.rate is None and state.growth.slow_start:
+        """In slow start, refused with room again after a second as busy as advertised: keep that rate, per second."""
+        state = self.state
+        per_s = busy_as_told(state, trial)
+        if per_s and state.rate is None and state.growth.slow_start:
             state.rate = LearnedRate.counted(per_s, self.config.quantum_gain, now)
             state.growth.cut(now, state.growth.limit)
             self._say("per-second quanta")
@@ -184,7 +183,7 @@ class Adaptive:
         if growth.large_step:
             state.reversals.refused(state.log.open_at_provider(trial), now)
         state.suspicion.step_refused(growth.limit, now + config.trust_rtts * state.pulse.rtt_s)
-        growth.undo(now, config.hold_min_rtts, self._hold_max_rtts(now))
+        growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
         self._say("step refused")
 
     def _suspect(self, trial: Trial, now: float) -> None:
@@ -206,7 +205,7 @@ class Adaptive:
         """Refused although a rate is kept: the rate is measured anew, or it was not a rate."""
         state, pulse = self.state, self.state.pulse
         cap = ceiling_of(state.log, rate.started + pulse.rtt_s, now, pulse.feedback_s, pulse.rtt_s)
-        cap = cap or self._hidden_cap(rate, trial, now)
+        cap = cap or hidden_cap(state, rate, trial, now)
         if cap is not None:
             state.rate, state.not_a_rate_until = None, now + 3.0 * pulse.rtt_s
             self._cut(now, min(state.growth.limit, cap))
@@ -231,18 +230,6 @@ class Adaptive:
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * pulse.rtt_s
             self._say("slowing down does not help")
-
-    def _hidden_cap(self, rate: LearnedRate, trial: Trial, now: float) -> int | None:
-        """The cap that shows itself in the course of many tries of the rate."""
-        log, pulse = self.state.log, self.state.pulse
-        level = max(1, log.open_at_provider(trial))
-        numbers = [
-            log.open_at_provider(other)
-            for other in log.since(rate.started + pulse.rtt_s)
-            if not other.refused and other.sent_at < now - pulse.feedback_s
-        ]
-        alike = rate.is_alike(level, wander(level), numbers, pulse.rtt_s, now)
-        return level if alike or rate.is_early(trial, log) else None
 
     def _noise_proven(self, now: float) -> None:
         """The limit was none: back to where it was, or on with the slow start."""
@@ -322,7 +309,7 @@ class Adaptive:
 
     def _judge(self, now: float) -> None:
         """Every call of the episode is resolved: say what it means, and act."""
-        state, growth, config, rtt_s = self.state, self.state.growth, self.config, self.state.pulse.rtt_s
+        state, growth, config = self.state, self.state.growth, self.config
         state.episode = episode_start(state.log, state.episode)
         refused = [trial for trial in state.log.since(state.episode - 1e-6) if trial.refused and not trial.forgiven]
         if state.told.names_one_end(refused, state.log, now):
@@ -330,22 +317,14 @@ class Adaptive:
                 trial.explained = trial.forgiven = True
             self._say("a window is used up")
             return
-        starting = growth.slow_start or now < growth.slow_start_until + config.starting_rtts * rtt_s
-        verdict = judge(
-            config.verdict,
-            state.log,
-            state.episode,
-            starting=starting,
-            may_be_rate=now > state.not_a_rate_until,
-            below=None if starting else state.reversals.below(now, rtt_s),
-            noise=state.noise.share,
-        )
+        starting = is_starting(config, state, now)
+        verdict = verdict_of(config, state, now, starting=starting)
         if verdict.kind is Kind.NOISE:
             return
         state.log.explain(state.episode)
         if verdict.kind is Kind.RATE:
             growth.cut(now, growth.limit)
-            self._keep_rate(0.95 * self._rate_of(state.episode, now - state.pulse.feedback_s), now, "verdict: rate")
+            self._keep_rate(0.95 * rate_of(state, state.episode, now - state.pulse.feedback_s), now, "verdict: rate")
             return
         state.reversals.refused(verdict.level, now)
         if verdict.kind is Kind.COLLAPSE:
@@ -356,7 +335,7 @@ class Adaptive:
             if growth.slow_start:
                 growth.retry_gently()
             else:
-                growth.double_hold(config.hold_min_rtts, self._hold_max_rtts(now))
+                growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
             state.noise.lowered(growth.limit, state.log.sent_total)
             self._cut(now, min(growth.limit, verdict.level))
             growth.good = growth.limit
@@ -392,12 +371,6 @@ class Adaptive:
         self._keep_rate(0.97 * went, now, "refused levels were accepted later")
         state.growth.forget_step()
         return True
-
-    def _rate_of(self, start: float, end: float) -> float:
-        """Calls accepted a second while calls were refused, but not more than in the round trip before."""
-        log, rtt_s = self.state.log, self.state.pulse.rtt_s
-        before = log.accepted_between(start - rtt_s, start) / min(rtt_s, max(START_S, start - log.began_at))
-        return min(before, max(log.accepted_per_s(start, end), 0.4 * before))
 
     def _keep_rate(self, per_s: float, now: float, reason: str) -> None:
         state, told = self.state, self.state.told
@@ -442,20 +415,8 @@ class Adaptive:
         else:
             self._cut(now, asked)
             growth.good = 0.0
-            growth.double_hold(config.hold_min_rtts, self._hold_max_rtts(now))
+            growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
             self._say("queueing")
-
-    def _hold_max_rtts(self, now: float) -> float:
-        """A probe costs a refusal, which a small limit takes long to outweigh; but overload passes at once, and where
-        refusals are heard late it takes long enough to follow."""
-        pulse = self.state.pulse
-        if now < self.state.overloaded_at + self.config.memory_rtts * pulse.rtt_s:
-            return self.config.hold_max_rtts
-        growth, config = self.state.growth, self.config
-        if pulse.feedback_s > SOON_PART * pulse.rtt_s:
-            return max(config.hold_max_late_rtts, config.calls_per_probe / growth.limit)
-        calls = config.calls_per_probe_settled if growth.settled else config.calls_per_probe
-        return max(config.hold_max_rtts, calls / growth.limit)
 
     def _cut(self, now: float, limit: float) -> None:
         self.state.growth.cut(now, max(float(self.floor), limit))
