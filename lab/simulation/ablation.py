@@ -122,7 +122,7 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "told: doubt": ((Trust, "passed", _false),),
     "told: logs": ((Nature, "_slide", _nothing),),
     "told: others' drain": ((Budget, "_note_drain", _nothing),),
-    "told: a bucket's reserve": ((Budget, "reserve", _never(value=0.0)),),
+    "told: a bucket's reserve": ((Budget, "reserve", _never(value=1e-6)),),
     "told: milliseconds": ((Budget, "_in_milliseconds", _false),),
     "told: periods read off": ((Nature, "period_is", lambda self, seconds, within: self.told),),
     "told: later windows": ((Budget, "_is_another", lambda self, told, new: told > self.ends_at + new.blur_s),),
