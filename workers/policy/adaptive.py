@@ -182,7 +182,6 @@ class Adaptive:
         state.log.explain(growth.grew_at)
         if growth.large_step:
             state.reversals.refused(state.log.open_at_provider(trial), now)
-        state.suspicion.step_refused(growth.limit, now + config.trust_rtts * state.pulse.rtt_s)
         growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
         self._say("step refused")
 
@@ -198,7 +197,8 @@ class Adaptive:
             return
         level = min(level, int(growth.limit))
         state.noise.lowered(growth.limit, state.log.sent_total)
-        growth.lower(level, good=growth.good if suspicion.arises(level, now) else level)
+        suspicion.arises(level, now)
+        growth.lower(level)
         self._say("refused at the top")
 
     def _rate_refused(self, rate: LearnedRate, trial: Trial, now: float) -> None:

@@ -36,7 +36,7 @@ class AdaptiveConfig:
     rate_room              limit relative to what a learned rate needs, so that latency may wander
     quantum_gain           part of an advertised rate to use when the provider counts it per second
     memory_rtts            how long a refused level is remembered
-    trust_rtts             how long a finding about single refusals (noise, or honest) is trusted
+    trust_rtts             how long a finding about single refusals that were noise is trusted
     log_rtts, log_least_s  span of the evidence
     trip_failures          consecutive failures that open the breaker
     grace_s                grants are held so much longer than a verdict takes, for its decision comes a little late

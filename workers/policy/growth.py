@@ -163,10 +163,10 @@ class Growth:
         self._move(limit)
         self.slow_start, self.increment, self.cut_at = False, 1.0, now
 
-    def lower(self, limit: float, *, good: float) -> None:
+    def lower(self, limit: float) -> None:
         """One less, without starting a new settle window."""
         self._move(float(limit))
-        self.good, self.increment, self.refused = float(good), 1.0, limit + 1.0
+        self.increment, self.refused = 1.0, limit + 1.0
 
     def uncut(self, now: float, limit: float) -> None:
         """A cut was wrong: back to where it came from, which is known to be good."""

@@ -44,7 +44,7 @@ def test_the_more_calls_are_under_way_the_oftener_a_refused_level_has_to_be_fill
 
 def test_a_level_refused_at_the_top_has_to_be_filled_as_often() -> None:
     growth = steady(21.0)
-    growth.lower(20.0, good=20.0)
+    growth.lower(20.0)
     growth.filled(1.0)
     stepped(growth, 2.0, 3.0)
     assert fills_needed(growth) == 21
