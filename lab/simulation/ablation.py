@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dicast.workers.policy import adaptive, adaptive_findings, verdict
+from dicast.workers.policy.accepted_later import AcceptedLater
 from dicast.workers.policy.adaptive import Adaptive
 from dicast.workers.policy.budgets.budget import Budget
 from dicast.workers.policy.budgets.hidden import Hidden
@@ -24,10 +25,9 @@ from dicast.workers.policy.growth import Growth
 from dicast.workers.policy.headers import NO_READINGS
 from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
-from dicast.workers.policy.pulse import Pulse
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.reversal import Reversals
-from dicast.workers.policy.suspicion import Suspicion
+from dicast.workers.policy.timescales import Timescales
+from dicast.workers.policy.top_refusals import TopRefusals
 from dicast.workers.policy.verdict import Kind, Verdict
 
 ENOUGH = 0.005
@@ -59,11 +59,11 @@ def _never(value: Any) -> Any:
     return property(lambda _: value)
 
 
-def _wait_for_answers(self: Pulse, config: Any) -> None:
+def _wait_for_answers(self: Timescales, config: Any) -> None:
     self.feedback_s = min(dicast.config.feedback_max_s, self.rtt_s)
 
 
-def _wait_for_refusals(self: Pulse, config: Any) -> None:
+def _wait_for_refusals(self: Timescales, config: Any) -> None:
     slowest = dicast.config.feedback_factor * max(self.refusal_latencies, default=0.0)
     first = dicast.config.feedback_min_s if self.refusal_latencies else dicast.config.feedback_first_s
     self.feedback_s = min(dicast.config.feedback_max_s, max(first, slowest))
@@ -88,11 +88,11 @@ def _untold(self: Told, event: Any, trial: Any) -> bool:
 _OBSERVE = Told.observe
 
 MECHANISMS: Mapping[str, tuple[Null, ...]] = {
-    "silence is acceptance": ((Pulse, "_bound", _wait_for_answers),),
-    "feedback bound by quick answers": ((Pulse, "_bound", _wait_for_refusals),),
+    "silence is acceptance": ((Timescales, "_bound", _wait_for_answers),),
+    "feedback bound by quick answers": ((Timescales, "_bound", _wait_for_refusals),),
     "one slot less at the top": ((Adaptive, "_suspect", _nothing),),
-    "a top slot that was noise": ((Suspicion, "step_confirmed", _nothing),),
-    "levels accepted later": ((Reversals, "confirmed", _false), (Reversals, "again", _false)),
+    "a top slot that was noise": ((TopRefusals, "step_confirmed", _nothing),),
+    "levels accepted later": ((AcceptedLater, "confirmed", _false), (AcceptedLater, "again", _false)),
     "large steps gently again": ((Growth, "retry_gently", _nothing),),
     "refused levels filled more often": ((Growth, "_was_refused", _never(value=False)),),
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),

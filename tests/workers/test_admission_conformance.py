@@ -67,7 +67,7 @@ class Both:
             stop_after=chance.choice([1, 2, 1000]),
             feedback_s=chance.choice([0.25, 1.0]),
             hold_until=chance.choice([0.0, 0.0, 0.0, now + 0.5]),
-            solo_s=chance.choice([0.0, 0.0, 0.0, 0.4]),
+            single_call_s=chance.choice([0.0, 0.0, 0.0, 0.4]),
             pace_s=chance.choice([0.0, 0.0, 0.05, 0.3]),
             burst_s=chance.choice([0.0, 0.2]),
             pace_jitter=chance.choice([0.0, 0.5]),

@@ -202,7 +202,7 @@ def _frees(before: Parameters | None, after: Parameters) -> bool:
         or after.limit > before.limit_if_refused
         or after.breaker is not before.breaker
         or after.hold_until < before.hold_until
-        or after.solo_s < before.solo_s
+        or after.single_call_s < before.single_call_s
         or after.pace_s < 0.8 * before.pace_s
         or len(after.buckets) < len(before.buckets)
         or _gives_again(before, after)

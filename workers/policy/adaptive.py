@@ -1,8 +1,8 @@
 """The default engine: finds the capacity, keeps it full, and sees few refusals.
 
-It closes its loop in the time of a refusal instead of a round trip (`calls`, `pulse`), grows in confirmed steps
-(`growth`), judges episodes of refusals as cap, rate, collapse or noise (`verdict`, `reversal`, `suspicion`), keeps a
-learned rate (`rate`), follows the provider's own budgets (`buckets`), watches latency (`latency`) and failures
+It closes its loop in the time of a refusal instead of a round trip (`calls`, `timescales`), grows in confirmed steps
+(`growth`), judges episodes of refusals as cap, rate, collapse or noise (`verdict`, `accepted_later`, `top_refusals`),
+keeps a learned rate (`rate`), follows the provider's own budgets (`buckets`), watches latency (`latency`) and failures
 (`failures`, `breaker`). This module only says which of them acts when.
 """
 
@@ -19,7 +19,7 @@ from dicast.workers.policy.adaptive_findings import (
     rate_of,
     verdict_of,
 )
-from dicast.workers.policy.adaptive_state import AdaptiveState, Solo
+from dicast.workers.policy.adaptive_state import AdaptiveState, SingleCalls
 from dicast.workers.policy.breaker import Breaker
 from dicast.workers.policy.calls import Trial
 from dicast.workers.policy.engines import Directives
@@ -68,14 +68,14 @@ class Adaptive:
         state, config = self.state, self.config
         before = state.log.last()
         pause_s = 0.0 if before is None else event.at - before.sent_at
-        if state.rate is not None and pause_s > state.pulse.feedback_s:
+        if state.rate is not None and pause_s > state.timescales.feedback_s:
             state.rate.paused(pause_s)
-        if pause_s > 2.0 * max(state.pulse.rtt_s, state.pulse.feedback_s):
+        if pause_s > 2.0 * max(state.timescales.rtt_s, state.timescales.feedback_s):
             state.growth.resumed = True
         state.log.sent(event)
         if not state.growth.pending:
             state.noise.sent(state.growth.limit)
-        state.log.forget(event.at - max(config.log_least_s, config.log_rtts * state.pulse.rtt_s))
+        state.log.forget(event.at - max(config.log_least_s, config.log_rtts * state.timescales.rtt_s))
         state.latency.sent(event.at, state.growth.limit)
         if event.probe:
             state.breaker = breakers.probe_sent(state.breaker, event.call, event.at)
@@ -83,7 +83,7 @@ class Adaptive:
             state.rate.went(event.at)
             if event.held_by == RATE_BUCKET:
                 state.rate.bound_at = event.at
-        cut_lately = event.at < state.growth.cut_at + state.pulse.feedback_s
+        cut_lately = event.at < state.growth.cut_at + state.timescales.feedback_s
         if cut_lately and event.limit > max(self.floor, int(state.growth.limit)):
             # The cut was not in force yet: this call still belongs to the old limit.
             state.growth.cut_at = max(state.growth.cut_at, event.at)
@@ -95,12 +95,12 @@ class Adaptive:
         trial = state.log.answered(event)
         room = state.told.observe(event, trial)
         if event.refused:
-            state.pulse.refused(self.config, event)
+            state.timescales.refused(self.config, event)
         elif event.ok:
-            state.pulse.served(self.config, event)
+            state.timescales.served(self.config, event)
         self._watch_failures(event)
         if event.refused and state.breaker.closed:
-            if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.pulse.feedback_s):
+            if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.timescales.feedback_s):
                 trial.explained = trial.forgiven = True
             else:
                 if room and event.status != OVERLOADED and state.told.refused_with_room(now):
@@ -123,14 +123,14 @@ class Adaptive:
         Rules, first match wins:
         sent before the last cut, or a verdict is waited for -> it is evidence, no more;
         known noise explains it -> it says nothing;
-        solo -> the single call was too much: 30 % less;
+        single calls -> the single call was too much: 30 % less;
         a step is pending -> undo it (for a 529: on the second refusal);
         a rate is kept -> it is measured anew;
         the call used the last slot -> one slot less; and in any case
         enough refusals since the last cut -> hold fire for one feedback delay, then judge.
         """
         state, growth = self.state, self.state.growth
-        rtt_s, overloaded = state.pulse.rtt_s, event.status == OVERLOADED
+        rtt_s, overloaded = state.timescales.rtt_s, event.status == OVERLOADED
         if overloaded:
             state.not_a_rate_until = max(state.not_a_rate_until, now + 4.0 * rtt_s)
             state.overloaded_at = now
@@ -143,8 +143,8 @@ class Adaptive:
         if not overloaded and self._noise_persists(now):
             trial.explained = trial.forgiven = True
             return
-        if state.solo is not None:
-            state.solo.highest = trial.open_before
+        if state.single_calls is not None:
+            state.single_calls.highest = trial.open_before
             self._cut(now, 0.7 * min(growth.limit, max(1, trial.open_before)))
             return
         after = max(growth.cut_at, now - max(2.0, rtt_s))
@@ -157,20 +157,20 @@ class Adaptive:
             return
         if not overloaded:
             self._suspect(trial, now)
-        needed = 2 if growth.slow_start else 5 if now < state.suspicion.noisy_until else 3
-        if is_enough(state.log, after, now, state.pulse.feedback_s, needed):
+        needed = 2 if growth.slow_start else 5 if now < state.top_refusals.noisy_until else 3
+        if is_enough(state.log, after, now, state.timescales.feedback_s, needed):
             state.judging_since = now
-            state.episode = max(after, now - 2.0 * state.pulse.feedback_s - 1.0)
+            state.episode = max(after, now - 2.0 * state.timescales.feedback_s - 1.0)
 
     def _noise_persists(self, now: float) -> bool:
         """Whether lowering the limit has not helped: then it is held again."""
         state, growth = self.state, self.state.growth
         before = growth.before if growth.pending else growth.limit
         known = not growth.pending
-        top = state.noise.persists(before, state.log.sent_total, now, state.pulse.rtt_s, known=known)
+        top = state.noise.persists(before, state.log.sent_total, now, state.timescales.rtt_s, known=known)
         if top is None or state.rate is not None:
             return False
-        state.solo = None
+        state.single_calls = None
         growth.uncut(now, min(self.ceiling, top))
         growth.hold_rtts = self.config.hold_min_rtts
         self._say("noise: less was refused no less")
@@ -181,54 +181,54 @@ class Adaptive:
         state, growth, config = self.state, self.state.growth, self.config
         state.log.explain(growth.grew_at)
         if growth.large_step:
-            state.reversals.refused(state.log.open_at_provider(trial), now)
+            state.accepted_later.refused(state.log.open_at_provider(trial), now)
         growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
         self._say("step refused")
 
     def _suspect(self, trial: Trial, now: float) -> None:
         """A refusal at the very top costs one slot, unless such refusals have turned out to be noise lately."""
-        state, growth, suspicion = self.state, self.state.growth, self.state.suspicion
-        if growth.slow_start or now < suspicion.noisy_until:
+        state, growth, top_refusals = self.state, self.state.growth, self.state.top_refusals
+        if growth.slow_start or now < top_refusals.noisy_until:
             return
-        if suspicion.level is not None and trial.sent_at <= suspicion.at:
+        if top_refusals.level is not None and trial.sent_at <= top_refusals.at:
             return
         level = state.log.open_at_provider(trial)
         if level < int(growth.limit) - 1 or level < self.floor:
             return
         level = min(level, int(growth.limit))
         state.noise.lowered(growth.limit, state.log.sent_total)
-        suspicion.arises(level, now)
+        top_refusals.refused(level, now)
         growth.lower(level)
         self._say("refused at the top")
 
     def _rate_refused(self, rate: LearnedRate, trial: Trial, now: float) -> None:
         """Refused although a rate is kept: the rate is measured anew, or it was not a rate."""
-        state, pulse = self.state, self.state.pulse
-        cap = ceiling_of(state.log, rate.started + pulse.rtt_s, now, pulse.feedback_s, pulse.rtt_s)
+        state, timescales = self.state, self.state.timescales
+        cap = ceiling_of(state.log, rate.started + timescales.rtt_s, now, timescales.feedback_s, timescales.rtt_s)
         cap = cap or hidden_cap(state, rate, trial, now)
         if cap is not None:
-            state.rate, state.not_a_rate_until = None, now + 3.0 * pulse.rtt_s
+            state.rate, state.not_a_rate_until = None, now + 3.0 * timescales.rtt_s
             self._cut(now, min(state.growth.limit, cap))
             state.growth.good = state.growth.limit
             self._say("a cap after all")
             return
         trial.explained = True
         if state.noise.test is not None:
-            if state.noise.proves(state.noise.test, trial, state.log.sent_total, now, pulse.rtt_s):
+            if state.noise.proves(state.noise.test, trial, state.log.sent_total, now, timescales.rtt_s):
                 self._noise_proven(now)
             return
-        calls_per_rtt = rate.per_s * pulse.rtt_s
+        calls_per_rtt = rate.per_s * timescales.rtt_s
         longest = max(self.config.hold_max_rtts, self.config.calls_per_probe / calls_per_rtt)
-        calm = now > state.overloaded_at + self.config.memory_rtts * pulse.rtt_s
+        calm = now > state.overloaded_at + self.config.memory_rtts * timescales.rtt_s
         doubtful = calm and (state.noise.is_new(state.log.sent_total) or rate.per_s < rate.found_per_s)
-        rate.refused(trial, state.log, now, pulse.rtt_s, longest)
+        rate.refused(trial, state.log, now, timescales.rtt_s, longest)
         if rate.setback_at == now:
             state.noise.watch(state.log.sent_total)
         elif doubtful and state.noise.suspects(state.log.sent_total, rate.per_s, now):
             rate.run_at(SLOWED * rate.per_s, now)
             self._say("slower, to see whether it is noise")
         if rate.setbacks >= 6:
-            state.rate, state.not_a_rate_until = None, now + 4.0 * pulse.rtt_s
+            state.rate, state.not_a_rate_until = None, now + 4.0 * timescales.rtt_s
             self._say("slowing down does not help")
 
     def _noise_proven(self, now: float) -> None:
@@ -243,24 +243,24 @@ class Adaptive:
     def advance(self, now: float) -> None:
         """Let time pass.
 
-        Rules, first match wins: breaker not closed -> only its deadlines; a verdict is due -> judge; solo -> silence
-        means that the call was accepted. Else the learned rate goes on, a filled step that nobody refused is
+        Rules, first match wins: breaker not closed -> only its deadlines; a verdict is due -> judge; single calls ->
+        silence means that the call was accepted. Else the learned rate goes on, a filled step that nobody refused is
         confirmed, and the next step is taken.
         """
-        state, growth, pulse, config = self.state, self.state.growth, self.state.pulse, self.config
+        state, growth, timescales, config = self.state, self.state.growth, self.state.timescales, self.config
         self._now = now
         state.breaker = breakers.tick(config.breaker, state.breaker, now)
         if not state.breaker.closed:
             return
         if state.judging_since is not None:
-            if now >= verdict_at(state.judging_since, pulse) - EPSILON_S:
+            if now >= verdict_at(state.judging_since, timescales) - EPSILON_S:
                 state.judging_since = None
                 self._judge(now)
             return
-        if state.solo is not None:
-            self._solo_accepted(state.solo, now)
+        if state.single_calls is not None:
+            self._single_call_accepted(state.single_calls, now)
             return
-        said = state.told.advance(now, state.log, pulse.feedback_s)
+        said = state.told.advance(now, state.log, timescales.feedback_s)
         if said:
             self._say(said)
         if state.rate is not None:
@@ -269,16 +269,16 @@ class Adaptive:
             return
         if growth.limit >= self.ceiling or state.latency.hot:
             return
-        at = growth.next_step_at(pulse.feedback_s, pulse.rtt_s)
+        at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
         if at is not None and now >= at - EPSILON_S:
-            on_way = growth.limit / pulse.rtt_s * pulse.way_s
+            on_way = growth.limit / timescales.rtt_s * timescales.way_s
             growth.grow(now, self.ceiling, config.slow_start_factor, config.hold_min_rtts, on_way)
             self._say("slow start" if growth.slow_start else "room")
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
-        state, rtt_s = self.state, self.state.pulse.rtt_s
+        state, rtt_s = self.state, self.state.timescales.rtt_s
         last = state.log.last()
-        if now - rate.bound_at > 3.0 * rtt_s and last is not None and now < last.sent_at + state.pulse.feedback_s:
+        if now - rate.bound_at > 3.0 * rtt_s and last is not None and now < last.sent_at + state.timescales.feedback_s:
             state.rate = None
             self._say("the limit binds, not the rate")
             return
@@ -289,7 +289,7 @@ class Adaptive:
             return
         test = state.noise.test
         if test is None:
-            rate.advance(state.log, now, rtt_s, state.pulse.feedback_s)
+            rate.advance(state.log, now, rtt_s, state.timescales.feedback_s)
         elif state.noise.disproved(test, state.log.sent_total, now, rtt_s):
             rate.run_at(test.per_s, now)
             self._say("a rate, not noise")
@@ -297,14 +297,14 @@ class Adaptive:
 
     def _confirm(self, now: float) -> bool:
         """Confirm the pending step if it is time to; False while it has to wait, or if a rate was found instead."""
-        state, growth, rtt_s = self.state, self.state.growth, self.state.pulse.rtt_s
-        at = growth.confirmed_at(state.pulse.feedback_s)
+        state, growth, rtt_s = self.state, self.state.growth, self.state.timescales.rtt_s
+        at = growth.confirmed_at(state.timescales.feedback_s)
         if at is None or now < at - EPSILON_S:
             return False
         growth.confirm(self.config.hold_min_rtts, self.ceiling)
-        state.suspicion.step_confirmed(growth.limit, now, rtt_s, now + self.config.trust_rtts * rtt_s)
-        if state.reversals.confirmed(growth.limit, now, rtt_s, self.config.memory_rtts):
-            return not self._reversed(now)
+        state.top_refusals.step_confirmed(growth.limit, now, rtt_s, now + self.config.trust_rtts * rtt_s)
+        if state.accepted_later.confirmed(growth.limit, now, rtt_s, self.config.memory_rtts):
+            return not self._was_accepted_later(now)
         return True
 
     def _judge(self, now: float) -> None:
@@ -324,11 +324,13 @@ class Adaptive:
         state.log.explain(state.episode)
         if verdict.kind is Kind.RATE:
             growth.cut(now, growth.limit)
-            self._keep_rate(0.95 * rate_of(state, state.episode, now - state.pulse.feedback_s), now, "verdict: rate")
+            self._keep_rate(
+                0.95 * rate_of(state, state.episode, now - state.timescales.feedback_s), now, "verdict: rate"
+            )
             return
-        state.reversals.refused(verdict.level, now)
+        state.accepted_later.refused(verdict.level, now)
         if verdict.kind is Kind.COLLAPSE:
-            state.solo = Solo(verdict.level, starting)
+            state.single_calls = SingleCalls(verdict.level, starting)
             self._cut(now, min(growth.limit, verdict.level))
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts
         else:
@@ -341,40 +343,42 @@ class Adaptive:
             growth.good = growth.limit
         self._say(f"verdict: {verdict.kind}")
 
-    def _solo_accepted(self, solo: Solo, now: float) -> None:
+    def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
         """If the single call was accepted: climb back to the last refused number, or go on with the slow start."""
         state, growth = self.state, self.state.growth
         last = state.log.last()
         if last is None or last.sent_at <= growth.cut_at or last.refused:
             return
-        if now < last.sent_at + state.pulse.feedback_s - EPSILON_S:
+        if now < last.sent_at + state.timescales.feedback_s - EPSILON_S:
             return
-        state.solo = None
+        state.single_calls = None
         self._say("accepted again")
-        if solo.slow_start:
-            growth.restart(now, max(growth.limit, solo.level / 2.0), 0.0, self.config.hold_min_rtts)
+        if single_calls.slow_start:
+            growth.restart(now, max(growth.limit, single_calls.level / 2.0), 0.0, self.config.hold_min_rtts)
             return
-        growth.good = max(growth.limit, solo.highest)
-        restored = state.log.open_at_provider(last) > 0.75 * solo.level
-        if restored and state.reversals.again(now, state.pulse.rtt_s, self.config.memory_rtts):
-            self._reversed(now)
+        growth.good = max(growth.limit, single_calls.highest)
+        restored = state.log.open_at_provider(last) > 0.75 * single_calls.level
+        if restored and state.accepted_later.again(now, state.timescales.rtt_s, self.config.memory_rtts):
+            self._was_accepted_later(now)
 
     # Rates
 
-    def _reversed(self, now: float) -> bool:
+    def _was_accepted_later(self, now: float) -> bool:
         """Accepted again where all was refused, for the second time: keep the rate that went; True if that may be."""
-        state, pulse = self.state, self.state.pulse
+        state, timescales = self.state, self.state.timescales
         if now < state.not_a_rate_until:
             return False
-        state.reversals.count = 0
-        went = state.log.accepted_per_s(now - pulse.feedback_s - 2.0 * pulse.rtt_s, now - pulse.feedback_s)
+        state.accepted_later.count = 0
+        went = state.log.accepted_per_s(
+            now - timescales.feedback_s - 2.0 * timescales.rtt_s, now - timescales.feedback_s
+        )
         self._keep_rate(0.97 * went, now, "refused levels were accepted later")
         state.growth.forget_step()
         return True
 
     def _keep_rate(self, per_s: float, now: float, reason: str) -> None:
         state, told = self.state, self.state.told
-        if now - told.room_at < 2.0 * state.pulse.rtt_s:
+        if now - told.room_at < 2.0 * state.timescales.rtt_s:
             per_s = max(per_s, self.config.quantum_gain * told.room_per_s)
         state.rate = LearnedRate.starting(per_s, state.log.last_refused_at(now), now)
         state.noise.rate_kept(state.log.sent_total)
@@ -396,7 +400,7 @@ class Adaptive:
             start = max(float(self.floor), min(state.limit_at_trip / 2.0, config.start))
             growth.restart(now, start, state.limit_at_trip, config.hold_min_rtts)
             state.latency.forget()
-            state.failures, state.judging_since, state.solo = Failures(), None, None
+            state.failures, state.judging_since, state.single_calls = Failures(), None, None
             self._say("breaker closed")
 
     def _watch_latency(self, event: Done, now: float) -> None:
@@ -404,7 +408,7 @@ class Adaptive:
         asked = state.latency.answered(
             event,
             limit=growth.limit,
-            rtt_s=state.pulse.rtt_s,
+            rtt_s=state.timescales.rtt_s,
             tolerance=config.latency_tolerance,
         )
         if asked is None or not state.breaker.closed:

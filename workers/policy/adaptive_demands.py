@@ -6,7 +6,7 @@ from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.parameters import BreakerPhase
-from dicast.workers.policy.pulse import Pulse
+from dicast.workers.policy.timescales import Timescales
 
 
 def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:
@@ -15,7 +15,7 @@ def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Dire
     Grants are held a little longer than a verdict takes: its decision comes late, and what slipped through between
     would be granted under the old limit.
     """
-    growth, feedback_s, judging = state.growth, state.pulse.feedback_s, state.judging_since
+    growth, feedback_s, judging = state.growth, state.timescales.feedback_s, state.judging_since
     pace_s = _pace_s(config, state)
     buckets = state.told.buckets(now, state.log)
     if state.rate is not None:
@@ -25,8 +25,8 @@ def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Dire
         counts_after=growth.cut_at,
         stop_after=config.stop_after,
         feedback_s=feedback_s,
-        hold_until=0.0 if judging is None else verdict_at(judging, state.pulse) + config.grace_s,
-        solo_s=0.0 if state.solo is None else feedback_s,
+        hold_until=0.0 if judging is None else verdict_at(judging, state.timescales) + config.grace_s,
+        single_call_s=0.0 if state.single_calls is None else feedback_s,
         pace_s=pace_s,
         burst_s=_burst_calls(config, state) * pace_s,
         token_scale=state.told.token_scale,
@@ -46,38 +46,38 @@ def _burst_calls(config: AdaptiveConfig, state: AdaptiveState) -> float:
 
 def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
-    growth, pulse = state.growth, state.pulse
-    feedback_s = pulse.feedback_s if pulse.answered else config.start_s
+    growth, timescales = state.growth, state.timescales
+    feedback_s = timescales.feedback_s if timescales.answered else config.start_s
     step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
-    return 1.0 / (config.pace_gain * growth.limit / pulse.rtt_s + growth.step / step_s)
+    return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / step_s)
 
 
-def verdict_at(judging_since: float, pulse: Pulse) -> float:
+def verdict_at(judging_since: float, timescales: Timescales) -> float:
     """When every call of the episode is resolved."""
-    return judging_since + pulse.feedback_s
+    return judging_since + timescales.feedback_s
 
 
 def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: float) -> float | None:
     """When time alone changes something; the rules are in the order of `Adaptive.advance`."""
-    growth, pulse, breaker = state.growth, state.pulse, state.breaker
+    growth, timescales, breaker = state.growth, state.timescales, state.breaker
     if not breaker.closed:
         if breaker.phase is BreakerPhase.OPEN:
             return breaker.until
         return breaker.probe_sent_at + config.breaker.probe_s if breaker.probe else None
     if state.judging_since is not None:
-        return verdict_at(state.judging_since, pulse)
-    if state.solo is not None:
+        return verdict_at(state.judging_since, timescales)
+    if state.single_calls is not None:
         last = state.log.last()
-        return None if last is None else last.sent_at + pulse.feedback_s
-    told_at = state.told.next_at(now, state.log, pulse.feedback_s)
+        return None if last is None else last.sent_at + timescales.feedback_s
+    told_at = state.told.next_at(now, state.log, timescales.feedback_s)
     times = [] if told_at is None else [told_at]
     if state.rate is not None and state.noise.test is None:
-        times.append(state.rate.next_at(pulse.rtt_s, pulse.feedback_s))
+        times.append(state.rate.next_at(timescales.rtt_s, timescales.feedback_s))
     step_at = None
     if growth.pending:
-        step_at = growth.confirmed_at(pulse.feedback_s)
+        step_at = growth.confirmed_at(timescales.feedback_s)
     elif growth.limit < ceiling and not state.latency.hot:
-        step_at = growth.next_step_at(pulse.feedback_s, pulse.rtt_s)
+        step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
     if step_at is not None:
         times.append(step_at)
     return min(times, default=None)

@@ -17,7 +17,7 @@ SOON_PART = 0.75
 def is_starting(config: AdaptiveConfig, state: AdaptiveState, now: float) -> bool:
     """Whether slow start goes on, or its bursts still blur the evidence."""
     growth = state.growth
-    return growth.slow_start or now < growth.slow_start_until + config.starting_rtts * state.pulse.rtt_s
+    return growth.slow_start or now < growth.slow_start_until + config.starting_rtts * state.timescales.rtt_s
 
 
 def verdict_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, starting: bool) -> Verdict:
@@ -28,7 +28,7 @@ def verdict_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, star
         state.episode,
         starting=starting,
         may_be_rate=now > state.not_a_rate_until,
-        below=None if starting else state.reversals.below(now, state.pulse.rtt_s),
+        below=None if starting else state.accepted_later.below(now, state.timescales.rtt_s),
         noise=state.noise.share,
     )
 
@@ -44,20 +44,20 @@ def busy_as_told(state: AdaptiveState, trial: Trial) -> float:
 
 def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: Trial, now: float) -> int | None:
     """The cap that shows itself in the course of many tries of the rate."""
-    log, pulse = state.log, state.pulse
+    log, timescales = state.log, state.timescales
     level = max(1, log.open_at_provider(trial))
     numbers = [
         log.open_at_provider(other)
-        for other in log.since(rate.started + pulse.rtt_s)
-        if not other.refused and other.sent_at < now - pulse.feedback_s
+        for other in log.since(rate.started + timescales.rtt_s)
+        if not other.refused and other.sent_at < now - timescales.feedback_s
     ]
-    alike = rate.is_alike(level, wander(level), numbers, pulse.rtt_s, now)
+    alike = rate.is_alike(level, wander(level), numbers, timescales.rtt_s, now)
     return level if alike or rate.is_early(trial, log) else None
 
 
 def rate_of(state: AdaptiveState, start: float, end: float) -> float:
     """Calls accepted a second while calls were refused, but not more than in the round trip before."""
-    log, rtt_s = state.log, state.pulse.rtt_s
+    log, rtt_s = state.log, state.timescales.rtt_s
     before = log.accepted_between(start - rtt_s, start) / min(rtt_s, max(START_S, start - log.began_at))
     return min(before, max(log.accepted_per_s(start, end), 0.4 * before))
 
@@ -65,10 +65,10 @@ def rate_of(state: AdaptiveState, start: float, end: float) -> float:
 def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> float:
     """A probe costs a refusal, which a small limit takes long to outweigh; but overload passes at once, and where
     refusals are heard late it takes long enough to follow."""
-    growth, pulse = state.growth, state.pulse
-    if now < state.overloaded_at + config.memory_rtts * pulse.rtt_s:
+    growth, timescales = state.growth, state.timescales
+    if now < state.overloaded_at + config.memory_rtts * timescales.rtt_s:
         return config.hold_max_rtts
-    if pulse.feedback_s > SOON_PART * pulse.rtt_s:
+    if timescales.feedback_s > SOON_PART * timescales.rtt_s:
         return max(config.hold_max_late_rtts, config.calls_per_probe / growth.limit)
     calls = config.calls_per_probe_settled if growth.settled else config.calls_per_probe
     return max(config.hold_max_rtts, calls / growth.limit)

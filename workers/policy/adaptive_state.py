@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dicast.workers.policy.accepted_later import AcceptedLater
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.breaker import Breaker
 from dicast.workers.policy.budgets.told import Told
@@ -13,14 +14,13 @@ from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.growth import Growth
 from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
-from dicast.workers.policy.pulse import Pulse
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.reversal import Reversals
-from dicast.workers.policy.suspicion import Suspicion
+from dicast.workers.policy.timescales import Timescales
+from dicast.workers.policy.top_refusals import TopRefusals
 
 
 @dataclass(slots=True)
-class Solo:
+class SingleCalls:
     """After a collapse: one unresolved call at a time.
 
     `level` open calls were refused then, `highest` when a single call was refused last; `slow_start` tells that the
@@ -38,13 +38,13 @@ class AdaptiveState:
     of the last decision."""
 
     growth: Growth
-    pulse: Pulse
+    timescales: Timescales
     log: CallLog = field(default_factory=CallLog)
     judging_since: float | None = None
     episode: float = 0.0
-    solo: Solo | None = None
-    suspicion: Suspicion = field(default_factory=Suspicion)
-    reversals: Reversals = field(default_factory=Reversals)
+    single_calls: SingleCalls | None = None
+    top_refusals: TopRefusals = field(default_factory=TopRefusals)
+    accepted_later: AcceptedLater = field(default_factory=AcceptedLater)
     rate: LearnedRate | None = None
     noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
@@ -60,11 +60,13 @@ class AdaptiveState:
 
     @classmethod
     def starting_at(cls, config: AdaptiveConfig, limit: float) -> AdaptiveState:
-        return cls(Growth(float(limit)), Pulse(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s))
+        return cls(
+            Growth(float(limit)), Timescales(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s)
+        )
 
     def ceiling_is(self, ceiling: int, first: float) -> None:
         """Take note of the ceiling, under which a new pool begins with `first`. Where only the former one was in the
         way of a higher limit, and none above it was ever refused, the limit goes on as at the start."""
-        if 0 < self.ceiling < ceiling and self.growth.limit >= self.ceiling and self.reversals.level is None:
+        if 0 < self.ceiling < ceiling and self.growth.limit >= self.ceiling and self.accepted_later.level is None:
             self.growth.go_on(first, float(ceiling))
         self.ceiling = ceiling

@@ -125,7 +125,8 @@ def grant(params: Parameters, state: EnforcementState, request: CallRequest, now
     """Grant a lease, or say what is in the way and for how long.
 
     Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; the project's own
-    maximum; a verdict is waited for; not this project's turn; else the longest wait among solo, pacing and the buckets.
+    maximum; a verdict is waited for; not this project's turn; else the longest wait among single calls, pacing and the
+    buckets.
     Holds: a grant implies open calls <= the effective limit (one, for a probe).
     """
     _begin(params, state, request, now)
@@ -215,8 +216,8 @@ def _turn(params: Parameters, state: EnforcementState, request: CallRequest, lim
 def _waits(
     params: Parameters, state: EnforcementState, model: str, cost: Cost, now: float
 ) -> Iterator[tuple[float, str]]:
-    if params.solo_s > 0:
-        yield state.last_sent_at + params.solo_s - now, "solo"
+    if params.single_call_s > 0:
+        yield state.last_sent_at + params.single_call_s - now, "single_calls"
     if params.pace_s > 0:
         yield _paced_until(params, state) - params.burst_s - now, "pacing"
     for bucket in params.buckets:

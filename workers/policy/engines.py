@@ -19,7 +19,7 @@ class Directives:
     stop_after: int = 1_000_000
     feedback_s: float = 1.0
     hold_until: float = 0.0
-    solo_s: float = 0.0
+    single_call_s: float = 0.0
     pace_s: float = 0.0
     burst_s: float = 0.0
     pace_jitter: float = 0.0

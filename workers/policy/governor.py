@@ -196,7 +196,7 @@ class Governor:
             stop_after=say.stop_after,
             feedback_s=say.feedback_s,
             hold_until=say.hold_until,
-            solo_s=say.solo_s,
+            single_call_s=say.single_call_s,
             pace_s=say.pace_s,
             burst_s=say.burst_s,
             pace_jitter=say.pace_jitter,

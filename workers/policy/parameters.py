@@ -95,7 +95,7 @@ class Parameters:
     stop_after         so many counted refusals stop all grants for `feedback_s`, or until the next decision
     feedback_s         a call older than this that was not refused has been accepted
     hold_until         no grants before (a verdict is being waited for)
-    solo_s             0, or at most one grant in so many seconds
+    single_call_s             0, or at most one grant in so many seconds
     pace_s, burst_s    steady spacing of grants, and how much of it may be saved up (GCRA's increment and limit)
     pace_jitter        half-width of the spacing's random part, as a share
     breaker...         see `BreakerPhase`; `break_number` names the break, so that each has one probe
@@ -114,7 +114,7 @@ class Parameters:
     stop_after: int = 1_000_000
     feedback_s: float = 1.0
     hold_until: float = 0.0
-    solo_s: float = 0.0
+    single_call_s: float = 0.0
     pace_s: float = 0.0
     burst_s: float = 0.0
     pace_jitter: float = 0.0

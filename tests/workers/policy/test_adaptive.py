@@ -149,7 +149,7 @@ def test_a_little_less_than_was_held_for_a_moment_in_slow_start_is_no_collapse()
     assert governor.state.limit == 54
     refused_at_once(governor, now + 0.2, 48, 8)
     judged(governor)
-    assert engine_of(governor).solo is None
+    assert engine_of(governor).single_calls is None
     assert governor.state.limit == 48
 
 

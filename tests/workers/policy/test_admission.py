@@ -86,7 +86,7 @@ def test_several_refusals_stop_all_grants_for_one_feedback_delay() -> None:
     ("changes", "denied"),
     [
         ({"hold_until": 2.0}, Denied("judging", 1000)),
-        ({"solo_s": 3.0}, Denied("solo", 2000)),
+        ({"single_call_s": 3.0}, Denied("single_calls", 2000)),
         ({"pace_s": 1.5}, Denied("pacing", 500)),
         ({"breaker": BreakerPhase.OPEN, "breaker_until": 9.0, "break_number": 1}, Denied("breaker", 8000)),
     ],

@@ -255,7 +255,7 @@ def test_a_decision_says_all_that_the_operator_wishes() -> None:
         "stop_after",
         "feedback_s",
         "hold_until",
-        "solo_s",
+        "single_call_s",
         "pace_s",
         "burst_s",
         "token_scale",

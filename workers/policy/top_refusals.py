@@ -16,19 +16,19 @@ RETRY_RTTS = 3.0
 
 
 @dataclass(slots=True)
-class Suspicion:
+class TopRefusals:
     """`level` open calls were refused at `at`, and nothing has settled it yet; None: no open question."""
 
     level: int | None = None
     at: float = NEVER
     noisy_until: float = NEVER
 
-    def arises(self, level: int, now: float) -> None:
+    def refused(self, level: int, now: float) -> None:
         """`level` was refused."""
         self.level, self.at = level, now
 
     def step_confirmed(self, limit: float, now: float, rtt_s: float, until: float) -> None:
-        """A step to `limit` was accepted; soon after the suspicion arose that makes it noise `until` then."""
+        """A step to `limit` was accepted; soon after the refusal that makes it noise `until` then."""
         if self.level is None or limit <= self.level:
             return
         if now - self.at < RETRY_RTTS * rtt_s:

@@ -15,7 +15,7 @@ QUICKER_WEIGHT, SLOWER_WEIGHT = 0.2, 0.02
 
 
 @dataclass(slots=True)
-class Pulse:
+class Timescales:
     """`feedback_s`: a call older than this that was not refused has been accepted. `rtt_s`: an answer's latency;
     `quick_s`: that of the quickest ones."""
 

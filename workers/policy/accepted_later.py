@@ -11,7 +11,7 @@ CLEARLY = 0.89
 
 
 @dataclass(slots=True)
-class Reversals:
+class AcceptedLater:
     """`level` was refused at `at`; `count` times in a row one was accepted later, `last_at` last."""
 
     level: int | None = None
@@ -34,7 +34,7 @@ class Reversals:
         return self.again(now, rtt_s, memory_rtts)
 
     def again(self, now: float, rtt_s: float, memory_rtts: float) -> bool:
-        """Count a reversal; True for the second within the memory."""
+        """Count it; True for the second within the memory."""
         self.count = self.count + 1 if now - self.last_at < memory_rtts * rtt_s else 1
         self.last_at = now
         return self.count >= 2

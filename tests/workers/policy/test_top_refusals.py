@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from dicast.workers.policy.suspicion import MOST_HONEST, Suspicion
 
 from dicast.workers.policy.failures import Failures
-from dicast.workers.policy.suspicion import MOST_HONEST, Suspicion
+from dicast.workers.policy.top_refusals import TopRefusals
 from tests.workers.policy.build import done
 
 
-def suspected(level: int = 40, at: float = 100.0) -> Suspicion:
-    suspicion = Suspicion()
-    suspicion.arises(level, at)
-    return suspicion
+def suspected(level: int = 40, at: float = 100.0) -> TopRefusals:
+    top_refusals = TopRefusals()
+    top_refusals.refused(level, at)
+    return top_refusals
 
 
 @pytest.mark.parametrize("limit, now, settled, noise", [
@@ -23,9 +24,9 @@ def suspected(level: int = 40, at: float = 100.0) -> Suspicion:
 def test_a_slot_that_is_soon_accepted_again_was_refused_by_noise(
     limit: float, now: float, settled: bool, noise: bool
 ) -> None:
-    suspicion = suspected()
-    suspicion.step_confirmed(limit, now, rtt_s=2.0, until=200.0)
-    assert (suspicion.level is None, suspicion.noisy_until == 200.0) == (settled, noise)
+    top_refusals = suspected()
+    top_refusals.step_confirmed(limit, now, rtt_s=2.0, until=200.0)
+    assert (top_refusals.level is None, top_refusals.noisy_until == 200.0) == (settled, noise)
 
 
 def test_only_an_answer_to_a_later_call_ends_a_row_of_failures() -> None:

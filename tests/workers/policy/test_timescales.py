@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from dicast.workers.policy.pulse import Pulse
 
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.pulse import Pulse
+from dicast.workers.policy.timescales import Timescales
 from tests.workers.policy.build import done
 
 CONFIG = AdaptiveConfig()
 
 
-def pulse_after(answers: list[float], refusals: list[float]) -> Pulse:
-    pulse = Pulse(CONFIG.feedback_first_s, CONFIG.rtt_first_s, CONFIG.feedback_first_s)
+def timescales_after(answers: list[float], refusals: list[float]) -> Timescales:
+    timescales = Timescales(CONFIG.feedback_first_s, CONFIG.rtt_first_s, CONFIG.feedback_first_s)
     for latency in answers:
-        pulse.served(CONFIG, done("a", 100.0 + latency, 100.0))
+        timescales.served(CONFIG, done("a", 100.0 + latency, 100.0))
     for latency in refusals:
-        pulse.refused(CONFIG, done("r", 100.0 + latency, 100.0, 429))
-    return pulse
+        timescales.refused(CONFIG, done("r", 100.0 + latency, 100.0, 429))
+    return timescales
 
 
 @pytest.mark.parametrize(
@@ -36,24 +37,24 @@ def pulse_after(answers: list[float], refusals: list[float]) -> Pulse:
     ],
 )
 def test_the_feedback_delay(answers: list[float], refusals: list[float], want: float) -> None:
-    assert pulse_after(answers, refusals).feedback_s == pytest.approx(want)
+    assert timescales_after(answers, refusals).feedback_s == pytest.approx(want)
 
 
 def test_slow_answers_do_not_hide_the_quick_ones() -> None:
-    pulse = pulse_after([0.3, 2.0, 0.3, 2.0, 0.3, 2.0] * 5, [])
-    assert 0.3 <= pulse.quick_s < 0.6
-    assert pulse.rtt_s > 0.6
+    timescales = timescales_after([0.3, 2.0, 0.3, 2.0, 0.3, 2.0] * 5, [])
+    assert 0.3 <= timescales.quick_s < 0.6
+    assert timescales.rtt_s > 0.6
 
 
 def test_a_call_is_under_way_for_no_longer_than_half_of_a_refusal_takes() -> None:
-    pulse, config = Pulse(0.8, 5.0, 0.8), AdaptiveConfig()
-    assert pulse.way_s == 0.0
+    timescales, config = Timescales(0.8, 5.0, 0.8), AdaptiveConfig()
+    assert timescales.way_s == 0.0
     for latency_s, way_s in [(0.16, 0.08), (0.1, 0.05), (0.4, 0.05)]:
-        pulse.refused(config, done("c", latency_s, 0.0, 429))
-        assert pulse.way_s == pytest.approx(way_s)
+        timescales.refused(config, done("c", latency_s, 0.0, 429))
+        assert timescales.way_s == pytest.approx(way_s)
 
 
 def test_the_first_answer_is_the_average_and_later_ones_move_it() -> None:
-    assert pulse_after([4.0], []).rtt_s == 4.0
-    assert pulse_after([4.0, 8.0], []).rtt_s == pytest.approx(4.0 + 4.0 * CONFIG.rtt_weight)
-    assert pulse_after([0.0], []).rtt_s == 1e-3
+    assert timescales_after([4.0], []).rtt_s == 4.0
+    assert timescales_after([4.0, 8.0], []).rtt_s == pytest.approx(4.0 + 4.0 * CONFIG.rtt_weight)
+    assert timescales_after([0.0], []).rtt_s == 1e-3
