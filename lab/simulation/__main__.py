@@ -81,7 +81,7 @@ def measured(scenario: Scenario, seeds: Sequence[int]) -> Measure:
     return Measure(*(sum(values) / len(values) for values in zip(*found, strict=True)))
 
 
-_oracles: dict[tuple[Scenario, int], Record] = {}
+_oracles: dict[tuple[Scenario, int], SimRecord] = {}
 
 
 def ablate(scenarios: Sequence[Scenario], seeds: Sequence[int], names: Sequence[str], *, whole: bool) -> None:

@@ -60,13 +60,13 @@ def _never(value: Any) -> Any:
 
 
 def _wait_for_answers(self: Timescales, config: Any) -> None:
-    self.feedback_s = min(dicast.config.feedback_max_s, self.rtt_s)
+    self.feedback_s = min(config.feedback_max_s, self.rtt_s)
 
 
 def _wait_for_refusals(self: Timescales, config: Any) -> None:
-    slowest = dicast.config.feedback_factor * max(self.refusal_latencies, default=0.0)
-    first = dicast.config.feedback_min_s if self.refusal_latencies else dicast.config.feedback_first_s
-    self.feedback_s = min(dicast.config.feedback_max_s, max(first, slowest))
+    slowest = config.feedback_factor * max(self.refusal_latencies, default=0.0)
+    first = config.feedback_min_s if self.refusal_latencies else config.feedback_first_s
+    self.feedback_s = min(config.feedback_max_s, max(first, slowest))
 
 
 def _no_rate(*given: Any, **named: Any) -> Verdict:

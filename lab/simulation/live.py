@@ -115,7 +115,7 @@ def _scenarios() -> list[Scenario]:
             requests_per_min=1800.0,
             window_s=20.0,
             window_over_s=13.0,
-            dialect=Dialect.OPENAI,
+            dialect=HeaderDialect.OPENAI,
             retry_after=True,
             network_s=(0.001, 0.004),
         ),

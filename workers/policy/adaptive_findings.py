@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workers.policy.adaptive_config import AdaptiveConfig
-from workers.policy.adaptive_state import AdaptiveState
-from workers.policy.calls import Trial
-from workers.policy.rate import LearnedRate
-from workers.policy.verdict import Verdict, judge, wander
+from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.rate import LearnedRate
+from dicast.workers.policy.verdict import Verdict, judge, wander
 
 START_S = 0.5
 """A rate is not measured over less."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from dicast.workers.policy.pulse import Pulse
 
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.timescales import Timescales

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from dicast.workers.policy.suspicion import MOST_HONEST, Suspicion
 
 from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.top_refusals import TopRefusals

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from workers.simulation import ablation
-from workers.simulation.__main__ import main, measured
-from workers.simulation.ablation import MECHANISMS, Measure, earned, loss, losses, without
-from workers.simulation.catalogue import CATALOGUE
+
+from lab.simulation import ablation
+from lab.simulation.__main__ import main, measured
+from lab.simulation.ablation import MECHANISMS, Measure, earned, loss, losses, without
+from lab.simulation.catalogue import CATALOGUE
 
 GOOD = Measure(0.98, 0.01, 0.0, 1.0)
 

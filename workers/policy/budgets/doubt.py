@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workers.policy.budgets.budget import FEW, GUARD_S, Budget
-from workers.policy.budgets.meter import MOST_POINTS
-from workers.policy.budgets.nature import Kind
-from workers.policy.budgets.trust import MOST_STEP, Test
-from workers.policy.calls import CallLog
+from dicast.workers.policy.budgets.budget import FEW, GUARD_S, Budget
+from dicast.workers.policy.budgets.meter import MOST_POINTS
+from dicast.workers.policy.budgets.nature import Kind
+from dicast.workers.policy.budgets.trust import MOST_STEP, Test
+from dicast.workers.policy.calls import CallLog
 
 OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
 """Calls that try whether a window has really begun anew."""
