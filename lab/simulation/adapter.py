@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, release
 from dicast.workers.policy.events import Cost, Event
 from dicast.workers.policy.fairness import in_turn
-from dicast.workers.policy.governor import Governor
+from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.profiles import PoolConfig
@@ -31,7 +31,7 @@ class Adapter:
 
     def __init__(self, pub: Public, seed: int, config: PoolConfig | None = None) -> None:
         self.seed = seed
-        self.governor = Governor(config or PoolConfig(ceiling=pub.ceiling))
+        self.governor = PoolGovernor(config or PoolConfig(ceiling=pub.ceiling))
         self.enforcement = EnforcementState()
         self.parameters = self.governor.decide([], 0.0)
         self._calls = 0

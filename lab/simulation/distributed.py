@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, release
 from dicast.workers.policy.events import Cost, Event
 from dicast.workers.policy.fairness import in_turn
-from dicast.workers.policy.governor import Governor, GovernorState
+from dicast.workers.policy.governor import GovernorState, PoolGovernor
 from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
 from dicast.workers.policy.profiles import PoolConfig
@@ -64,7 +64,7 @@ class SimStore:
         self.effects = effects
         self._draw = seeded("store", seed)
         self._config = PoolConfig(ceiling=ceiling)
-        self._governor = Governor(self._config)
+        self._governor = PoolGovernor(self._config)
         self.enforcement = EnforcementState()
         self.parameters = self._governor.decide([], 0.0)
         self._stream: list[Event] = []
@@ -88,7 +88,7 @@ class SimStore:
         if now >= self._decide_at:
             if self._draw.random() < self.effects.handover_share:
                 stored = GovernorState.from_json(self._governor.state.to_json())
-                self._governor = Governor(self._config, stored)
+                self._governor = PoolGovernor(self._config, stored)
             decided = self._governor.decide(self._stream, now)
             self._stream = []
             self._coming = (now + self._draw.uniform(*self.effects.commit_s), decided)

@@ -18,7 +18,7 @@ from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, W
 from dicast.workers.policy import admission as model
 from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, LeaseRecord
 from dicast.workers.policy.events import Cost
-from dicast.workers.policy.headers import NO_READINGS, Reading, Readings, Unit
+from dicast.workers.policy.headers import NO_READINGS, BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
@@ -75,7 +75,7 @@ class Both:
             breaker_until=now + chance.choice([0.0, 1.0]),
             break_number=chance.randint(1, 3),
             probe_s=chance.choice([2.0, 120.0]),
-            buckets=tuple(self.bucket(unit, name) for unit in Unit for name in MODELS if chance.random() < 0.15),
+            buckets=tuple(self.bucket(unit, name) for unit in BudgetUnit for name in MODELS if chance.random() < 0.15),
             token_scale=chance.choice([1.0, 0.7]),
             stale_after_s=chance.choice([3.0, 1e12]),
             fair=chance.choice(list(FairMode)),
@@ -87,14 +87,15 @@ class Both:
 
     def bucket(self, unit, name):
         chance = self.chance
-        size = 1.0 if unit is Unit.REQUESTS else 100.0
+        size = 1.0 if unit is BudgetUnit.REQUESTS else 100.0
         spent = self.state.spent.get(name, Cost(0.0))
         return Bucket(
             name=f"{unit}:{name}",
             unit=unit,
             model=name,
             capacity=size * chance.choice([1.0, 5.0, 40.0]),
-            refill_per_s=(1.0 if unit is Unit.REQUESTS else 107.0) * chance.choice([0.3, 2.0, 10.0]),  # no tie of waits
+            refill_per_s=(1.0 if unit is BudgetUnit.REQUESTS else 107.0)
+            * chance.choice([0.3, 2.0, 10.0]),  # no tie of waits
             drain_per_s=size * chance.choice([0.0, 0.0, 1.0]),
             paced=chance.random() < 0.5,
             snapshot=chance.choice([0, 0, self.params.version]),
@@ -108,7 +109,7 @@ class Both:
 
     def outcome(self):
         chance = self.chance
-        told = Readings((Reading("x-ratelimit", Unit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5, 0.01, ("x-quota",))
+        told = Readings((Reading("x-ratelimit", BudgetUnit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5, 0.01, ("x-quota",))
         readings = told if chance.random() < 0.3 else NO_READINGS
         used = Cost(1.0, chance.choice([0.0, 30.0]), chance.choice([0.0, 90.0]))
         return CallOutcome(

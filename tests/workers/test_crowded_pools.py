@@ -4,7 +4,7 @@ import pytest
 
 from dicast.workers.admission.governor_store import GovernorStore
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
@@ -65,7 +65,7 @@ async def test_models_that_nobody_uses_any_more_are_forgotten(pool):
         await pool.ask(give_back=[Returned(call) for call in open_calls])
     still_open = await pool.ask("open")
     size = await pool.client.hstrlen(KEYS.governor("pool"), "enforcement")
-    bucket = Bucket("requests:limited", Unit.REQUESTS, "m7", 100.0, 1.0)
+    bucket = Bucket("requests:limited", BudgetUnit.REQUESTS, "m7", 100.0, 1.0)
     await obey(pool.client, KEYS, "pool", parameters(limit=100_000, version=2, buckets=(bucket,)))
 
     pool.now_ms += TTL_MS - 1
@@ -86,7 +86,7 @@ async def test_a_forgotten_model_fills_no_bucket_beyond_its_capacity(pool):
     """A decision may be older than what was forgotten: its count of what was spent then means nothing."""
     await pool.ask("m")
     bucket = Bucket(
-        "requests:m", Unit.REQUESTS, "m", 5.0, 1.0, snapshot=3, level=4.0, spent=1e6, dated_at=pool.now_ms / 1000
+        "requests:m", BudgetUnit.REQUESTS, "m", 5.0, 1.0, snapshot=3, level=4.0, spent=1e6, dated_at=pool.now_ms / 1000
     )
     await obey(pool.client, KEYS, "pool", parameters(limit=100_000, version=2, buckets=(bucket,)))
     assert len(await pool.ask(*["m"] * 50)) == 5

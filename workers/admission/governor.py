@@ -21,8 +21,7 @@ from dicast.workers.admission.governor_store import Brief, Decision, GovernorSto
 from dicast.workers.admission.overrides import PACING_JITTER, Overrides
 from dicast.workers.policy.calls import NEVER
 from dicast.workers.policy.engines import FixedState
-from dicast.workers.policy.governor import Change, GovernorState
-from dicast.workers.policy.governor import Governor as Policy
+from dicast.workers.policy.governor import GovernorState, LimitChange, PoolGovernor
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
 from dicast.workers.policy.rules import CPU_HIGH, RulesConfig
@@ -44,7 +43,7 @@ FOR_ALL = ""
 class _Course:
     """One pool's policy as this process knows it, in force while the store's version is `version`."""
 
-    policy: Policy
+    policy: PoolGovernor
     limit_wished: int | None
     version: int
     cursor: str
@@ -165,7 +164,7 @@ def _continued(pool: str, overrides: Overrides, brief: Brief, course: _Course | 
         except ValidationError as error:
             logger.error("the state of pool %s cannot be read, its governor begins anew: %s", pool, error)
     # What it was made of may be long ago: the first decision of a new leader stores its state.
-    return _Course(Policy(overrides.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
+    return _Course(PoolGovernor(overrides.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
 
 
 def _obey(overrides: Overrides, brief: Brief, course: _Course) -> None:
@@ -176,12 +175,12 @@ def _obey(overrides: Overrides, brief: Brief, course: _Course) -> None:
     if overrides.limit != course.limit_wished:
         course.limit_wished = overrides.limit
         start = config.first_limit
-        change = Change(brief.now, state.limit, start, "set by the operator")
+        change = LimitChange(brief.now, state.limit, start, "set by the operator")
         state = replace(state, engine=FixedState(start), limit=start)
         state.history.append(change)
-        course.policy = Policy(config, state)
+        course.policy = PoolGovernor(config, state)
     elif config != course.policy.config:
-        course.policy = Policy(config, state)
+        course.policy = PoolGovernor(config, state)
     slo = brief.override_for_all.get(SLO)
     if slo != state.slo:
         course.policy.set_slo_constraint(slo)
@@ -215,7 +214,7 @@ def _gives_again(before: Parameters, after: Parameters) -> bool:
     return any(bucket.level >= 1.0 and bucket.name in empty for bucket in after.buckets)
 
 
-def _line(change: Change, course: _Course) -> dict[str, Any]:
+def _line(change: LimitChange, course: _Course) -> dict[str, Any]:
     return {
         "at": round(change.at, 3),
         "from": change.before,

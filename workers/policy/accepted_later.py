@@ -23,7 +23,7 @@ class AcceptedLater:
         self.level, self.at = level, now
 
     def below(self, now: float, rtt_s: float) -> int | None:
-        """The level refused within the last two round trips: a verdict clearly under it means that it fell again."""
+        """The level refused within the last two round trips: a diagnosis clearly under it means that it fell again."""
         return self.level if now - self.at < 2.0 * rtt_s else None
 
     def confirmed(self, limit: float, now: float, rtt_s: float, memory_rtts: float) -> bool:

@@ -1,7 +1,7 @@
 """The default engine: finds the capacity, keeps it full, and sees few refusals.
 
 It closes its loop in the time of a refusal instead of a round trip (`calls`, `timescales`), grows in confirmed steps
-(`growth`), judges episodes of refusals as cap, rate, collapse or noise (`verdict`, `accepted_later`, `top_refusals`),
+(`growth`), judges episodes of refusals as cap, rate, collapse or noise (`diagnosis`, `accepted_later`, `top_refusals`),
 keeps a learned rate (`rate`), follows the provider's own budgets (`buckets`), watches latency (`latency`) and failures
 (`failures`, `breaker`). This module only says which of them acts when.
 """
@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.adaptive_demands import directives, next_at, verdict_at
+from dicast.workers.policy.adaptive_demands import diagnosis_at, directives, next_at
 from dicast.workers.policy.adaptive_findings import (
     busy_as_told,
+    diagnosis_of,
     hidden_cap,
     hold_max_rtts,
     is_starting,
     rate_of,
-    verdict_of,
 )
 from dicast.workers.policy.adaptive_state import AdaptiveState, SingleCalls
 from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.calls import LoggedCall
+from dicast.workers.policy.diagnosis import Cause, ceiling_of, episode_start, is_enough
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.events import OVERLOADED, Done, Sent
 from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.noise import SLOWED
 from dicast.workers.policy.rate import NAME as RATE_BUCKET
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.verdict import Kind, ceiling_of, episode_start, is_enough
 
 EPSILON_S = 1e-9
 
@@ -108,7 +108,7 @@ class Adaptive:
                 self._refused(event, trial, now)
         self._watch_latency(event, now)
 
-    def _try_quanta(self, trial: Trial, now: float) -> None:
+    def _try_quanta(self, trial: LoggedCall, now: float) -> None:
         """In slow start, refused with room again after a second as busy as advertised: keep that rate, per second."""
         state = self.state
         per_s = busy_as_told(state, trial)
@@ -117,11 +117,11 @@ class Adaptive:
             state.growth.cut(now, state.growth.limit)
             self._say("per-second quanta")
 
-    def _refused(self, event: Done, trial: Trial, now: float) -> None:
+    def _refused(self, event: Done, trial: LoggedCall, now: float) -> None:
         """A call was refused while the breaker is closed.
 
         Rules, first match wins:
-        sent before the last cut, or a verdict is waited for -> it is evidence, no more;
+        sent before the last cut, or a diagnosis is waited for -> it is evidence, no more;
         known noise explains it -> it says nothing;
         single calls -> the single call was too much: 30 % less;
         a step is pending -> undo it (for a 529: on the second refusal);
@@ -176,7 +176,7 @@ class Adaptive:
         self._say("noise: less was refused no less")
         return True
 
-    def _step_refused(self, trial: Trial, now: float) -> None:
+    def _step_refused(self, trial: LoggedCall, now: float) -> None:
         """Undo the pending step, exactly."""
         state, growth, config = self.state, self.state.growth, self.config
         state.log.explain(growth.grew_at)
@@ -185,7 +185,7 @@ class Adaptive:
         growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
         self._say("step refused")
 
-    def _suspect(self, trial: Trial, now: float) -> None:
+    def _suspect(self, trial: LoggedCall, now: float) -> None:
         """A refusal at the very top costs one slot, unless such refusals have turned out to be noise lately."""
         state, growth, top_refusals = self.state, self.state.growth, self.state.top_refusals
         if growth.slow_start or now < top_refusals.noisy_until:
@@ -201,7 +201,7 @@ class Adaptive:
         growth.lower(level)
         self._say("refused at the top")
 
-    def _rate_refused(self, rate: LearnedRate, trial: Trial, now: float) -> None:
+    def _rate_refused(self, rate: LearnedRate, trial: LoggedCall, now: float) -> None:
         """Refused although a rate is kept: the rate is measured anew, or it was not a rate."""
         state, timescales = self.state, self.state.timescales
         cap = ceiling_of(state.log, rate.started + timescales.rtt_s, now, timescales.feedback_s, timescales.rtt_s)
@@ -243,7 +243,7 @@ class Adaptive:
     def advance(self, now: float) -> None:
         """Let time pass.
 
-        Rules, first match wins: breaker not closed -> only its deadlines; a verdict is due -> judge; single calls ->
+        Rules, first match wins: breaker not closed -> only its deadlines; a diagnosis is due -> judge; single calls ->
         silence means that the call was accepted. Else the learned rate goes on, a filled step that nobody refused is
         confirmed, and the next step is taken.
         """
@@ -253,7 +253,7 @@ class Adaptive:
         if not state.breaker.closed:
             return
         if state.judging_since is not None:
-            if now >= verdict_at(state.judging_since, timescales) - EPSILON_S:
+            if now >= diagnosis_at(state.judging_since, timescales) - EPSILON_S:
                 state.judging_since = None
                 self._judge(now)
             return
@@ -318,20 +318,20 @@ class Adaptive:
             self._say("a window is used up")
             return
         starting = is_starting(config, state, now)
-        verdict = verdict_of(config, state, now, starting=starting)
-        if verdict.kind is Kind.NOISE:
+        diagnosis = diagnosis_of(config, state, now, starting=starting)
+        if diagnosis.kind is Cause.NOISE:
             return
         state.log.explain(state.episode)
-        if verdict.kind is Kind.RATE:
+        if diagnosis.kind is Cause.RATE:
             growth.cut(now, growth.limit)
             self._keep_rate(
-                0.95 * rate_of(state, state.episode, now - state.timescales.feedback_s), now, "verdict: rate"
+                0.95 * rate_of(state, state.episode, now - state.timescales.feedback_s), now, "diagnosis: rate"
             )
             return
-        state.accepted_later.refused(verdict.level, now)
-        if verdict.kind is Kind.COLLAPSE:
-            state.single_calls = SingleCalls(verdict.level, starting)
-            self._cut(now, min(growth.limit, verdict.level))
+        state.accepted_later.refused(diagnosis.level, now)
+        if diagnosis.kind is Cause.COLLAPSE:
+            state.single_calls = SingleCalls(diagnosis.level, starting)
+            self._cut(now, min(growth.limit, diagnosis.level))
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts
         else:
             if growth.slow_start:
@@ -339,9 +339,9 @@ class Adaptive:
             else:
                 growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
             state.noise.lowered(growth.limit, state.log.sent_total)
-            self._cut(now, min(growth.limit, verdict.level))
+            self._cut(now, min(growth.limit, diagnosis.level))
             growth.good = growth.limit
-        self._say(f"verdict: {verdict.kind}")
+        self._say(f"diagnosis: {diagnosis.kind}")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
         """If the single call was accepted: climb back to the last refused number, or go on with the slow start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dicast.workers.policy.breaker import BreakerConfig
-from dicast.workers.policy.verdict import VerdictConfig
+from dicast.workers.policy.diagnosis import DiagnosisConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class AdaptiveConfig:
     trust_rtts             how long a finding about single refusals that were noise is trusted
     log_rtts, log_least_s  span of the evidence
     trip_failures          consecutive failures that open the breaker
-    grace_s                grants are held so much longer than a verdict takes, for its decision comes a little late
+    grace_s                grants are held so much longer than a diagnosis takes, for its decision comes a little late
     stop_after             refusals since the last decision after which the enforcer stops by itself
     latency_tolerance      times the least latency seen that means queueing
     """
@@ -79,4 +79,4 @@ class AdaptiveConfig:
     stop_after: int = 6
     latency_tolerance: float = 2.0
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
-    verdict: VerdictConfig = field(default_factory=VerdictConfig)
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)

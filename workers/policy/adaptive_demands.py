@@ -12,7 +12,7 @@ from dicast.workers.policy.timescales import Timescales
 def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:
     """The parameters that follow from the state.
 
-    Grants are held a little longer than a verdict takes: its decision comes late, and what slipped through between
+    Grants are held a little longer than a diagnosis takes: its decision comes late, and what slipped through between
     would be granted under the old limit.
     """
     growth, feedback_s, judging = state.growth, state.timescales.feedback_s, state.judging_since
@@ -25,7 +25,7 @@ def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Dire
         counts_after=growth.cut_at,
         stop_after=config.stop_after,
         feedback_s=feedback_s,
-        hold_until=0.0 if judging is None else verdict_at(judging, state.timescales) + config.grace_s,
+        hold_until=0.0 if judging is None else diagnosis_at(judging, state.timescales) + config.grace_s,
         single_call_s=0.0 if state.single_calls is None else feedback_s,
         pace_s=pace_s,
         burst_s=_burst_calls(config, state) * pace_s,
@@ -52,7 +52,7 @@ def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / step_s)
 
 
-def verdict_at(judging_since: float, timescales: Timescales) -> float:
+def diagnosis_at(judging_since: float, timescales: Timescales) -> float:
     """When every call of the episode is resolved."""
     return judging_since + timescales.feedback_s
 
@@ -65,7 +65,7 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
             return breaker.until
         return breaker.probe_sent_at + config.breaker.probe_s if breaker.probe else None
     if state.judging_since is not None:
-        return verdict_at(state.judging_since, timescales)
+        return diagnosis_at(state.judging_since, timescales)
     if state.single_calls is not None:
         last = state.log.last()
         return None if last is None else last.sent_at + timescales.feedback_s

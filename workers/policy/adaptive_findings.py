@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.adaptive_state import AdaptiveState
-from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.calls import LoggedCall
+from dicast.workers.policy.diagnosis import Diagnosis, judge, wander
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.verdict import Verdict, judge, wander
 
 START_S = 0.5
 """A rate is not measured over less."""
@@ -20,10 +20,10 @@ def is_starting(config: AdaptiveConfig, state: AdaptiveState, now: float) -> boo
     return growth.slow_start or now < growth.slow_start_until + config.starting_rtts * state.timescales.rtt_s
 
 
-def verdict_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, starting: bool) -> Verdict:
+def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, starting: bool) -> Diagnosis:
     """What the episode of refusals was, of which every call is resolved."""
     return judge(
-        config.verdict,
+        config.diagnosis,
         state.log,
         state.episode,
         starting=starting,
@@ -33,7 +33,7 @@ def verdict_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, star
     )
 
 
-def busy_as_told(state: AdaptiveState, trial: Trial) -> float:
+def busy_as_told(state: AdaptiveState, trial: LoggedCall) -> float:
     """Calls a second as told, if as many were accepted in the second before that call, and no more than two seconds
     can hold; else 0."""
     per_s = state.told.room_per_s
@@ -42,7 +42,7 @@ def busy_as_told(state: AdaptiveState, trial: Trial) -> float:
     return per_s if int(per_s) <= accepted <= 2.0 * per_s + 2.0 else 0.0
 
 
-def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: Trial, now: float) -> int | None:
+def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: float) -> int | None:
     """The cap that shows itself in the course of many tries of the rate."""
     log, timescales = state.log, state.timescales
     level = max(1, log.open_at_provider(trial))

@@ -125,8 +125,8 @@ def grant(params: Parameters, state: EnforcementState, request: CallRequest, now
     """Grant a lease, or say what is in the way and for how long.
 
     Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; the project's own
-    maximum; a verdict is waited for; not this project's turn; else the longest wait among single calls, pacing and the
-    buckets.
+    maximum; a diagnosis is waited for; not this project's turn; else the longest wait among single calls, pacing and
+    the buckets.
     Holds: a grant implies open calls <= the effective limit (one, for a probe).
     """
     _begin(params, state, request, now)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dicast.workers.policy.events import Cost
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket
 
 
-def amount(unit: Unit, cost: Cost) -> float:
+def amount(unit: BudgetUnit, cost: Cost) -> float:
     """What `cost` takes from a budget that counts `unit`."""
-    if unit is Unit.REQUESTS:
+    if unit is BudgetUnit.REQUESTS:
         return cost.requests
-    if unit is Unit.INPUT_TOKENS:
+    if unit is BudgetUnit.INPUT_TOKENS:
         return cost.input_tokens
-    if unit is Unit.OUTPUT_TOKENS:
+    if unit is BudgetUnit.OUTPUT_TOKENS:
         return cost.output_tokens
     return cost.input_tokens + cost.output_tokens
 
 
-def configured_bucket(unit: Unit, per_min: float) -> Bucket:
+def configured_bucket(unit: BudgetUnit, per_min: float) -> Bucket:
     """An operator's own budget, kept in every window of a minute.
 
     In any minute at most `capacity + 60 * refill` is granted, so the depth is taken off the refill: requests have
     a depth of a tenth of a second (one call when that is less), tokens of three seconds. A call larger than the
     depth of a token bucket goes when the bucket is full, and is paid back by waiting.
     """
-    seconds = 0.1 if unit is Unit.REQUESTS else 3.0
-    free = 1.0 if unit is Unit.REQUESTS else 0.0
+    seconds = 0.1 if unit is BudgetUnit.REQUESTS else 3.0
+    free = 1.0 if unit is BudgetUnit.REQUESTS else 0.0
     depth = max(1.0, per_min * seconds / 60.0)
     return Bucket(f"configured_{unit}", unit, "", depth, max(1e-3, (per_min - (depth - free)) / 60.0))

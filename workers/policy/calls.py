@@ -18,7 +18,7 @@ MOST_TRIALS = 2000
 
 
 @dataclass(slots=True)
-class Trial:
+class LoggedCall:
     """One call, the `number`th. `refused_at` is when its refusal came back, `explained` that a rule acted on it,
     `forgiven` that it was noise."""
 
@@ -39,8 +39,8 @@ class Trial:
 class CallLog:
     """The calls of the last few round trips, in the order of sending; never more than `MOST_TRIALS`."""
 
-    trials: deque[Trial] = field(default_factory=deque)
-    refusals: deque[Trial] = field(default_factory=deque)
+    trials: deque[LoggedCall] = field(default_factory=deque)
+    refusals: deque[LoggedCall] = field(default_factory=deque)
     sent_total: int = 0
 
     def __post_init__(self) -> None:
@@ -49,16 +49,16 @@ class CallLog:
 
     def sent(self, event: Sent) -> None:
         self.sent_total += 1
-        trial = Trial(event.call, self.sent_total, event.at, event.open_before)
+        trial = LoggedCall(event.call, self.sent_total, event.at, event.open_before)
         self.trials.append(trial)
         self._open[event.call] = trial
 
-    def answered(self, event: Done) -> Trial:
+    def answered(self, event: Done) -> LoggedCall:
         """Note the outcome; a call whose sending was not seen is taken from its outcome."""
         trial = self._open.pop(event.call, None)
         if trial is None:
             self.sent_total += 1
-            trial = Trial(event.call, self.sent_total, event.sent_at, event.open_before)
+            trial = LoggedCall(event.call, self.sent_total, event.sent_at, event.open_before)
             self.trials.append(trial)
             if len(self.trials) > 1 and self.trials[-2].sent_at > trial.sent_at:
                 self.trials = deque(sorted(self.trials, key=lambda t: t.sent_at))
@@ -74,7 +74,7 @@ class CallLog:
         while self.refusals and self.refusals[0].sent_at < before:
             self.refusals.popleft()
 
-    def since(self, instant: float) -> Iterator[Trial]:
+    def since(self, instant: float) -> Iterator[LoggedCall]:
         """Calls sent after `instant`, latest first."""
         for trial in reversed(self.trials):
             if trial.sent_at <= instant:
@@ -95,14 +95,14 @@ class CallLog:
             if trial.sent_at >= since:
                 trial.explained = True
 
-    def last(self) -> Trial | None:
+    def last(self) -> LoggedCall | None:
         return self.trials[-1] if self.trials else None
 
     def last_refused_at(self, otherwise: float) -> float:
         """Send time of the latest refused call."""
         return max((trial.sent_at for trial in self.refusals), default=otherwise)
 
-    def open_at_provider(self, trial: Trial) -> int:
+    def open_at_provider(self, trial: LoggedCall) -> int:
         """Calls the provider was serving when `trial` arrived: open ones less those it had refused or would."""
         refused = sum(
             1

@@ -27,7 +27,7 @@ from dicast.workers.policy.classic import Classic, ClassicConfig, ClassicState
 from dicast.workers.policy.engines import Directives, Engine, Fixed, FixedState
 from dicast.workers.policy.error_budget import BudgetUse
 from dicast.workers.policy.events import Event, Sent, is_sane
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
 from dicast.workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus
@@ -42,7 +42,7 @@ EngineState = Annotated[AdaptiveState | ClassicState | RulesState | FixedState, 
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LimitChange:
     """One line of the pool's history: the limit moved, or (`before` is `after`) something was found out."""
 
     at: float
@@ -64,7 +64,7 @@ class GovernorState:
     clamp: str = ""
     garbage: int = 0
     budget_use: BudgetUse = field(default_factory=BudgetUse)
-    history: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
+    history: deque[LimitChange] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
     def to_json(self) -> bytes:
         return _CODEC.dump_json(self)
@@ -77,7 +77,7 @@ class GovernorState:
         return state
 
 
-class Governor:
+class PoolGovernor:
     """Decides for one pool, by the engine that its configuration names."""
 
     def __init__(self, config: PoolConfig, state: GovernorState | None = None) -> None:
@@ -147,11 +147,11 @@ class Governor:
         self.state.clamp = self._clamp_on(self._engine.limit)
         if limit != self.state.limit:
             lifted = f"{before} lifted" if before and limit > self.state.limit else self.reason
-            self.state.history.append(Change(self.state.now, self.state.limit, limit, self.state.clamp or lifted))
+            self.state.history.append(LimitChange(self.state.now, self.state.limit, limit, self.state.clamp or lifted))
             self.state.limit = limit
         if isinstance(self._engine, Adaptive):
             for news in self._engine.take_news():
-                self.state.history.append(Change(self.state.now, limit, limit, news))
+                self.state.history.append(LimitChange(self.state.now, limit, limit, news))
 
     def _spend_budget(self) -> None:
         """Have the cap follow the error budget, if there is one."""
@@ -184,7 +184,10 @@ class Governor:
         breaker = self._engine.breaker
         budgets = [
             configured_bucket(unit, per_min)
-            for unit, per_min in ((Unit.REQUESTS, config.requests_per_min), (Unit.TOKENS, config.tokens_per_min))
+            for unit, per_min in (
+                (BudgetUnit.REQUESTS, config.requests_per_min),
+                (BudgetUnit.TOKENS, config.tokens_per_min),
+            )
             if per_min is not None
         ]
         return Parameters(

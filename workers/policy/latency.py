@@ -31,7 +31,7 @@ class Cohort:
 
 
 @dataclass(slots=True)
-class Trial:
+class CutTrial:
     """A cut under test: limits before and after, when, and the last median before it."""
 
     before: float
@@ -49,7 +49,7 @@ class LatencyWatch:
     short: float | None = None
     base: float | None = None
     medians: int = 0
-    trial: Trial | None = None
+    trial: CutTrial | None = None
     hot: bool = False
 
     def forget(self) -> None:
@@ -97,7 +97,7 @@ class LatencyWatch:
         self.hot = self.short > 0.9 * tolerance * self.base
         if self.short > tolerance * self.base and event.open_before > 0.7 * limit and limit > 1.0:
             after = max(1.0, limit * max(0.5, 1.2 * self.base / self.short))
-            self.trial = Trial(limit, after, event.at)
+            self.trial = CutTrial(limit, after, event.at)
             return after
         return None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.calls import LoggedCall
 
 SLOWED = 0.7
 """Speed of the test, as a part of the speed that was refused."""
@@ -105,7 +105,7 @@ class Noise:
     patience: int = PATIENCE_CALLS
     decline: Decline | None = None
 
-    def forgives(self, trial: Trial, now: float) -> bool:
+    def forgives(self, trial: LoggedCall, now: float) -> bool:
         """Whether known noise explains this refusal."""
         if not self.share:
             return False
@@ -153,7 +153,7 @@ class Noise:
         self.test = SlowTest(now, number, per_s, CAUTION * share, 0, self.refused, number - self.watched)
         return True
 
-    def proves(self, test: SlowTest, trial: Trial, number: int, now: float, rtt_s: float) -> bool:
+    def proves(self, test: SlowTest, trial: LoggedCall, number: int, now: float, rtt_s: float) -> bool:
         """A call was refused during the test; True if that proves the noise."""
         if trial.number <= test.first:
             return False

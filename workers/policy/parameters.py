@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.headers import BudgetUnit
 
 
 class BreakerPhase(StrEnum):
@@ -34,7 +34,7 @@ class Bucket:
     """
 
     name: str
-    unit: Unit
+    unit: BudgetUnit
     model: str
     capacity: float
     refill_per_s: float
@@ -94,7 +94,7 @@ class Parameters:
     counts_after       only refusals of calls sent later than this count (the settle window)
     stop_after         so many counted refusals stop all grants for `feedback_s`, or until the next decision
     feedback_s         a call older than this that was not refused has been accepted
-    hold_until         no grants before (a verdict is being waited for)
+    hold_until         no grants before (a diagnosis is being waited for)
     single_call_s             0, or at most one grant in so many seconds
     pace_s, burst_s    steady spacing of grants, and how much of it may be saved up (GCRA's increment and limit)
     pace_jitter        half-width of the spacing's random part, as a share

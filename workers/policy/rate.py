@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dicast.workers.policy.calls import NEVER, CallLog, Trial
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.calls import NEVER, CallLog, LoggedCall
+from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket
 
 NAME = "learned_rate"
@@ -135,11 +135,11 @@ class LearnedRate:
 
     def bucket(self) -> Bucket:
         """The rate as the enforcer keeps it: next to no depth, or a second could become over-full."""
-        return Bucket(NAME, Unit.REQUESTS, "", 1.0 + 0.05 * self.per_s, self.per_s, credit=self.credit)
+        return Bucket(NAME, BudgetUnit.REQUESTS, "", 1.0 + 0.05 * self.per_s, self.per_s, credit=self.credit)
 
     # A refusal
 
-    def refused(self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
+    def refused(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
         """A call was refused although the rate was kept.
 
         Rules, first match wins: sent before the rate last moved, or before the first of several raises -> says nothing;
@@ -166,7 +166,7 @@ class LearnedRate:
         self.credit -= self.reserve
         self._measure(trial, log, now, rtt_s, interval_max_rtts, provoked)
 
-    def is_early(self, trial: Trial, log: CallLog) -> bool:
+    def is_early(self, trial: LoggedCall, log: CallLog) -> bool:
         """Whether calls go on being refused before a second is as full as told."""
         if self.told_per_s > 0.0 and trial.sent_at > self.started + 1.0:
             accepted = log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
@@ -192,7 +192,7 @@ class LearnedRate:
         self._move(per_s, self.anchor, now)
 
     def _undo_raise(
-        self, before: float, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float
+        self, before: float, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float
     ) -> None:
         """Back to the rate before the raise; where the provider saves, half way to the average since the anchor.
 
@@ -211,7 +211,7 @@ class LearnedRate:
             per_s = math.sqrt(before * min(before, max(average, 0.5 * before)))
         self._move(per_s, trial.sent_at, now)
 
-    def _fell(self, trial: Trial, log: CallLog, now: float, rtt_s: float) -> bool:
+    def _fell(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float) -> bool:
         """Whether too many were refused lately for a random walk; then the rate is what was accepted meanwhile."""
         recent = list(log.since(max(self.since, trial.sent_at - max(1.5, 12.0 / self.per_s))))
         refused = [other.sent_at for other in recent if other.refused]
@@ -241,7 +241,7 @@ class LearnedRate:
             self.credit -= SAVED_FOR_TEST
 
     def _measure(
-        self, trial: Trial, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float, provoked: bool
+        self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float, provoked: bool
     ) -> None:
         """Take the average since the anchor, in full if it is surely lower, else by the length of the span."""
         accepted, span = self._since_anchor(trial, log)
@@ -263,7 +263,7 @@ class LearnedRate:
         margin = self.margin if self.keeps else MARGIN_UNKEPT
         self._move(max(0.5 * self.per_s, measured * (1.0 - margin)), trial.sent_at, now)
 
-    def _since_anchor(self, trial: Trial, log: CallLog) -> tuple[int, float]:
+    def _since_anchor(self, trial: LoggedCall, log: CallLog) -> tuple[int, float]:
         """Calls accepted since the anchor, or since the log's first call if that is later, and in how many seconds."""
         start = max(self.anchor, log.trials[0].sent_at) if log.trials else self.anchor
         return log.accepted_between(start, trial.sent_at), trial.sent_at - start

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.events import Event
-from dicast.workers.policy.governor import Governor
+from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.profiles import PoolConfig
 from tests.workers.policy.build import done, sent
 
 
-def engine_of(governor: Governor) -> AdaptiveState:
+def engine_of(governor: PoolGovernor) -> AdaptiveState:
     state = governor.state.engine
     assert isinstance(state, AdaptiveState)
     return state
 
 
-def served(governor: Governor, calls: int, start: float = 0.0) -> float:
+def served(governor: PoolGovernor, calls: int, start: float = 0.0) -> float:
     """Some calls, one after the other, all answered in a second; returns the instant after."""
     now = start
     for number in range(calls):
@@ -31,7 +31,7 @@ def served(governor: Governor, calls: int, start: float = 0.0) -> float:
     return now + 0.2
 
 
-def refused_at_once(governor: Governor, now: float, open_before: int, calls: int) -> float:
+def refused_at_once(governor: PoolGovernor, now: float, open_before: int, calls: int) -> float:
     """Calls that leave together and are refused a little later."""
     limit = governor.state.limit
     governor.decide([sent(f"r{now}-{n}", now, open_before + n, limit) for n in range(calls)], now)
@@ -40,8 +40,8 @@ def refused_at_once(governor: Governor, now: float, open_before: int, calls: int
     return now + 0.1
 
 
-def judged(governor: Governor) -> float:
-    """Let a verdict come; returns its instant."""
+def judged(governor: PoolGovernor) -> float:
+    """Let a diagnosis come; returns its instant."""
     now = governor.next_at()
     assert now is not None
     governor.decide([], now)
@@ -49,7 +49,7 @@ def judged(governor: Governor) -> float:
 
 
 def test_grants_are_held_until_after_the_verdict_is_due() -> None:
-    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     now = refused_at_once(governor, served(governor, 30), 17, 4)
     due = governor.next_at()
     assert due is not None
@@ -59,7 +59,7 @@ def test_grants_are_held_until_after_the_verdict_is_due() -> None:
 
 
 def test_refusals_that_slipped_through_before_a_cut_was_in_force_cut_no_more() -> None:
-    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     old = governor.state.limit
     refused_at_once(governor, served(governor, 30), 17, 4)
     now = judged(governor)
@@ -73,7 +73,7 @@ def test_refusals_that_slipped_through_before_a_cut_was_in_force_cut_no_more() -
 
 
 def test_refusals_under_the_new_limit_do_count() -> None:
-    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     refused_at_once(governor, served(governor, 30), 17, 4)
     now = judged(governor)
     cut = governor.state.limit
@@ -87,8 +87,8 @@ def test_refusals_under_the_new_limit_do_count() -> None:
 def test_a_change_of_leader_changes_nothing(steps: list[tuple[bool, float]]) -> None:
     """Decisions made from the stored state at every turn are those of one that never stopped."""
     config = PoolConfig(ceiling=40)
-    one, now = Governor(config), 0.0
-    raw = Governor(config).state.to_json()
+    one, now = PoolGovernor(config), 0.0
+    raw = PoolGovernor(config).state.to_json()
     for number, (refused, wait_s) in enumerate(steps):
         now += wait_s
         status = 429 if refused else 200
@@ -96,14 +96,14 @@ def test_a_change_of_leader_changes_nothing(steps: list[tuple[bool, float]]) -> 
             sent(f"c{number}", now, number % 12, one.state.limit),
             done(f"c{number}", now + 0.005, now, status, open_before=number % 12),
         ]
-        next_leader = Governor(config, type(one.state).from_json(raw))
+        next_leader = PoolGovernor(config, type(one.state).from_json(raw))
         assert next_leader.decide(events, now + 0.005) == one.decide(events, now + 0.005)
         assert next_leader.next_at() == one.next_at()
         raw = next_leader.state.to_json()
 
 
 def test_a_refusal_at_the_top_never_raises_the_limit() -> None:
-    governor = Governor(PoolConfig(ceiling=40, limit=20))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     refused_at_once(governor, served(governor, 30), 17, 4)
     now = judged(governor) + 5.0
     limit = governor.state.limit
@@ -114,7 +114,7 @@ def test_a_refusal_at_the_top_never_raises_the_limit() -> None:
 
 @pytest.mark.parametrize("ceiling", [10, 11, 100])
 def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
-    governor, now = Governor(PoolConfig(ceiling=ceiling)), 0.0
+    governor, now = PoolGovernor(PoolConfig(ceiling=ceiling)), 0.0
     reached = []
     for number in range(3000):
         now += 0.05
@@ -135,12 +135,12 @@ def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
 def test_the_first_limit_is_a_fifth_of_the_ceiling_within_bounds(
     ceiling: int, limit: int | None, floor: int, first: int
 ) -> None:
-    assert Governor(PoolConfig(ceiling=ceiling, limit=limit, floor=floor)).state.limit == first
+    assert PoolGovernor(PoolConfig(ceiling=ceiling, limit=limit, floor=floor)).state.limit == first
 
 
 def test_a_little_less_than_was_held_for_a_moment_in_slow_start_is_no_collapse() -> None:
     """In a step's burst the order of arrival is blurred: 54 seemed to be held where the cap is 48."""
-    governor, now = Governor(PoolConfig(ceiling=200, limit=40)), 0.0
+    governor, now = PoolGovernor(PoolConfig(ceiling=200, limit=40)), 0.0
     for number in range(54):
         now = number * 0.01
         governor.decide([sent(f"s{number}", now, number, governor.state.limit)], now)
@@ -154,7 +154,7 @@ def test_a_little_less_than_was_held_for_a_moment_in_slow_start_is_no_collapse()
 
 
 def test_an_episode_holds_all_calls_from_the_first_refused_on_in_whatever_order_they_are_heard_of() -> None:
-    governor = Governor(PoolConfig(ceiling=80, limit=40))
+    governor = PoolGovernor(PoolConfig(ceiling=80, limit=40))
     now = served(governor, 30)
     limit = governor.state.limit
     opens = [30, 34, 35, 36]
@@ -168,7 +168,7 @@ def test_an_episode_holds_all_calls_from_the_first_refused_on_in_whatever_order_
 
 def test_the_last_step_of_slow_start_is_judged_like_the_others() -> None:
     """Not undone: the refusals tell how much of it was too much."""
-    governor, now = Governor(PoolConfig(ceiling=100, limit=60)), 0.0
+    governor, now = PoolGovernor(PoolConfig(ceiling=100, limit=60)), 0.0
     opened = 0
     while governor.state.limit < 90:
         now += 0.05

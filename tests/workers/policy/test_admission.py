@@ -19,12 +19,12 @@ from dicast.workers.policy.admission import (
     release,
 )
 from dicast.workers.policy.events import Cost, Done, Sent
-from dicast.workers.policy.headers import Reading, Readings, Unit
+from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
 from tests.workers.policy.build import parameters
 
-REQUESTS = Bucket("requests", Unit.REQUESTS, "", capacity=2.0, refill_per_s=0.5)
-TOKENS = Bucket("tokens", Unit.TOKENS, "", capacity=1000.0, refill_per_s=10.0)
+REQUESTS = Bucket("requests", BudgetUnit.REQUESTS, "", capacity=2.0, refill_per_s=0.5)
+TOKENS = Bucket("tokens", BudgetUnit.TOKENS, "", capacity=1000.0, refill_per_s=10.0)
 
 
 def ask(
@@ -200,7 +200,7 @@ def test_the_governor_learns_all_that_was_known_when_a_call_left_and_ended() -> 
     params, state = parameters(8, limit_if_refused=5, counts_after=-1e9), fill(parameters(8), 2)
     first = ask(params, state, "a", 3.0, model="m", input_tokens=70.0, output_tokens=30.0)
     assert first == Granted(Sent("a", 3.0, 2, 8, "", probe=False))
-    told = Readings((Reading("x", Unit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5)
+    told = Readings((Reading("x", BudgetUnit.REQUESTS, 60.0, 12.5, 0.0, 3.25),), 1.5)
     done = release(params, state, "a", CallOutcome(429, Cost(1.0, 7.0, 3.0), told, "unit"), 5.0)
     assert done == Done(
         "a", 5.0, 3.0, 2, 429, "m", Cost(1.0, 70.0, 30.0), 100.0, Cost(1.0, 7.0, 3.0), told, "unit", probe=False
@@ -220,9 +220,10 @@ def test_a_grant_tells_what_held_calls_back_before_it() -> None:
 
 
 @pytest.mark.parametrize("unit, taken", [
-    (Unit.REQUESTS, 1.0), (Unit.INPUT_TOKENS, 35.0), (Unit.OUTPUT_TOKENS, 15.0), (Unit.TOKENS, 50.0)
+    (BudgetUnit.REQUESTS, 1.0), (BudgetUnit.INPUT_TOKENS, 35.0), (BudgetUnit.OUTPUT_TOKENS, 15.0),
+    (BudgetUnit.TOKENS, 50.0)
 ])  # fmt: skip
-def test_a_grant_reserves_what_such_calls_really_use(unit: Unit, taken: float) -> None:
+def test_a_grant_reserves_what_such_calls_really_use(unit: BudgetUnit, taken: float) -> None:
     bucket = Bucket("b", unit, "", capacity=1000.0, refill_per_s=1.0)
     params, state = parameters(8, buckets=(bucket,), token_scale=0.5), EnforcementState()
     ask(params, state, "a", model="m", input_tokens=70.0, output_tokens=30.0)
@@ -245,7 +246,7 @@ def test_the_counters_are_settled_for_the_model_and_for_all(status: int, used: C
 @pytest.mark.parametrize("credit, status, wait_ms", [(2.0, 429, 2000), (2.0, 200, None), (0.0, 429, None)])
 def test_a_refusal_takes_saved_up_credit_away(credit: float, status: int, wait_ms: int | None) -> None:
     """What was saved is what was too much; the next call waits for the refill of one."""
-    saved = Bucket("b", Unit.REQUESTS, "", capacity=10.0, refill_per_s=0.5, credit=credit)
+    saved = Bucket("b", BudgetUnit.REQUESTS, "", capacity=10.0, refill_per_s=0.5, credit=credit)
     params, state = parameters(8, buckets=(saved,)), EnforcementState()
     ask(params, state, "a")
     release(params, state, "a", CallOutcome(status), 0.0)
@@ -254,7 +255,7 @@ def test_a_refusal_takes_saved_up_credit_away(credit: float, status: int, wait_m
 
 
 def test_a_paced_bucket_spreads_its_calls_and_forgives_a_little_lateness() -> None:
-    paced = Bucket("b", Unit.REQUESTS, "", capacity=100.0, refill_per_s=1.0, paced=True, surplus_gain=1.0)
+    paced = Bucket("b", BudgetUnit.REQUESTS, "", capacity=100.0, refill_per_s=1.0, paced=True, surplus_gain=1.0)
     params, state = parameters(8, buckets=(paced,), decided_at=100.0), EnforcementState()
     assert isinstance(ask(params, state, "a", 100.0), Granted)
     assert ask(params, state, "b", 100.5) == Denied("b", 450), "a twentieth of a second is forgiven"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dicast.workers.policy.budgets.nature import Kind, Nature
+from dicast.workers.policy.budgets.nature import BudgetKind, Nature
 from dicast.workers.policy.budgets.told import Told
 from dicast.workers.policy.calls import CallLog
 from dicast.workers.policy.events import Cost
-from dicast.workers.policy.headers import Reading, Readings, Unit
+from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import Bucket
 from tests.workers.policy.build import done, sent
 
@@ -100,7 +100,7 @@ class Pool:
         return event.refused and self.told.explains(event, trial, self.log, FEEDBACK_S)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BudgetKind:
         return self.told.known["b:"].nature.kind
 
     def bucket(self, now: float) -> Bucket:
@@ -108,11 +108,11 @@ class Pool:
 
 
 def with_reset(limit: int) -> Callable[[float, float], Reading]:
-    return lambda left, reset_s: Reading("b", Unit.REQUESTS, limit, left, reset_s=reset_s, grain_s=0.001)
+    return lambda left, reset_s: Reading("b", BudgetUnit.REQUESTS, limit, left, reset_s=reset_s, grain_s=0.001)
 
 
 def without_reset(limit: int) -> Callable[[float, float], Reading]:
-    return lambda left, reset_s: Reading("b", Unit.REQUESTS, limit, left, 60.0)
+    return lambda left, reset_s: Reading("b", BudgetUnit.REQUESTS, limit, left, 60.0)
 
 
 def instants(per_s: float, until: float, start: float = 0.0) -> Iterator[float]:
@@ -122,15 +122,15 @@ def instants(per_s: float, until: float, start: float = 0.0) -> Iterator[float]:
 @pytest.mark.parametrize(
     ("provider", "tell", "kind"),
     [
-        (Continuous(600), with_reset(600), Kind.BUCKET),
-        (Continuous(14400, 86400.0), with_reset(14400), Kind.BUCKET),
-        (Continuous(600), without_reset(600), Kind.BUCKET),
-        (Window(600), with_reset(600), Kind.WINDOW),
-        (Window(600), without_reset(600), Kind.WINDOW),
+        (Continuous(600), with_reset(600), BudgetKind.BUCKET),
+        (Continuous(14400, 86400.0), with_reset(14400), BudgetKind.BUCKET),
+        (Continuous(600), without_reset(600), BudgetKind.BUCKET),
+        (Window(600), with_reset(600), BudgetKind.WINDOW),
+        (Window(600), without_reset(600), BudgetKind.WINDOW),
     ],
 )
 def test_what_a_budget_is_shows_within_seconds(
-    provider: Window | Continuous, tell: Callable[[float, float], Reading], kind: Kind
+    provider: Window | Continuous, tell: Callable[[float, float], Reading], kind: BudgetKind
 ) -> None:
     pool = Pool(tell)
     for at in instants(20.0, 5.0):
@@ -150,7 +150,7 @@ def test_a_log_gives_back_what_was_spent_one_period_ago() -> None:
     for start in (0.0, 60.1, 120.2):
         for at in instants(10.0, start + 6.0, start):
             pool.call(provider, at)
-    assert pool.kind is Kind.LOG
+    assert pool.kind is BudgetKind.LOG
     assert pool.bucket(126.5).full_at == 0.0
 
 
@@ -158,7 +158,7 @@ def test_a_log_is_told_although_calls_arrive_in_another_order_than_sent() -> Non
     nature, ahead = Nature(), [0.0, 4.0, 4.0, -4.0, -4.0] * 12
     for before, after in itertools.pairwise(ahead):
         nature.slides(came_back=3.0 + after - before, due_back=3.0, cost=1.0)
-    assert nature.kind is Kind.LOG
+    assert nature.kind is BudgetKind.LOG
 
 
 def test_a_window_is_full_again_at_its_end_once_that_was_seen() -> None:
@@ -180,7 +180,7 @@ def test_a_call_that_is_under_way_for_long_does_not_bring_a_windows_end_nearer(w
 
 
 def test_an_end_in_whole_seconds_is_no_earlier_than_any_telling_allows() -> None:
-    pool = Pool(lambda left, reset_s: Reading("b", Unit.REQUESTS, 600, left, 60.0, math.ceil(reset_s), 1.0))
+    pool = Pool(lambda left, reset_s: Reading("b", BudgetUnit.REQUESTS, 600, left, 60.0, math.ceil(reset_s), 1.0))
     provider = Window(600, ends_at=36.5)
     for number, at in enumerate(instants(10.0, 45.0)):
         pool.call(provider, at, 0.0 if number % 5 else 0.4)
@@ -215,7 +215,9 @@ def test_our_own_spending_in_a_window_is_not_taken_for_others() -> None:
 
 def test_milliseconds_without_a_unit_are_found_out() -> None:
     pool, provider = (
-        Pool(lambda left, reset_s: Reading("b", Unit.REQUESTS, 2500, left, 60.0, 1000.0 * reset_s, 1.0, bare=True)),
+        Pool(
+            lambda left, reset_s: Reading("b", BudgetUnit.REQUESTS, 2500, left, 60.0, 1000.0 * reset_s, 1.0, bare=True)
+        ),
         Continuous(2500),
     )
     for at in instants(60.0, 5.0):
@@ -228,7 +230,7 @@ def test_milliseconds_without_a_unit_are_found_out() -> None:
 
 def test_a_budget_that_nobody_enforces_is_dropped_after_a_few_calls() -> None:
     pool = Pool(with_reset(10))
-    empty = Readings((Reading("b", Unit.REQUESTS, 10, 0.0, reset_s=1.0, grain_s=1.0),))
+    empty = Readings((Reading("b", BudgetUnit.REQUESTS, 10, 0.0, reset_s=1.0, grain_s=1.0),))
     now, sent_calls = 0.0, 0
     while pool.told.buckets(now, pool.log) or not sent_calls:
         now += 0.1

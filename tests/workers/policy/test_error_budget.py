@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dicast.workers.policy.error_budget import SLICES, BudgetUse, ErrorBudget, burning, record, step
-from dicast.workers.policy.governor import BUDGET, SLO, Governor, GovernorState
+from dicast.workers.policy.governor import BUDGET, SLO, GovernorState, PoolGovernor
 from dicast.workers.policy.profiles import FixedConfig, PoolConfig, profile
 from tests.workers.policy.build import done
 
@@ -87,7 +87,7 @@ def test_what_is_remembered_is_bounded():
 @pytest.mark.parametrize("name", ["default", "classic", "rules", "fixed"])
 def test_the_governor_clamps_by_it_whatever_the_engine_says(name):
     config = PoolConfig(ceiling=40, limit=40, floor=10, engine=profile(name), error_budget=ErrorBudget(0.9, 600.0, 5.0))
-    governor = Governor(config)
+    governor = PoolGovernor(config)
     governor.decide([], 0.0)
     for n in range(120):
         governor.decide([done(f"c{n}", n + 1.0, float(n), 400 if n % 3 else 503)], n + 1.0)
@@ -97,7 +97,7 @@ def test_the_governor_clamps_by_it_whatever_the_engine_says(name):
     parameters = governor.decide([], 701.0)
     assert parameters.limit == governor.state.budget_use.cap == 1, "below the floor, too"
     assert BUDGET in {change.reason for change in governor.state.history}
-    again = Governor(config, GovernorState.from_json(governor.state.to_json()))
+    again = PoolGovernor(config, GovernorState.from_json(governor.state.to_json()))
     assert again.decide([], 702.0).limit == 1, "the next leader goes on with it"
     again.set_slo_constraint(1)
     again.decide([], 703.0)
@@ -106,11 +106,11 @@ def test_the_governor_clamps_by_it_whatever_the_engine_says(name):
 
 def test_without_a_target_nothing_is_counted_and_a_cap_is_lifted():
     budget = ErrorBudget(0.9, 600.0, 5.0)
-    governor = Governor(PoolConfig(ceiling=40, limit=40, engine=FixedConfig(), error_budget=budget))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=40, engine=FixedConfig(), error_budget=budget))
     for n in range(100):
         governor.decide([done(f"c{n}", n + 1.0, float(n), 503)], n + 1.0)
     assert governor.decide([], 101.0).limit < 40 and governor.next_at() is not None
-    without = Governor(PoolConfig(ceiling=40, limit=40, engine=FixedConfig()), governor.state)
+    without = PoolGovernor(PoolConfig(ceiling=40, limit=40, engine=FixedConfig()), governor.state)
     assert without.decide([done("x", 102.0, 101.0, 503)], 102.0).limit == 40
     assert without.state.budget_use.cap is None
 

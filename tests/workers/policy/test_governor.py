@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.events import Done, Event
-from dicast.workers.policy.governor import MOST_CHANGES, Governor, GovernorState
+from dicast.workers.policy.governor import MOST_CHANGES, GovernorState, PoolGovernor
 from dicast.workers.policy.parameters import BreakerPhase, FairMode, Parameters
 from dicast.workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, names_of, profile
 from tests.workers.policy.build import done, sent
@@ -24,7 +24,7 @@ STEPS = st.lists(
 )
 
 
-def play(governor: Governor, steps: list[tuple[str, int, float]]) -> list[Parameters]:
+def play(governor: PoolGovernor, steps: list[tuple[str, int, float]]) -> list[Parameters]:
     """Feed a history that could be: calls are answered once, later than they were sent. Refusals never raise."""
     now, number = 0.0, 0
     open_calls: list[tuple[str, float, int]] = []
@@ -59,7 +59,7 @@ def play(governor: Governor, steps: list[tuple[str, int, float]]) -> list[Parame
 def test_clamps_come_last_and_refusals_never_raise_the_limit(
     steps: list[tuple[str, int, float]], name: str, floor: int, ceiling: int, slo: int | None
 ) -> None:
-    governor = Governor(PoolConfig(ceiling=ceiling, floor=floor, engine=profile(name)))
+    governor = PoolGovernor(PoolConfig(ceiling=ceiling, floor=floor, engine=profile(name)))
     governor.set_slo_constraint(slo)
     for parameters in play(governor, steps):
         assert 1 <= parameters.limit <= (ceiling if slo is None else min(ceiling, slo))
@@ -74,11 +74,11 @@ def test_the_state_survives_json(
     first: list[tuple[str, int, float]], second: list[tuple[str, int, float]], name: str
 ) -> None:
     config = PoolConfig(ceiling=40, engine=profile(name))
-    kept = Governor(config)
+    kept = PoolGovernor(config)
     play(kept, first)
     stored = kept.state.to_json()
     json.loads(stored)
-    resumed = Governor(config, GovernorState.from_json(stored))
+    resumed = PoolGovernor(config, GovernorState.from_json(stored))
     assert resumed.state.to_json() == stored
     events = [sent("later", kept.state.now + 1.0), done("later", kept.state.now + 2.0, kept.state.now + 1.0, 429)]
     now = kept.state.now + 3.0
@@ -99,7 +99,7 @@ def test_the_state_survives_json(
     ],
 )
 def test_garbage_is_counted_and_ignored(garbage: Event) -> None:
-    governor = Governor(PoolConfig(ceiling=40))
+    governor = PoolGovernor(PoolConfig(ceiling=40))
     before = governor.decide([], 1.0)
     after = governor.decide([garbage], 1.0)
     assert governor.state.garbage == 1
@@ -107,13 +107,13 @@ def test_garbage_is_counted_and_ignored(garbage: Event) -> None:
 
 
 def test_time_never_runs_backwards() -> None:
-    governor = Governor(PoolConfig(ceiling=40))
+    governor = PoolGovernor(PoolConfig(ceiling=40))
     governor.decide([], 100.0)
     assert governor.decide([], 50.0).decided_at == 100.0
 
 
 def test_the_fixed_profile_never_moves() -> None:
-    governor = Governor(PoolConfig(ceiling=40, limit=7, engine=profile("fixed")))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=7, engine=profile("fixed")))
     for second in range(1, 50):
         at = float(second)
         events = [sent(f"c{second}", at), done(f"c{second}", at, at, 429)]
@@ -121,19 +121,19 @@ def test_the_fixed_profile_never_moves() -> None:
 
 
 def test_another_profile_takes_over_the_limit_and_nothing_else() -> None:
-    adaptive = Governor(PoolConfig(ceiling=40, limit=20))
+    adaptive = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     state = GovernorState.from_json(adaptive.state.to_json())
-    assert Governor(PoolConfig(ceiling=40, engine=profile("classic")), state).decide([], 1.0).limit == 20
+    assert PoolGovernor(PoolConfig(ceiling=40, engine=profile("classic")), state).decide([], 1.0).limit == 20
 
 
 def test_a_lowered_ceiling_takes_effect_at_once() -> None:
-    state = Governor(PoolConfig(ceiling=40, limit=30)).state
-    assert Governor(PoolConfig(ceiling=10), state).decide([], 1.0).limit == 10
+    state = PoolGovernor(PoolConfig(ceiling=40, limit=30)).state
+    assert PoolGovernor(PoolConfig(ceiling=10), state).decide([], 1.0).limit == 10
 
 
 def test_the_history_is_bounded_and_tells_reasons() -> None:
     engine = profile("classic", settle_s=0.0, grow_every_s=0.5)
-    governor = Governor(PoolConfig(ceiling=1000, limit=500, engine=engine))
+    governor = PoolGovernor(PoolConfig(ceiling=1000, limit=500, engine=engine))
     for second in range(1, 200):
         governor.decide([], float(second))
     assert len(governor.state.history) == MOST_CHANGES
@@ -141,7 +141,7 @@ def test_the_history_is_bounded_and_tells_reasons() -> None:
 
 
 def test_configured_budgets_are_kept_in_every_minute() -> None:
-    parameters = Governor(PoolConfig(ceiling=40, requests_per_min=60.0, tokens_per_min=60_000.0)).decide([], 0.0)
+    parameters = PoolGovernor(PoolConfig(ceiling=40, requests_per_min=60.0, tokens_per_min=60_000.0)).decide([], 0.0)
     for bucket, per_min in zip(parameters.buckets, (60.0, 60_000.0), strict=True):
         free = 1.0 if per_min == 60.0 else 0.0
         assert bucket.capacity + 60.0 * bucket.refill_per_s == pytest.approx(per_min + free)
@@ -160,18 +160,18 @@ def test_unknown_profiles_and_senseless_wishes_are_refused() -> None:
 
 def test_a_state_of_the_version_before_is_taken_up_without_its_budgets() -> None:
     config = PoolConfig(ceiling=40)
-    governor = Governor(config)
+    governor = PoolGovernor(config)
     play(governor, [("send", 200, 0.1), ("answer", 200, 1.0)] * 30)
     stored = json.loads(governor.state.to_json())
     del stored["engine"]["told"]
     stored["engine"]["budgets"] = {"known": {"requests:": {"unit": "requests", "refill_per_s": 10.0}}}
-    resumed = Governor(config, GovernorState.from_json(json.dumps(stored)))
+    resumed = PoolGovernor(config, GovernorState.from_json(json.dumps(stored)))
     assert resumed.state.limit == governor.state.limit
     assert resumed.decide([], governor.state.now + 1.0).buckets == ()
 
 
 def test_what_is_found_out_of_a_told_budget_is_a_line_of_the_history() -> None:
-    governor = Governor(PoolConfig(ceiling=40))
+    governor = PoolGovernor(PoolConfig(ceiling=40))
     assert isinstance(governor.state.engine, AdaptiveState)
     governor.state.engine.told.news.append("b dropped: told 1 per 60 s, but calls beyond it are accepted")
     governor.decide([], 1.0)
@@ -183,30 +183,30 @@ def test_what_is_found_out_of_a_told_budget_is_a_line_of_the_history() -> None:
 @pytest.mark.parametrize("name", ["fixed", "rules"])
 def test_a_wish_that_a_smaller_ceiling_clamped_is_fulfilled_when_it_rises(name: str) -> None:
     engine = profile(name)
-    governor = Governor(PoolConfig(ceiling=5, limit=5, engine=engine))
+    governor = PoolGovernor(PoolConfig(ceiling=5, limit=5, engine=engine))
     assert governor.decide([], 1.0).limit == 5
-    governor = Governor(PoolConfig(ceiling=60, limit=20, engine=engine), governor.state)
+    governor = PoolGovernor(PoolConfig(ceiling=60, limit=20, engine=engine), governor.state)
     assert governor.decide([], 2.0).limit == 20
 
 
 def test_a_limit_that_was_frozen_stays_where_it_was() -> None:
-    found = Governor(PoolConfig(ceiling=60, limit=20))
+    found = PoolGovernor(PoolConfig(ceiling=60, limit=20))
     found.decide([], 1.0)
     found.state.limit = 13
-    frozen = Governor(PoolConfig(ceiling=60, limit=20, engine=profile("fixed")), found.state)
+    frozen = PoolGovernor(PoolConfig(ceiling=60, limit=20, engine=profile("fixed")), found.state)
     assert frozen.decide([], 2.0).limit == 13
-    again = Governor(PoolConfig(ceiling=80, limit=20, engine=profile("fixed")), frozen.state)
+    again = PoolGovernor(PoolConfig(ceiling=80, limit=20, engine=profile("fixed")), frozen.state)
     assert again.decide([], 3.0).limit == 13
 
 
 def test_clamps_are_named() -> None:
-    governor = Governor(PoolConfig(ceiling=20, engine=profile("fixed")))
+    governor = PoolGovernor(PoolConfig(ceiling=20, engine=profile("fixed")))
     governor.decide([], 1.0)
     governor.set_slo_constraint(5)
     governor.decide([], 2.0)
     governor.set_slo_constraint(None)
     governor.decide([], 3.0)
-    governor = Governor(PoolConfig(ceiling=8, engine=profile("fixed")), governor.state)
+    governor = PoolGovernor(PoolConfig(ceiling=8, engine=profile("fixed")), governor.state)
     governor.config = PoolConfig(ceiling=6, engine=profile("fixed"))
     governor.decide([], 4.0)
     assert [change.reason for change in governor.state.history][:2] == ["slo", "slo lifted"]
@@ -216,7 +216,7 @@ def test_clamps_are_named() -> None:
 @pytest.mark.parametrize("quickest_s", [0.3, 1.0, 5.0])
 def test_a_raised_ceiling_is_reached_by_a_warm_pool_within_two_seconds(quickest_s: float) -> None:
     """Answers take up to 0.4 s longer than the quickest."""
-    governor, now, raised_at = Governor(PoolConfig(ceiling=5)), 0.0, 0.0
+    governor, now, raised_at = PoolGovernor(PoolConfig(ceiling=5)), 0.0, 0.0
     open_calls: list[tuple[float, str, float, int]] = []
     parameters = governor.decide([], now)
     for number in range(8000):
@@ -230,7 +230,7 @@ def test_a_raised_ceiling_is_reached_by_a_warm_pool_within_two_seconds(quickest_
             events.append(sent(f"c{number}", now, before, parameters.limit, held_by="limit"))
             open_calls.append((now + quickest_s + 0.1 * (number % 5), f"c{number}", now, before))
         if not raised_at and now > 15.0:
-            raised_at, governor = now, Governor(PoolConfig(ceiling=20), governor.state)
+            raised_at, governor = now, PoolGovernor(PoolConfig(ceiling=20), governor.state)
         parameters = governor.decide(events, now)
         if parameters.limit == 20:
             break
@@ -243,7 +243,7 @@ def test_a_decision_says_all_that_the_operator_wishes() -> None:
         ceiling=40, floor=3, limit=12, requests_per_min=600.0, tokens_per_min=60_000.0, stale_after_s=45.0,
         stale_limit=2, probe_s=33.0, fair=FairMode.STRICT, weights={"a": 2.0}, engine=profile("fixed"),
     )  # fmt: skip
-    governor = Governor(config)
+    governor = PoolGovernor(config)
     said = governor.decide([], 7.0)
     assert (said.version, said.decided_at, said.limit, said.limit_if_refused) == (1, 7.0, 12, 12)
     assert (said.stale_after_s, said.stale_limit, said.probe_s) == (45.0, 2, 33.0)
@@ -262,14 +262,14 @@ def test_a_decision_says_all_that_the_operator_wishes() -> None:
     ):
         assert getattr(said, name) == getattr(restrains_nothing, name)
     assert governor.decide([], 8.0).version == 2
-    assert Governor(replace(config, stale_limit=None)).decide([], 0.0).stale_limit == 3
+    assert PoolGovernor(replace(config, stale_limit=None)).decide([], 0.0).stale_limit == 3
 
 
 @pytest.mark.parametrize(
     ("slo", "limit", "clamp"), [(None, 20, ""), (5, 5, "slo"), (1, 1, "slo"), (20, 20, ""), (99, 20, "")]
 )
 def test_a_cap_on_the_limit_is_hard_and_lifted_at_once(slo: int | None, limit: int, clamp: str) -> None:
-    governor = Governor(PoolConfig(ceiling=40, floor=4, limit=20, engine=profile("fixed")))
+    governor = PoolGovernor(PoolConfig(ceiling=40, floor=4, limit=20, engine=profile("fixed")))
     governor.set_slo_constraint(slo)
     said = governor.decide([], 1.0)
     assert (said.limit, said.limit_if_refused, governor.state.clamp) == (limit, limit, clamp)
@@ -281,7 +281,7 @@ def test_a_cap_on_the_limit_is_hard_and_lifted_at_once(slo: int | None, limit: i
 
 @pytest.mark.parametrize(("after_s", "lost"), [(6.9, False), (7.0, True)])
 def test_a_probe_is_lost_when_the_operator_says(after_s: float, lost: bool) -> None:
-    governor = Governor(PoolConfig(ceiling=10, limit=1, probe_s=7.0, engine=profile("classic")))
+    governor = PoolGovernor(PoolConfig(ceiling=10, limit=1, probe_s=7.0, engine=profile("classic")))
     said = governor.decide([sent("a", 0.0), done("a", 1.0, 0.0, 429)], 1.0)
     assert (said.breaker, said.breaker_until, said.break_number) == (BreakerPhase.OPEN, 301.0, 1)
     governor.decide([sent("probe", 301.0, probe=True)], 301.0)
@@ -300,7 +300,7 @@ def test_weights_are_positive_numbers(weight: float, taken: bool) -> None:
 
 
 def test_what_comes_after_garbage_is_taken_in() -> None:
-    governor = Governor(PoolConfig(ceiling=40))
+    governor = PoolGovernor(PoolConfig(ceiling=40))
     governor.decide([sent("a", 1.0, -1), sent("b", 2.0), sent("c", 99.0), sent("d", 3.0)], 3.0)
     assert governor.state.garbage == 2
     assert isinstance(governor.state.engine, AdaptiveState) and governor.state.engine.log.sent_total == 2
@@ -314,8 +314,8 @@ def test_a_wish_for_nothing_is_refused_by_its_name(override: str) -> None:
 
 
 def test_a_history_that_was_stored_stays_bounded() -> None:
-    governor = Governor(PoolConfig(ceiling=40, limit=20, engine=profile("fixed")))
-    again = Governor(governor.config, GovernorState.from_json(governor.state.to_json()))
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20, engine=profile("fixed")))
+    again = PoolGovernor(governor.config, GovernorState.from_json(governor.state.to_json()))
     for number in range(MOST_CHANGES + 5):
         again.set_slo_constraint(1 + number % 2)
         again.decide([], float(number))
@@ -329,7 +329,7 @@ def test_what_an_operator_may_change_has_names() -> None:
 
 @pytest.mark.parametrize(("ahead_s", "believed"), [(5.0, True), (5.1, False)])
 def test_an_event_far_ahead_of_the_decision_is_garbage(ahead_s: float, believed: bool) -> None:
-    governor = Governor(PoolConfig(ceiling=40))
+    governor = PoolGovernor(PoolConfig(ceiling=40))
     governor.decide([sent("a", 100.0 + ahead_s)], 100.0)
     assert governor.state.garbage == int(not believed)
     assert governor.state.now == 100.0 + (ahead_s if believed else 0.0)
@@ -338,13 +338,13 @@ def test_an_event_far_ahead_of_the_decision_is_garbage(ahead_s: float, believed:
 
 
 def test_the_rules_engine_alone_has_a_view_of_its_own() -> None:
-    governor = Governor(PoolConfig(ceiling=10, engine=profile("rules")))
+    governor = PoolGovernor(PoolConfig(ceiling=10, engine=profile("rules")))
     governor.set_cpu(55.0)
     governor.decide([sent("a", 1.0), done("a", 2.0, 1.0, 500)], 3.0)
     status = governor.rules_status()
     assert status is not None
     assert (status.configured, status.cpu_percent, status.window_size, status.error_rate) == (10, 55.0, 1, 1.0)
-    other = Governor(PoolConfig(ceiling=10, engine=profile("fixed")))
+    other = PoolGovernor(PoolConfig(ceiling=10, engine=profile("fixed")))
     other.set_cpu(55.0)
     assert other.rules_status() is None
     with pytest.raises(ValueError, match="got 0"):

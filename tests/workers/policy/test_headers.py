@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.workers.policy.headers import NO_READINGS, Readings, Unit, is_about_limits, read_limits, read_retry_after
+from dicast.workers.policy.headers import (
+    NO_READINGS,
+    BudgetUnit,
+    Readings,
+    is_about_limits,
+    read_limits,
+    read_retry_after,
+)
 
 WALL = 1767323045.0  # 2026-01-02T03:04:05Z
 OPENAI = {
@@ -22,66 +29,68 @@ def named(prefix: str, **values: str) -> dict[str, str]:
 
 
 DIALECTS = [
-    ("openai", OPENAI, [(Unit.REQUESTS, 500, 499, 0, 0.12)]),
+    ("openai", OPENAI, [(BudgetUnit.REQUESTS, 500, 499, 0, 0.12)]),
     ("openai tokens", named("x-ratelimit-*-tokens", limit="150000", remaining="149984", reset="6m0s"),
-     [(Unit.TOKENS, 150000, 149984, 0, 360.0)]),
+     [(BudgetUnit.TOKENS, 150000, 149984, 0, 360.0)]),
     ("azure", {**named("x-ratelimit-*-requests", limit="5", remaining="4", reset="12"),
-               "x-ratelimit-renewalperiod-requests": "60"}, [(Unit.REQUESTS, 5, 4, 60, 12.0)]),
+               "x-ratelimit-renewalperiod-requests": "60"}, [(BudgetUnit.REQUESTS, 5, 4, 60, 12.0)]),
     ("azure tells nothing", named("x-ratelimit-*-requests", limit="-1", remaining="-1", reset="0"), []),
     ("anthropic", named("anthropic-ratelimit-input-tokens-*", limit="50000", remaining="49000",
-                        reset="2026-01-02T03:04:15Z"), [(Unit.INPUT_TOKENS, 50000, 49000, 0, 10.0)]),
+                        reset="2026-01-02T03:04:15Z"), [(BudgetUnit.INPUT_TOKENS, 50000, 49000, 0, 10.0)]),
     ("anthropic, priority", named("anthropic-priority-output-tokens-*", limit="9000", remaining="8000",
-                                  reset="2026-01-02T03:04:06Z"), [(Unit.OUTPUT_TOKENS, 9000, 8000, 0, 1.0)]),
+                                  reset="2026-01-02T03:04:06Z"), [(BudgetUnit.OUTPUT_TOKENS, 9000, 8000, 0, 1.0)]),
     ("anthropic, unified", {"anthropic-ratelimit-unified-5h-utilization": "0.4",
                             "anthropic-ratelimit-unified-5h-reset": "1767330000",
                             "anthropic-ratelimit-unified-status": "allowed"}, []),
     ("groq", named("x-ratelimit-*-requests", limit="14400", remaining="14369", reset="3m6s"),
-     [(Unit.REQUESTS, 14400, 14369, 0, 186.0)]),
+     [(BudgetUnit.REQUESTS, 14400, 14369, 0, 186.0)]),
     ("cerebras", named("x-ratelimit-*-requests-day", limit="1000000", remaining="999", reset="33011.382867"),
-     [(Unit.REQUESTS, 1000000, 999, 86400, 33011.382867)]),
-    ("mistral", named("x-ratelimit-*-req-minute", limit="60", remaining="0"), [(Unit.REQUESTS, 60, 0, 60, None)]),
+     [(BudgetUnit.REQUESTS, 1000000, 999, 86400, 33011.382867)]),
+    ("mistral", named("x-ratelimit-*-req-minute", limit="60", remaining="0"), [(BudgetUnit.REQUESTS, 60, 0, 60, None)]),
     ("mistral, no such model", named("x-ratelimit-*-req-minute", limit="0", remaining="0"), []),
     ("together", {**named("x-ratelimit-*", limit="10", remaining="9", reset="1"),
                   **named("x-tokenlimit-*-dynamic", limit="5000", remaining="4000", reset="1")},
-     [(Unit.REQUESTS, 10, 9, 0, 1.0), (Unit.TOKENS, 5000, 4000, 0, 1.0)]),
+     [(BudgetUnit.REQUESTS, 10, 9, 0, 1.0), (BudgetUnit.TOKENS, 5000, 4000, 0, 1.0)]),
     ("fireworks", {**named("x-ratelimit-*-tokens-prompt", limit="9000", remaining="8000"),
-                   "x-ratelimit-over-limit": "yes"}, [(Unit.INPUT_TOKENS, 9000, 8000, 0, None)]),
+                   "x-ratelimit-over-limit": "yes"}, [(BudgetUnit.INPUT_TOKENS, 9000, 8000, 0, None)]),
     ("openrouter", named("X-RateLimit-*", limit="20", remaining="0", reset="1767323055000"),
-     [(Unit.REQUESTS, 20, 0, 0, 10.0)]),
+     [(BudgetUnit.REQUESTS, 20, 0, 0, 10.0)]),
     ("unix seconds", named("x-ratelimit-*", limit="20", remaining="3", reset="1767323050"),
-     [(Unit.REQUESTS, 20, 3, 0, 5.0)]),
+     [(BudgetUnit.REQUESTS, 20, 3, 0, 5.0)]),
     ("digital ocean", named("x-ratelimit-*-requests-per-minute", limit="20", remaining="3", reset="1767323050"),
-     [(Unit.REQUESTS, 20, 3, 60, 5.0)]),
+     [(BudgetUnit.REQUESTS, 20, 3, 60, 5.0)]),
     ("sambanova", named("x-ratelimit-*-requests-day", limit="20", remaining="3"),
-     [(Unit.REQUESTS, 20, 3, 86400, None)]),
-    ("cohere", {"x-trial-endpoint-call-remaining": "17"}, [(Unit.REQUESTS, 0, 17, 0, None)]),
+     [(BudgetUnit.REQUESTS, 20, 3, 86400, None)]),
+    ("cohere", {"x-trial-endpoint-call-remaining": "17"}, [(BudgetUnit.REQUESTS, 0, 17, 0, None)]),
     ("nous", named("x-ratelimit-*-requests-1h", limit="900", remaining="3", reset="1800"),
-     [(Unit.REQUESTS, 900, 3, 3600, 1800.0)]),
+     [(BudgetUnit.REQUESTS, 900, 3, 3600, 1800.0)]),
     ("litellm by descriptor", named("x-ratelimit-api_key-*-requests", limit="900", remaining="3"),
-     [(Unit.REQUESTS, 900, 3, 0, None)]),
-    ("kong", named("X-RateLimit-*-Minute", limit="600", remaining="3"), [(Unit.REQUESTS, 600, 3, 60, None)]),
+     [(BudgetUnit.REQUESTS, 900, 3, 0, None)]),
+    ("kong", named("X-RateLimit-*-Minute", limit="600", remaining="3"), [(BudgetUnit.REQUESTS, 600, 3, 60, None)]),
     ("kong's ai plugin", named("X-AI-RateLimit-*-hour-azure", limit="600", remaining="3", reset="60"),
-     [(Unit.REQUESTS, 600, 3, 3600, 60.0)]),
+     [(BudgetUnit.REQUESTS, 600, 3, 3600, 60.0)]),
     ("envoy", named("x-ratelimit-*", limit='600, 600;w=60;name="llm"', remaining="3", reset="7"),
-     [(Unit.REQUESTS, 600, 3, 60, 7.0)]),
+     [(BudgetUnit.REQUESTS, 600, 3, 60, 7.0)]),
     ("two windows in one field", {**named("x-ratelimit-*", limit="1, 15000", remaining="0, 14000", reset="1, 2419704"),
                                   "x-ratelimit-policy": "1;w=1, 15000;w=2592000"},
-     [(Unit.REQUESTS, 1, 0, 1, 1.0), (Unit.REQUESTS, 15000, 14000, 2592000, 2419704.0)]),
+     [(BudgetUnit.REQUESTS, 1, 0, 1, 1.0), (BudgetUnit.REQUESTS, 15000, 14000, 2592000, 2419704.0)]),
     ("ietf, drafts to 06", named("RateLimit-*", limit="100", remaining="50", reset="30"),
-     [(Unit.REQUESTS, 100, 50, 0, 30.0)]),
+     [(BudgetUnit.REQUESTS, 100, 50, 0, 30.0)]),
     ("ietf, draft 07", {"RateLimit": "limit=100, remaining=50, reset=5", "RateLimit-Policy": "100;w=60"},
-     [(Unit.REQUESTS, 100, 50, 60, 5.0)]),
+     [(BudgetUnit.REQUESTS, 100, 50, 60, 5.0)]),
     ("ietf, drafts from 08", {"RateLimit": '"burst";r=50;t=30, "spend";r=9000',
                               "RateLimit-Policy": '"burst";q=100;w=60, "spend";q=10000;w=86400;qu="tokens"'},
-     [(Unit.REQUESTS, 100, 50, 60, 30.0), (Unit.TOKENS, 10000, 9000, 86400, None)]),
+     [(BudgetUnit.REQUESTS, 100, 50, 60, 30.0), (BudgetUnit.TOKENS, 10000, 9000, 86400, None)]),
     ("ietf, calls in flight", {"RateLimit": '"c";r=5', "RateLimit-Policy": '"c";q=9;qu="concurrent-requests"'}, []),
     ("repeated by a proxy", named("x-ratelimit-*-requests", limit="500, 500", remaining="499, 499", reset="1s, 1s"),
-     [(Unit.REQUESTS, 500, 499, 0, 1.0)]),
+     [(BudgetUnit.REQUESTS, 500, 499, 0, 1.0)]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("headers", "budgets"), [d[1:] for d in DIALECTS], ids=[d[0] for d in DIALECTS])
-def test_a_dialect(headers: dict[str, str], budgets: list[tuple[Unit, float, float, float, float | None]]) -> None:
+def test_a_dialect(
+    headers: dict[str, str], budgets: list[tuple[BudgetUnit, float, float, float, float | None]]
+) -> None:
     found = [(r.unit, r.limit, r.remaining, r.period_s, r.reset_s) for r in read_limits(headers, WALL).budgets]
     assert found == budgets
 

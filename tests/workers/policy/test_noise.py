@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.workers.policy.calls import Trial
+from dicast.workers.policy.calls import LoggedCall
 from dicast.workers.policy.noise import FORGIVEN_AT_ONCE, PATIENCE_CALLS, TEST_RTTS, WATCHED_CALLS, Noise
 
 RTT_S = 1.0
 
 
-def refused(number: int) -> Trial:
-    return Trial(f"c{number}", number, float(number), 0, refused_at=number + 0.1)
+def refused(number: int) -> LoggedCall:
+    return LoggedCall(f"c{number}", number, float(number), 0, refused_at=number + 0.1)
 
 
 def suspected(every: int) -> tuple[Noise, int]:

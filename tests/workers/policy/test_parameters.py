@@ -8,10 +8,10 @@ import pytest
 
 from dicast.workers.policy.buckets import amount, configured_bucket
 from dicast.workers.policy.events import Cost
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket
 
-BUCKET = Bucket("b", Unit.REQUESTS, "", capacity=100.0, refill_per_s=10.0, reserve=0.25, surplus_gain=1.5)
+BUCKET = Bucket("b", BudgetUnit.REQUESTS, "", capacity=100.0, refill_per_s=10.0, reserve=0.25, surplus_gain=1.5)
 
 
 @pytest.mark.parametrize("full_at, every_s, now, last, following", [
@@ -47,18 +47,19 @@ def test_a_paced_budget_settles_at_its_reserve(level, gain):
 
 
 @pytest.mark.parametrize("unit, taken", [
-    (Unit.REQUESTS, 1.0), (Unit.INPUT_TOKENS, 70.0), (Unit.OUTPUT_TOKENS, 30.0), (Unit.TOKENS, 100.0)
+    (BudgetUnit.REQUESTS, 1.0), (BudgetUnit.INPUT_TOKENS, 70.0), (BudgetUnit.OUTPUT_TOKENS, 30.0),
+    (BudgetUnit.TOKENS, 100.0)
 ])  # fmt: skip
 def test_a_call_takes_of_a_budget_what_that_counts(unit, taken):
     assert amount(unit, Cost(1.0, 70.0, 30.0)) == taken
 
 
 @pytest.mark.parametrize("unit, per_min, capacity, refill_per_min", [
-    (Unit.REQUESTS, 60.0, 1.0, 60.0),  # one call, and the first is free of the refill
-    (Unit.REQUESTS, 6000.0, 10.0, 5991.0),
-    (Unit.REQUESTS, 0.001, 1.0, 0.06),  # never quite nothing
-    (Unit.TOKENS, 60_000.0, 3000.0, 57_000.0),
-    (Unit.OUTPUT_TOKENS, 10.0, 1.0, 9.0),
+    (BudgetUnit.REQUESTS, 60.0, 1.0, 60.0),  # one call, and the first is free of the refill
+    (BudgetUnit.REQUESTS, 6000.0, 10.0, 5991.0),
+    (BudgetUnit.REQUESTS, 0.001, 1.0, 0.06),  # never quite nothing
+    (BudgetUnit.TOKENS, 60_000.0, 3000.0, 57_000.0),
+    (BudgetUnit.OUTPUT_TOKENS, 10.0, 1.0, 9.0),
 ])  # fmt: skip
 def test_an_operators_budget_holds_in_every_minute(unit, per_min, capacity, refill_per_min):
     bucket = configured_bucket(unit, per_min)

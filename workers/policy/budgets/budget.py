@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dicast.workers.policy.budgets.meter import MOST_POINTS, Meter
-from dicast.workers.policy.budgets.nature import Kind, Nature, Snapshot
+from dicast.workers.policy.budgets.nature import BudgetKind, Nature, Snapshot
 from dicast.workers.policy.budgets.trust import Trust
-from dicast.workers.policy.calls import CallLog, Trial
-from dicast.workers.policy.headers import Reading, Unit
+from dicast.workers.policy.calls import CallLog, LoggedCall
+from dicast.workers.policy.headers import BudgetUnit, Reading
 from dicast.workers.policy.parameters import Bucket
 
 GUARD_S = 0.06
@@ -53,7 +53,7 @@ class Budget:
     """
 
     key: str
-    unit: Unit
+    unit: BudgetUnit
     model: str
     limit: float = 0.0
     level: float = 0.0
@@ -90,7 +90,7 @@ class Budget:
     @property
     def reserve(self) -> float:
         """What a bucket is kept from going below."""
-        if self.nature.kind is not Kind.BUCKET:
+        if self.nature.kind is not BudgetKind.BUCKET:
             return 0.0
         return min(RESERVE_PART * self.capacity, RESERVE_S * self.refill_per_s)
 
@@ -101,12 +101,12 @@ class Budget:
 
     # Snapshots
 
-    def observe(self, reading: Reading, trial: Trial, answered_at: float, spent: float, cost: float) -> None:
+    def observe(self, reading: Reading, trial: LoggedCall, answered_at: float, spent: float, cost: float) -> None:
         """Take a snapshot that is newer than the last one; an older one is ignored."""
         sent_at = trial.sent_at
         if sent_at < self.dated_at or (sent_at == self.dated_at and trial.number < self.number):
             return
-        if self.unit is not Unit.REQUESTS:
+        if self.unit is not BudgetUnit.REQUESTS:
             self.cost = cost
         self._take_terms(reading)
         reset_at, grain_s = self._reset(reading, sent_at, answered_at)
@@ -118,12 +118,12 @@ class Budget:
             self._follow(new, answered_at)
         self.anchor = self.anchor or new
         self._date_end(new, reading.from_answer)
-        exact = self.nature.kind is Kind.BUCKET and reset_at is not None and grain_s < 0.5
+        exact = self.nature.kind is BudgetKind.BUCKET and reset_at is not None and grain_s < 0.5
         depth = reading.remaining + self.refill_per_s * ((reset_at or 0.0) - sent_at) if exact else self.limit
         self.capacity = max(depth, reading.remaining, 1.0)
         self.level, self.dated_at, self.spent = reading.remaining, sent_at, spent
         self.number, self.taken = trial.number, taken
-        if self.nature.kind is not Kind.BUCKET:
+        if self.nature.kind is not BudgetKind.BUCKET:
             self.level = max(0.0, self.level - self.drain_per_s * (answered_at - sent_at))
         self.edition += 1
 
@@ -186,7 +186,7 @@ class Budget:
 
     def _began_anew(self, new: Snapshot) -> bool:
         """Whether a window ended since the last snapshot: most of what was gone came back, and its end moved on."""
-        if self.nature.kind in (Kind.BUCKET, Kind.LOG):
+        if self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG):
             return False
         if new.reset_at is not None and not self._is_another(new.reset_at, new):
             return False
@@ -200,11 +200,11 @@ class Budget:
 
     def _note_drain(self, came_back: float, new: Snapshot, elapsed: float) -> None:
         """What is missing, compared with the refill that is due. A budget that is full lacks nothing."""
-        due = self.refill_per_s * elapsed if self.nature.kind is Kind.BUCKET else 0.0
+        due = self.refill_per_s * elapsed if self.nature.kind is BudgetKind.BUCKET else 0.0
         full = new.remaining >= 0.98 * self.capacity
         missing = 0.0 if full else (due - came_back) / elapsed
         drain_per_s = self.drain_per_s + min(1.0, elapsed / 5.0) * (missing - self.drain_per_s)
-        most_per_s = 0.95 * self.refill_per_s if self.nature.kind is Kind.BUCKET else drain_per_s
+        most_per_s = 0.95 * self.refill_per_s if self.nature.kind is BudgetKind.BUCKET else drain_per_s
         self.drain_per_s = max(0.0, min(most_per_s, drain_per_s))
 
     def _rolled(self, new: Snapshot, answered_at: float) -> None:
@@ -254,15 +254,20 @@ class Budget:
         if opens_at > self.dated_at:
             return self.limit - self.cost * log.sent_between(opens_at, now)
         back = 0.0
-        if kind is Kind.BUCKET:
+        if kind is BudgetKind.BUCKET:
             back = (self.refill_per_s - self.drain_per_s) * (now - self.dated_at)
-        elif kind is Kind.LOG:
+        elif kind is BudgetKind.LOG:
             back = self._slid_back(now) - LOG_PART * self.limit
         return min(self.capacity, self.level + back) - self.cost * (log.sent_total - self.number)
 
     def last_opening(self, now: float) -> float:
         """When a window that is known to last began anew for the last time; 0: not yet."""
-        if not self.rolls or not self.ends_at or self.nature.kind in (Kind.BUCKET, Kind.LOG) or now < self.opens_at:
+        if (
+            not self.rolls
+            or not self.ends_at
+            or self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG)
+            or now < self.opens_at
+        ):
             return 0.0
         return self.opens_at + (now - self.opens_at) // self.nature.lasts_s * self.nature.lasts_s
 
@@ -289,15 +294,15 @@ class Budget:
     def bucket(self, now: float, log: CallLog) -> Bucket:
         kind, test = self.nature.kind, self.trust.test
         level, edition = self.level, self.edition
-        refills = kind is Kind.BUCKET and (test is None or not test.step)
+        refills = kind is BudgetKind.BUCKET and (test is None or not test.step)
         if test is not None:
             level = self.cost * (test.left(self.number) + EPSILON)
             if refills:
                 level -= (self.refill_per_s - self.drain_per_s) * max(0.0, test.since - self.dated_at)
-        elif kind is Kind.LOG:
+        elif kind is BudgetKind.LOG:
             back = self._slid_back(now) - LOG_PART * self.limit
             level, edition = min(self.capacity, level + back), edition + int(1000.0 * now)
-        opens = self.rolls > 0 and bool(self.ends_at) and kind in (Kind.WINDOW, Kind.UNKNOWN)
+        opens = self.rolls > 0 and bool(self.ends_at) and kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN)
         return Bucket(
             name=self.name,
             unit=self.unit,
@@ -305,7 +310,7 @@ class Budget:
             capacity=self.capacity,
             refill_per_s=self.refill_per_s if refills else 0.0,
             drain_per_s=self.drain_per_s if refills else 0.0,
-            paced=kind is Kind.BUCKET and test is None,
+            paced=kind is BudgetKind.BUCKET and test is None,
             reserve=self.reserve / self.capacity,
             surplus_gain=AT_ONCE,
             snapshot=edition,

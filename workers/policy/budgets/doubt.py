@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dicast.workers.policy.budgets.budget import FEW, GUARD_S, Budget
 from dicast.workers.policy.budgets.meter import MOST_POINTS
-from dicast.workers.policy.budgets.nature import Kind
+from dicast.workers.policy.budgets.nature import BudgetKind
 from dicast.workers.policy.budgets.trust import MOST_STEP, Test
 from dicast.workers.policy.calls import CallLog
 
@@ -24,14 +24,14 @@ def advance(budget: Budget, now: float, log: CallLog, feedback_s: float) -> bool
         return False
     left, test = budget.left(now, log), budget.trust.test
     if test is not None:
-        again = budget.nature.kind is Kind.LOG and left >= budget.cost
+        again = budget.nature.kind is BudgetKind.LOG and left >= budget.cost
         if again or left >= budget.reserve + 2.0 * budget.cost + budget.cost * test.calls:
             budget.trust.test = None
             budget.edition += 1
             return False
         return _go_on(budget, test, left, now, log, feedback_s)
     if budget.holds(left) and now >= due_at(budget, now) - 1e-9:
-        if budget.nature.kind is Kind.BUCKET and left >= (FEW + 1.0) * budget.cost:
+        if budget.nature.kind is BudgetKind.BUCKET and left >= (FEW + 1.0) * budget.cost:
             _approach(budget, left, now, log)
         else:
             _try(budget, _first_step(budget, now), 0, 0, left, now, log)
@@ -88,7 +88,11 @@ def _disproved(budget: Budget, test: Test, now: float) -> bool:
         return False
     lasts_s = budget.nature.lasts_s
     slid_back = budget.meter.between(test.began - lasts_s, now - lasts_s)
-    if budget.nature.kind is Kind.BUCKET or budget.rolls or slid_back < 0.5 * budget.cost * (test.passed + test.step):
+    if (
+        budget.nature.kind is BudgetKind.BUCKET
+        or budget.rolls
+        or slid_back < 0.5 * budget.cost * (test.passed + test.step)
+    ):
         return True
     budget.nature.found_sliding()
     budget.trust.test = None
@@ -98,14 +102,14 @@ def _disproved(budget: Budget, test: Test, now: float) -> bool:
 def due_at(budget: Budget, now: float) -> float:
     """When the next test is due: a window whose end was told, but never seen, is tried when it should be over."""
     opens_at = budget.opens_at
-    windowed = budget.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
+    windowed = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN)
     if windowed and not budget.rolls and opens_at and not budget.search_s:
         return min(budget.trust.not_before, opens_at) if budget.dated_at < opens_at else budget.trust.not_before
     return budget.trust.not_before
 
 
 def _first_step(budget: Budget, now: float) -> int:
-    windowed = budget.nature.kind in (Kind.WINDOW, Kind.UNKNOWN)
+    windowed = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN)
     if windowed and budget.opens_at and now >= budget.opens_at and not budget.rolls and not budget.search_s:
         return int(min(OPENING_MOST, max(OPENING_LEAST, OPENING_PART * budget.limit / budget.cost)))
     return 1
@@ -117,9 +121,11 @@ def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
         return False
     opens_at = budget.opens_at
     overdue = bool(opens_at) and now >= opens_at and not budget.last_opening(now) > budget.dated_at
-    unknown = budget.nature.kind in (Kind.WINDOW, Kind.UNKNOWN) and (overdue or not opens_at or budget.guessed)
+    unknown = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN) and (
+        overdue or not opens_at or budget.guessed
+    )
     if not unknown:
-        pause_s = BUCKET_PAUSE_S if budget.nature.kind is Kind.BUCKET else max(PAUSE_S, budget.nature.lasts_s)
+        pause_s = BUCKET_PAUSE_S if budget.nature.kind is BudgetKind.BUCKET else max(PAUSE_S, budget.nature.lasts_s)
         budget.trust.confirmed(now, pause_s)
     elif budget.trust.test is not None or now >= budget.trust.not_before:
         first_s = SOON_S if overdue and not budget.guessed else budget.nature.lasts_s / SEARCHES
@@ -142,6 +148,6 @@ def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> floa
     if not budget.holds(budget.left(now, log)):
         return None
     due = due_at(budget, now)
-    if budget.nature.kind is Kind.LOG:
+    if budget.nature.kind is BudgetKind.LOG:
         due = min(due, now + budget.nature.lasts_s / MOST_POINTS)
     return due

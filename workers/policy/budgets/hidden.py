@@ -15,8 +15,8 @@ from dicast.workers.policy.budgets import doubt
 from dicast.workers.policy.budgets.budget import FEW, Budget
 from dicast.workers.policy.budgets.meter import Meter
 from dicast.workers.policy.budgets.nature import MOST, NICE_PERIODS_S, USUAL_PERIOD_S
-from dicast.workers.policy.calls import NEVER, CallLog, Trial
-from dicast.workers.policy.headers import Unit
+from dicast.workers.policy.calls import NEVER, CallLog, LoggedCall
+from dicast.workers.policy.headers import BudgetUnit
 
 NAME = "retry-after"
 LEAST_S = 2.0
@@ -62,7 +62,7 @@ class Hidden:
     doubted_until: float = NEVER
     doubts: int = 0
 
-    def note(self, trial: Trial, refused: bool, model: str, spent: float) -> None:
+    def note(self, trial: LoggedCall, refused: bool, model: str, spent: float) -> None:
         """Count a call that was answered; our own counter for its model stood at `spent` when it was sent."""
         self.refused += refused
         before, newest = self.total, trial.number > self.number
@@ -85,7 +85,7 @@ class Hidden:
         budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
         budget.edition += 1
 
-    def hint(self, trial: Trial, now: float, retry_after_s: float | None, grain_s: float) -> Hint | None:
+    def hint(self, trial: LoggedCall, now: float, retry_after_s: float | None, grain_s: float) -> Hint | None:
         """Take a refusal's `Retry-After`, if it may name the end of a window."""
         if retry_after_s is None or retry_after_s < LEAST_S:
             return None
@@ -100,7 +100,7 @@ class Hidden:
     def _same(self, hint: Hint, ends_at: float) -> bool:
         return abs(hint.until - ends_at) <= hint.grain_s + AGREE_S
 
-    def learn(self, refused: Iterable[Trial], log: CallLog, now: float) -> bool:
+    def learn(self, refused: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
         """Whether these refusals are a window's, known or new."""
         trials = list(refused)
         if not trials or now < self.doubted_until:
@@ -122,7 +122,7 @@ class Hidden:
         """A window ends `until` then; the first call that it refused was sent at `first`."""
         budget = self.budget
         if budget is None:
-            budget = self.budget = Budget(NAME, Unit.REQUESTS, self.model)
+            budget = self.budget = Budget(NAME, BudgetUnit.REQUESTS, self.model)
             budget.nature.leaning = -MOST
             lasts_s = USUAL_PERIOD_S
             if until - first > lasts_s:
@@ -137,7 +137,7 @@ class Hidden:
         budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
         budget.edition, self.refused_at = budget.edition + 1, self.sent_at
 
-    def empty(self, hint: Hint, trial: Trial, spent: float, log: CallLog, now: float) -> None:
+    def empty(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> None:
         """The known window refused a call: it is used up, whatever was thought to be left."""
         budget = self.budget
         assert budget is not None
@@ -146,7 +146,7 @@ class Hidden:
         self._emptied(budget, trial, spent)
         doubt.confirmed(budget, now, None)
 
-    def begins_anew(self, hint: Hint, trial: Trial, spent: float, log: CallLog, now: float) -> bool:
+    def begins_anew(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> bool:
         """Whether a refusal names the end of the window after the known one."""
         budget = self.budget
         if budget is None or hint.until <= budget.ends_at + hint.grain_s + AGREE_S or now < budget.opens_at:
@@ -164,7 +164,7 @@ class Hidden:
         doubt.confirmed(budget, now, None)
         return True
 
-    def _is_longer(self, budget: Budget, hint: Hint, trial: Trial) -> bool:
+    def _is_longer(self, budget: Budget, hint: Hint, trial: LoggedCall) -> bool:
         """Whether windows last as long as from the known end to the one that is named now: that is further off than one
         lasts, or one would have begun in which nothing was accepted."""
         lasts_s, blur_s = budget.nature.lasts_s, hint.grain_s + AGREE_S
@@ -173,7 +173,7 @@ class Hidden:
         in_vain = self.opened_at > budget.opens_at + blur_s and self.total - self.opened < FEW
         return hint.until - trial.sent_at > lasts_s + blur_s or in_vain
 
-    def _resize(self, budget: Budget, trial: Trial, left: float) -> None:
+    def _resize(self, budget: Budget, trial: LoggedCall, left: float) -> None:
         """A window holds as many calls as were accepted in it until it was used up."""
         if self.opened_at > NEVER and budget.last_opening(trial.sent_at) == self.opened_at:
             budget.limit = max(1.0, self.total - self.opened)
@@ -181,7 +181,7 @@ class Hidden:
             budget.limit = max(1.0, budget.limit - left)
         budget.capacity = budget.limit
 
-    def _emptied(self, budget: Budget, trial: Trial, spent: float) -> None:
+    def _emptied(self, budget: Budget, trial: LoggedCall, spent: float) -> None:
         self.refused_at = max(self.refused_at, trial.sent_at)
         if trial.number >= budget.number:
             budget.level, budget.dated_at, budget.number, budget.spent = 0.0, trial.sent_at, trial.number, spent

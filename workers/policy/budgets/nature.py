@@ -28,7 +28,7 @@ ENOUGH_BACK = 20.0
 """Calls that have to come back before a log can be told by them: a few always arrive in another order than sent."""
 
 
-class Kind(StrEnum):
+class BudgetKind(StrEnum):
     UNKNOWN = "unknown"
     BUCKET = "bucket"
     WINDOW = "window"
@@ -69,12 +69,12 @@ class Nature:
     due_back: float = 0.0
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BudgetKind:
         if self.leaning >= SURE:
-            return Kind.BUCKET
+            return BudgetKind.BUCKET
         if self.slid:
-            return Kind.LOG
-        return Kind.WINDOW if self.leaning <= -SURE else Kind.UNKNOWN
+            return BudgetKind.LOG
+        return BudgetKind.WINDOW if self.leaning <= -SURE else BudgetKind.UNKNOWN
 
     @property
     def lasts_s(self) -> float:
@@ -94,7 +94,7 @@ class Nature:
 
     def lasts_longer(self, seconds: float) -> None:
         """A window's end is so far off: its period is no shorter."""
-        if not self.told and self.kind in (Kind.WINDOW, Kind.UNKNOWN) and seconds > 1.1 * self.lasts_s:
+        if not self.told and self.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN) and seconds > 1.1 * self.lasts_s:
             self.period_s = next((p for p in NICE_PERIODS_S if p >= 0.95 * seconds), NICE_PERIODS_S[-1])
 
     def period_is_less(self, seconds: float) -> None:

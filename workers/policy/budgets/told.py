@@ -9,9 +9,9 @@ from dicast.workers.policy.buckets import amount
 from dicast.workers.policy.budgets import doubt
 from dicast.workers.policy.budgets.budget import FEW, Budget
 from dicast.workers.policy.budgets.hidden import Hidden
-from dicast.workers.policy.calls import NEVER, CallLog, Trial
+from dicast.workers.policy.calls import NEVER, CallLog, LoggedCall
 from dicast.workers.policy.events import Done
-from dicast.workers.policy.headers import Reading, Unit
+from dicast.workers.policy.headers import BudgetUnit, Reading
 from dicast.workers.policy.parameters import Bucket
 
 SCALE_WEIGHT = 0.02
@@ -41,7 +41,7 @@ class Told:
     notes: list[str] = field(default_factory=list)
     news: list[str] = field(default_factory=list)
 
-    def observe(self, event: Done, trial: Trial) -> bool:
+    def observe(self, event: Done, trial: LoggedCall) -> bool:
         """Take in an outcome's readings and tokens; True if there were readings and all showed room for the call."""
         self.hidden.note(trial, event.refused, event.model, event.spent.requests)
         used = event.used.input_tokens + event.used.output_tokens
@@ -56,7 +56,9 @@ class Told:
                 self.unknown = [*self.unknown, name][-MOST_UNKNOWN:]
         readings = event.readings.budgets
         for reading in readings:
-            cost = 1.0 if reading.unit is Unit.REQUESTS else max(1.0, self.tokens_per_call or event.estimated_tokens)
+            cost = (
+                1.0 if reading.unit is BudgetUnit.REQUESTS else max(1.0, self.tokens_per_call or event.estimated_tokens)
+            )
             budget = self._budget(reading, event.model)
             budget.observe(reading, trial, event.at, amount(reading.unit, event.spent), cost)
             budget.refused += event.refused
@@ -75,9 +77,9 @@ class Told:
         return reading.remaining > 0.02 * reading.limit + self._need(reading, event, 2.0)
 
     def _need(self, reading: Reading, event: Done, times: float) -> float:
-        return 1.0 if reading.unit is Unit.REQUESTS else times * event.estimated_tokens * self.token_scale
+        return 1.0 if reading.unit is BudgetUnit.REQUESTS else times * event.estimated_tokens * self.token_scale
 
-    def explains(self, event: Done, trial: Trial, log: CallLog, feedback_s: float) -> bool:
+    def explains(self, event: Done, trial: LoggedCall, log: CallLog, feedback_s: float) -> bool:
         """Whether a refusal is a budget's: told to be empty, or reckoned to be where the refusal told nothing."""
         now, told = event.at, {f"{r.budget}:{event.model}": r for r in event.readings.budgets}
         retry_s = event.readings.retry_after_s
@@ -100,7 +102,7 @@ class Told:
                 self._note(f"{budget.name} is believed again: calls are refused for it")
         return self._hidden_explains(event, trial, log) or explained
 
-    def _hidden_explains(self, event: Done, trial: Trial, log: CallLog) -> bool:
+    def _hidden_explains(self, event: Done, trial: LoggedCall, log: CallLog) -> bool:
         hidden, now = self.hidden, event.at
         hint = hidden.hint(trial, now, event.readings.retry_after_s, event.readings.retry_grain_s)
         if hidden.budget is None or hint is None:
@@ -110,7 +112,7 @@ class Told:
             return True
         return hidden.begins_anew(hint, trial, event.spent.requests, log, now)
 
-    def names_one_end(self, refused: Iterable[Trial], log: CallLog, now: float) -> bool:
+    def names_one_end(self, refused: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
         """Whether an episode of refusals is a window that nobody tells of."""
         if any(budget.is_low(now, log) for budget in self._believed()):
             return False
@@ -127,7 +129,7 @@ class Told:
         """Note such a refusal; True if it is the second within a few seconds and the rate is known."""
         again = now - self.room_at < 3.0
         self.room_at = now
-        rates = [b.refill_per_s for b in self._believed() if b.unit is Unit.REQUESTS]
+        rates = [b.refill_per_s for b in self._believed() if b.unit is BudgetUnit.REQUESTS]
         self.room_per_s = min(rates, default=0.0)
         return again and self.room_per_s > 0
 

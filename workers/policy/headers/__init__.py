@@ -8,14 +8,14 @@ must not stop the traffic.
 """
 
 from dicast.workers.policy.headers.read import is_about_limits, read_limits
-from dicast.workers.policy.headers.reading import NO_READINGS, Reading, Readings, Unit
+from dicast.workers.policy.headers.reading import NO_READINGS, BudgetUnit, Reading, Readings
 from dicast.workers.policy.headers.retry import read_retry_after
 
 __all__ = [
     "NO_READINGS",
+    "BudgetUnit",
     "Reading",
     "Readings",
-    "Unit",
     "is_about_limits",
     "read_limits",
     "read_retry_after",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dicast.workers.policy.headers.reading import NO_READINGS, Reading, Readings
 from dicast.workers.policy.headers.retry import retry_after
-from dicast.workers.policy.headers.structured import Item, ietf, items, period
+from dicast.workers.policy.headers.structured import ListItem, ietf, items, period
 from dicast.workers.policy.headers.values import count, number, provider_now, reset
 from dicast.workers.policy.headers.words import Name, Role, parse, seems_about_limits
 
@@ -85,7 +85,7 @@ class _Parts:
             plainly = Reading(budget, name.unit, most or 0.0, left, window)
             yield _with_reset(plainly, _at(told.get(Role.RESET, []), index), clock_s)
 
-    def _period(self, policies: list[Item], limit: float | None, index: int | None) -> float:
+    def _period(self, policies: list[ListItem], limit: float | None, index: int | None) -> float:
         own = self._texts.get(Role.PERIOD)
         if own is not None and (number(own) or 0.0) > 0.0:
             return number(own) or 0.0
@@ -98,22 +98,22 @@ class _Parts:
         )
 
 
-def _listed(role: Role, text: str) -> list[Item]:
+def _listed(role: Role, text: str) -> list[ListItem]:
     """A date is full of commas, and yet one value."""
-    return [Item(text, {})] if role is Role.RESET and reset(text) is not None else items(text)
+    return [ListItem(text, {})] if role is Role.RESET and reset(text) is not None else items(text)
 
 
-def _texts(found: list[Item]) -> list[str]:
+def _texts(found: list[ListItem]) -> list[str]:
     return [item.value for item in found]
 
 
-def _at(found: list[Item], index: int) -> Item | None:
+def _at(found: list[ListItem], index: int) -> ListItem | None:
     if not found:
         return None
     return found[index] if index < len(found) else found[-1]
 
 
-def _with_reset(reading: Reading, told: Item | None, clock_s: float) -> Reading:
+def _with_reset(reading: Reading, told: ListItem | None, clock_s: float) -> Reading:
     found = reset(told.value) if told is not None else None
     if found is None:
         return reading

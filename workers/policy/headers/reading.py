@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 
-class Unit(StrEnum):
+class BudgetUnit(StrEnum):
     """What a budget counts."""
 
     REQUESTS = "requests"
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     """
 
     budget: str
-    unit: Unit
+    unit: BudgetUnit
     limit: float
     remaining: float
     period_s: float = 0.0
@@ -60,7 +60,7 @@ class Readings(NamedTuple):
         if any(len(budget) != len(Reading._fields) for budget in budgets):
             return NO_READINGS
         return cls(
-            tuple(Reading(name, Unit(unit), *rest) for name, unit, *rest in budgets),
+            tuple(Reading(name, BudgetUnit(unit), *rest) for name, unit, *rest in budgets),
             retry_after_s,
             retry_grain_s,
             tuple(unknown),

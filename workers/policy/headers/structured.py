@@ -10,29 +10,36 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dicast.workers.policy.headers.reading import Reading, Unit
+from dicast.workers.policy.headers.reading import BudgetUnit, Reading
 from dicast.workers.policy.headers.values import LONGEST_TEXT, count, reset
 
 MOST_ITEMS = 8
 _SPLIT = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")
-UNITS = {"": Unit.REQUESTS, "requests": Unit.REQUESTS, "request": Unit.REQUESTS, "tokens": Unit.TOKENS,
-         "token": Unit.TOKENS, "input-tokens": Unit.INPUT_TOKENS, "output-tokens": Unit.OUTPUT_TOKENS}  # fmt: skip
+UNITS = {
+    "": BudgetUnit.REQUESTS,
+    "requests": BudgetUnit.REQUESTS,
+    "request": BudgetUnit.REQUESTS,
+    "tokens": BudgetUnit.TOKENS,
+    "token": BudgetUnit.TOKENS,
+    "input-tokens": BudgetUnit.INPUT_TOKENS,
+    "output-tokens": BudgetUnit.OUTPUT_TOKENS,
+}
 
 
-class Item(NamedTuple):
+class ListItem(NamedTuple):
     """One item of a list: its value without quotes, and its parameters."""
 
     value: str
     parameters: dict[str, str]
 
 
-def items(text: str) -> list[Item]:
+def items(text: str) -> list[ListItem]:
     """The items of a list, a few of them at most."""
     found = []
     for part in _SPLIT.split(text[: 4 * LONGEST_TEXT])[:MOST_ITEMS]:
         value, *rest = part.split(";")
         pairs = (parameter.partition("=") for parameter in rest)
-        found.append(Item(_bare(value), {name.strip().lower(): _bare(told) for name, _, told in pairs}))
+        found.append(ListItem(_bare(value), {name.strip().lower(): _bare(told) for name, _, told in pairs}))
     return found
 
 
@@ -40,7 +47,7 @@ def _bare(text: str) -> str:
     return text.strip().strip('"').strip()
 
 
-def period(item: Item) -> float:
+def period(item: ListItem) -> float:
     """The item's window in seconds; 0: none told."""
     return count(item.parameters.get("w", "")) or 0.0
 
@@ -65,7 +72,7 @@ def ietf(field: str, policy: str) -> list[Reading]:
     return found
 
 
-def _draft_7(field: str, policies: list[Item]) -> list[Reading]:
+def _draft_7(field: str, policies: list[ListItem]) -> list[Reading]:
     terms = dict(pair for item in items(field) if len(pair := item.value.split("=", 1)) == 2)
     terms = {name.strip().lower(): value for name, value in terms.items()}
     remaining = count(terms.get("remaining", ""))
@@ -73,10 +80,10 @@ def _draft_7(field: str, policies: list[Item]) -> list[Reading]:
         return []
     limit = count(terms.get("limit", ""))
     window = next((period(p) for p in policies if limit is None or count(p.value) == limit), 0.0)
-    return [_reading("ratelimit", Unit.REQUESTS, limit, remaining, terms.get("reset", ""), window)]
+    return [_reading("ratelimit", BudgetUnit.REQUESTS, limit, remaining, terms.get("reset", ""), window)]
 
 
-def _reading(name: str, unit: Unit, limit: float | None, remaining: float, told: str, period_s: float) -> Reading:
+def _reading(name: str, unit: BudgetUnit, limit: float | None, remaining: float, told: str, period_s: float) -> Reading:
     found = reset(told)
     if found is None or found.instant:
         return Reading(name, unit, limit or 0.0, remaining, period_s)

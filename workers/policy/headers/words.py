@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from dicast.workers.policy.headers.reading import Unit
+from dicast.workers.policy.headers.reading import BudgetUnit
 
 
 class Role(Enum):
@@ -37,7 +37,7 @@ FAMILIES = (
     "x-tokenlimit",
     "x-trial-endpoint",
 )
-UNIT_OF_FAMILY = {"x-tokenlimit": Unit.TOKENS}
+UNIT_OF_FAMILY = {"x-tokenlimit": BudgetUnit.TOKENS}
 
 ROLES = {
     "limit": Role.LIMIT,
@@ -53,10 +53,10 @@ ROLES = {
     ),
 }  # fmt: skip
 UNITS = {
-    **dict.fromkeys(("requests", "request", "req", "reqs", "call", "calls"), Unit.REQUESTS),
-    **dict.fromkeys(("tokens", "token", "tok", "toks"), Unit.TOKENS),
-    **dict.fromkeys(("input", "prompt"), Unit.INPUT_TOKENS),
-    **dict.fromkeys(("output", "generated", "completion"), Unit.OUTPUT_TOKENS),
+    **dict.fromkeys(("requests", "request", "req", "reqs", "call", "calls"), BudgetUnit.REQUESTS),
+    **dict.fromkeys(("tokens", "token", "tok", "toks"), BudgetUnit.TOKENS),
+    **dict.fromkeys(("input", "prompt"), BudgetUnit.INPUT_TOKENS),
+    **dict.fromkeys(("output", "generated", "completion"), BudgetUnit.OUTPUT_TOKENS),
 }
 PERIODS = {
     **dict.fromkeys(("second", "sec", "1s"), 1.0),
@@ -77,7 +77,7 @@ class Name(NamedTuple):
 
     role: Role
     budget: str
-    unit: Unit
+    unit: BudgetUnit
     period_s: float
 
 
@@ -95,12 +95,12 @@ def parse(name: str) -> Name | None:
         if word in SILENT:
             continue
         kept.append(word)
-        if word in UNITS and (unit is None or unit is Unit.TOKENS):
+        if word in UNITS and (unit is None or unit is BudgetUnit.TOKENS):
             unit = UNITS[word]
         period_s = PERIODS.get(word, period_s)
     if role is None:
         return None
-    return Name(role, "-".join(kept)[:80], unit or Unit.REQUESTS, period_s)
+    return Name(role, "-".join(kept)[:80], unit or BudgetUnit.REQUESTS, period_s)
 
 
 _SEEMS = re.compile(r"rate-?limit|token-?limit|quota", re.ASCII)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dicast.workers.policy.calls import CallLog, Trial
+from dicast.workers.policy.calls import CallLog, LoggedCall
 
 BLUR = 0.10
 """The burst of a slow start's step blurs the order of arrival: a tenth more is not clearly above."""
@@ -19,7 +19,7 @@ NOISY = 2.5
 """So many times the known noise, mixed with accepted calls, may still be noise."""
 
 
-class Kind(StrEnum):
+class Cause(StrEnum):
     NOISE = "noise"
     CAP = "cap"
     RATE = "rate"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictConfig:
+class DiagnosisConfig:
     """Shares are 0..1.
 
     noise_share     unexplained refusals below this part of the log, and fewer than `noise_lately` in the last 60
@@ -49,10 +49,10 @@ class VerdictConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     """`level` is the number of open calls at which refusals begin."""
 
-    kind: Kind
+    kind: Cause
     level: int
 
 
@@ -69,7 +69,7 @@ class _Episode:
 
 
 def judge(
-    config: VerdictConfig,
+    config: DiagnosisConfig,
     log: CallLog,
     start: float,
     *,
@@ -77,7 +77,7 @@ def judge(
     may_be_rate: bool,
     below: int | None,
     noise: float = 0.0,
-) -> Verdict:
+) -> Diagnosis:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
     `starting` tells that slow start goes on, or was a moment ago; `noise` is the share that is
@@ -97,26 +97,26 @@ def judge(
     episode = _Episode(calls, sorted(number for number, refused in calls if refused))
     levels = episode.levels
     if not levels:
-        return Verdict(Kind.NOISE, 0)
+        return Diagnosis(Cause.NOISE, 0)
     fell = _fell_again(episode, below)
     if fell or (may_be_rate and _is_rate(config, episode, blur=0.0, slack=0)):
         if not starting and _is_rare(config, log):
-            return Verdict(Kind.NOISE, levels[0])
+            return Diagnosis(Cause.NOISE, levels[0])
         if fell or _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(levels[0])):
-            return Verdict(Kind.RATE, levels[0])
+            return Diagnosis(Cause.RATE, levels[0])
     if noise and len(levels) < NOISY * noise * len(calls) and _is_rate(config, episode, blur=0.0, slack=0):
-        return Verdict(Kind.NOISE, levels[0])
+        return Diagnosis(Cause.NOISE, levels[0])
     level = levels[len(levels) // 2 if noise else len(levels) // 4 if starting else 0]
     before = [trial for trial in log.trials if not trial.refused and trial.sent_at < start]
     held = max((log.open_at_provider(trial) for trial in before), default=0)
     below_held = config.collapse_below_starting if starting else config.collapse_below
     most = len(levels) >= config.collapse_share * len(calls) and len(calls) >= config.least_calls
     if most and level + wander(level) < below_held * held:
-        return Verdict(Kind.COLLAPSE, max(1, levels[0]))
-    return Verdict(Kind.CAP, max(1, level))
+        return Diagnosis(Cause.COLLAPSE, max(1, levels[0]))
+    return Diagnosis(Cause.CAP, max(1, level))
 
 
-def _is_rate(config: VerdictConfig, episode: _Episode, *, blur: float, slack: int) -> bool:
+def _is_rate(config: DiagnosisConfig, episode: _Episode, *, blur: float, slack: int) -> bool:
     """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones; numbers may be
     wrong by `slack`, and by `blur` of themselves."""
     levels = episode.levels
@@ -134,14 +134,14 @@ def _fell_again(episode: _Episode, below: int | None) -> bool:
     return below is not None and episode.accepted >= 3 and episode.levels[0] + wander(below) < 0.95 * below
 
 
-def _is_rare(config: VerdictConfig, log: CallLog) -> bool:
+def _is_rare(config: DiagnosisConfig, log: CallLog) -> bool:
     """Whether the refusals that no rule acted on are few enough, lately and over the whole log, to be chance."""
     unexplained = [trial.refused and not trial.explained for trial in log.trials]
     return sum(unexplained[-60:]) < config.noise_lately and sum(unexplained) < config.noise_share * len(unexplained)
 
 
 def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
-    """Whether the refusals since `after` deserve a verdict.
+    """Whether the refusals since `after` deserve a diagnosis.
 
     Either `needed` of them and 5 % of the resolved calls, or three of the last sixteen.
     """
@@ -175,7 +175,7 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
     number. Needs refusals in three round trips or more: the fewer, the closer together their numbers and the further
     apart their times, for a rate is tried at its busiest instants, and whoever looks long enough finds some alike.
     """
-    refused: list[Trial] = []
+    refused: list[LoggedCall] = []
     for trial in log.trials:
         if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
             refused.append(trial)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dicast.workers.policy.calls import CallLog
-from dicast.workers.policy.verdict import Kind, VerdictConfig, ceiling_of, episode_start, is_enough, judge, wander
+from dicast.workers.policy.diagnosis import Cause, DiagnosisConfig, ceiling_of, episode_start, is_enough, judge, wander
 from tests.workers.policy.build import done, sent
 
-CONFIG = VerdictConfig()
+CONFIG = DiagnosisConfig()
 
 
 def log_of(calls: list[tuple[int, bool]], before: int = 40, every_s: float = 0.1) -> CallLog:
@@ -43,25 +43,25 @@ COLLAPSE = [(20, True), (19, True), (18, True), (18, True), (17, False), (16, Tr
 @pytest.mark.parametrize(
     ("calls", "starting", "kind", "level"),
     [
-        (CAP, False, Kind.CAP, 40),
-        (BLURRED_CAP, False, Kind.CAP, 40),  # the order of arrival is not that of sending
-        (BLURRED_CAP, True, Kind.CAP, 41),
-        (RATE, False, Kind.RATE, 30),
-        (COLLAPSE, False, Kind.COLLAPSE, 16),
-        ([(40, False)] * 5, False, Kind.NOISE, 0),
+        (CAP, False, Cause.CAP, 40),
+        (BLURRED_CAP, False, Cause.CAP, 40),  # the order of arrival is not that of sending
+        (BLURRED_CAP, True, Cause.CAP, 41),
+        (RATE, False, Cause.RATE, 30),
+        (COLLAPSE, False, Cause.COLLAPSE, 16),
+        ([(40, False)] * 5, False, Cause.NOISE, 0),
     ],
 )
-def test_kinds(calls: list[tuple[int, bool]], starting: bool, kind: Kind, level: int) -> None:
-    verdict = judge(CONFIG, log_of(calls), 100.0, starting=starting, may_be_rate=True, below=None)
-    assert (verdict.kind, verdict.level) == (kind, level)
+def test_kinds(calls: list[tuple[int, bool]], starting: bool, kind: Cause, level: int) -> None:
+    diagnosis = judge(CONFIG, log_of(calls), 100.0, starting=starting, may_be_rate=True, below=None)
+    assert (diagnosis.kind, diagnosis.level) == (kind, level)
 
 
 def test_what_cannot_be_a_rate_is_none() -> None:
-    assert judge(CONFIG, log_of(RATE), 100.0, starting=False, may_be_rate=False, below=None).kind is not Kind.RATE
+    assert judge(CONFIG, log_of(RATE), 100.0, starting=False, may_be_rate=False, below=None).kind is not Cause.RATE
 
 
-@pytest.mark.parametrize(("below", "kind"), [(41, Kind.CAP), (60, Kind.RATE)])
-def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("below", "kind"), [(41, Cause.CAP), (60, Cause.RATE)])
+def test_a_level_that_fell_again_is_a_rate_unless_it_only_wandered(below: int, kind: Cause) -> None:
     assert judge(CONFIG, log_of(CAP), 100.0, starting=False, may_be_rate=True, below=below).kind is kind
 
 
@@ -126,43 +126,43 @@ def test_calls_that_may_be_refused_yet_and_forgiven_ones_do_not_count() -> None:
     assert not is_enough(log, 100.0, 100.7, feedback_s=0.5, needed=2), "only later ones are looked at"
 
 
-def verdict_of(calls: list[tuple[int, bool]], before: int = 0, **changes: object) -> tuple[Kind, int]:
+def diagnosis_of(calls: list[tuple[int, bool]], before: int = 0, **changes: object) -> tuple[Cause, int]:
     how: dict[str, object] = {"starting": True, "may_be_rate": True, "below": None, **changes}
-    verdict = judge(CONFIG, log_of(calls, before), 100.0, **how)  # type: ignore[arg-type]
-    return verdict.kind, verdict.level
+    diagnosis = judge(CONFIG, log_of(calls, before), 100.0, **how)  # type: ignore[arg-type]
+    return diagnosis.kind, diagnosis.level
 
 
-@pytest.mark.parametrize(("accepted", "kind"), [(6, Kind.CAP), (7, Kind.RATE)])
-def test_a_cap_refuses_most_of_what_comes_at_its_number(accepted: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("accepted", "kind"), [(6, Cause.CAP), (7, Cause.RATE)])
+def test_a_cap_refuses_most_of_what_comes_at_its_number(accepted: int, kind: Cause) -> None:
     """Six of eleven are less than 55 %, seven of twelve more."""
-    assert verdict_of([(4, True)] * 5 + [(4, False)] * accepted, starting=False)[0] is kind
+    assert diagnosis_of([(4, True)] * 5 + [(4, False)] * accepted, starting=False)[0] is kind
 
 
-@pytest.mark.parametrize(("accepted", "kind"), [(2, Kind.CAP), (3, Kind.RATE)])
-def test_three_accepted_clearly_above_are_a_rate(accepted: int, kind: Kind) -> None:
-    assert verdict_of([(50, True)] * 4 + [(60, False)] * accepted, starting=False)[0] is kind
+@pytest.mark.parametrize(("accepted", "kind"), [(2, Cause.CAP), (3, Cause.RATE)])
+def test_three_accepted_clearly_above_are_a_rate(accepted: int, kind: Cause) -> None:
+    assert diagnosis_of([(50, True)] * 4 + [(60, False)] * accepted, starting=False)[0] is kind
 
 
-@pytest.mark.parametrize(("number", "kind"), [(58, Kind.CAP), (59, Kind.RATE)])
-def test_in_slow_start_a_tenth_more_is_not_clearly_above(number: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("number", "kind"), [(58, Cause.CAP), (59, Cause.RATE)])
+def test_in_slow_start_a_tenth_more_is_not_clearly_above(number: int, kind: Cause) -> None:
     """Above 1.12 of the lower quartile, and two."""
-    assert verdict_of([(50, True)] * 4 + [(number, False)] * 3, starting=True)[0] is kind
+    assert diagnosis_of([(50, True)] * 4 + [(number, False)] * 3, starting=True)[0] is kind
 
 
-@pytest.mark.parametrize(("refused", "kind"), [(11, Kind.CAP), (12, Kind.COLLAPSE)])
-def test_a_collapse_refuses_three_fifths(refused: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("refused", "kind"), [(11, Cause.CAP), (12, Cause.COLLAPSE)])
+def test_a_collapse_refuses_three_fifths(refused: int, kind: Cause) -> None:
     calls = [(5, True)] * refused + [(4, False)] * (20 - refused)
-    assert verdict_of(calls, before=40, starting=False)[0] is kind
+    assert diagnosis_of(calls, before=40, starting=False)[0] is kind
 
 
 @pytest.mark.parametrize(("level", "starting", "kind"), [
-    (35, False, Kind.COLLAPSE), (36, False, Kind.CAP),  # with two that it may wander below 95 % of 39
-    (29, True, Kind.COLLAPSE), (30, True, Kind.CAP),  # below 80 %
+    (35, False, Cause.COLLAPSE), (36, False, Cause.CAP),  # with two that it may wander below 95 % of 39
+    (29, True, Cause.COLLAPSE), (30, True, Cause.CAP),  # below 80 %
 ])  # fmt: skip
-def test_a_collapse_lies_clearly_below_what_was_held(level: int, starting: bool, kind: Kind) -> None:
-    found = verdict_of([(level, True)] * 5, before=40, starting=starting)
+def test_a_collapse_lies_clearly_below_what_was_held(level: int, starting: bool, kind: Cause) -> None:
+    found = diagnosis_of([(level, True)] * 5, before=40, starting=starting)
     assert found == (kind, level)
-    assert verdict_of([(level, True)] * 4, before=40, starting=starting)[0] is Kind.CAP, "too few to prove it"
+    assert diagnosis_of([(level, True)] * 4, before=40, starting=starting)[0] is Cause.CAP, "too few to prove it"
 
 
 @pytest.mark.parametrize(("starting", "noise", "level"), [(False, 0.0, 40), (True, 0.0, 42), (False, 0.1, 44)])
@@ -170,34 +170,34 @@ def test_one_low_number_may_be_noise_where_some_is_known_or_all_is_blurred(
     starting: bool, noise: float, level: int
 ) -> None:
     calls = [(number, True) for number in (40, 42, 44, 46)]
-    assert verdict_of(calls, starting=starting, noise=noise, may_be_rate=False) == (Kind.CAP, level)
+    assert diagnosis_of(calls, starting=starting, noise=noise, may_be_rate=False) == (Cause.CAP, level)
 
 
-@pytest.mark.parametrize(("refused", "kind"), [(4, Kind.NOISE), (5, Kind.CAP)])
-def test_up_to_two_and_a_half_times_the_known_noise_is_noise(refused: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("refused", "kind"), [(4, Cause.NOISE), (5, Cause.CAP)])
+def test_up_to_two_and_a_half_times_the_known_noise_is_noise(refused: int, kind: Cause) -> None:
     calls = [(4, True)] * refused + [(4, False)] * (20 - refused)
-    assert verdict_of(calls, noise=0.1, may_be_rate=False)[0] is kind
+    assert diagnosis_of(calls, noise=0.1, may_be_rate=False)[0] is kind
 
 
-@pytest.mark.parametrize(("refused", "kind"), [(5, Kind.NOISE), (6, Kind.RATE)])
-def test_refusals_that_are_rare_are_noise(refused: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("refused", "kind"), [(5, Cause.NOISE), (6, Cause.RATE)])
+def test_refusals_that_are_rare_are_noise(refused: int, kind: Cause) -> None:
     """Fewer than six in the last sixty calls, and than 4 % of all."""
     calls = [(4, True)] * refused + [(4, False)] * 40
-    assert verdict_of(calls, before=150, starting=False)[0] is kind
+    assert diagnosis_of(calls, before=150, starting=False)[0] is kind
 
 
-@pytest.mark.parametrize(("before", "kind"), [(57, Kind.RATE), (58, Kind.NOISE)])
-def test_refusals_that_are_rare_are_so_in_the_whole_log(before: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("before", "kind"), [(57, Cause.RATE), (58, Cause.NOISE)])
+def test_refusals_that_are_rare_are_so_in_the_whole_log(before: int, kind: Cause) -> None:
     """Four in less than a hundred are not."""
     calls = [(4, True)] * 4 + [(4, False)] * 39
-    assert verdict_of(calls, before=before, starting=False)[0] is kind
+    assert diagnosis_of(calls, before=before, starting=False)[0] is kind
 
 
-@pytest.mark.parametrize(("refused_at", "kind"), [(57, Kind.CAP), (56, Kind.RATE)])
-def test_a_level_that_fell_by_a_twentieth_is_a_rate(refused_at: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("refused_at", "kind"), [(57, Cause.CAP), (56, Cause.RATE)])
+def test_a_level_that_fell_by_a_twentieth_is_a_rate(refused_at: int, kind: Cause) -> None:
     calls = [(refused_at, True)] * 3 + [(20, False)] * 3
-    assert verdict_of(calls, below=62)[0] is kind
-    assert verdict_of([*calls[:3], *calls[4:]], below=62)[0] is Kind.CAP, "nothing was accepted, or next to nothing"
+    assert diagnosis_of(calls, below=62)[0] is kind
+    assert diagnosis_of([*calls[:3], *calls[4:]], below=62)[0] is Cause.CAP, "nothing was accepted, or next to nothing"
 
 
 def test_refusals_within_a_round_trip_are_one() -> None:
@@ -207,31 +207,31 @@ def test_refusals_within_a_round_trip_are_one() -> None:
 
 
 def test_a_call_of_the_episode_itself_was_not_held_before_it() -> None:
-    assert verdict_of([(60, False), *[(40, True)] * 5], starting=False) == (Kind.CAP, 40)
+    assert diagnosis_of([(60, False), *[(40, True)] * 5], starting=False) == (Cause.CAP, 40)
 
 
 def test_noise_tells_the_least_number_that_was_refused() -> None:
     calls = [(6, True), (4, True), (5, True), *[(7, False)] * 17]
-    assert verdict_of(calls, noise=0.1, may_be_rate=False) == (Kind.NOISE, 4)
-    assert verdict_of(calls, before=150, starting=False) == (Kind.NOISE, 4)
+    assert diagnosis_of(calls, noise=0.1, may_be_rate=False) == (Cause.NOISE, 4)
+    assert diagnosis_of(calls, before=150, starting=False) == (Cause.NOISE, 4)
 
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_cap_leaves_one_call(level: int) -> None:
-    assert verdict_of([(level, True)] * 3, starting=False) == (Kind.CAP, 1)
+    assert diagnosis_of([(level, True)] * 3, starting=False) == (Cause.CAP, 1)
 
 
 def test_clearly_above_is_above_the_lower_quartile() -> None:
     """Of eight refused ones the third least: 50, so that more than 53 is clearly above."""
     refused = [(number, True) for number in (40, 40, 50, 50, 60, 60, 60, 60)]
-    assert verdict_of([*refused, *[(53, False)] * 3], starting=False)[0] is Kind.CAP
-    assert verdict_of([*refused, *[(54, False)] * 3], starting=False)[0] is Kind.RATE
+    assert diagnosis_of([*refused, *[(53, False)] * 3], starting=False)[0] is Cause.CAP
+    assert diagnosis_of([*refused, *[(54, False)] * 3], starting=False)[0] is Cause.RATE
 
 
 def test_only_the_last_sixty_calls_are_lately() -> None:
     calls = [(4, True), *[(4, False)] * 55, *[(4, True)] * 5]
-    assert verdict_of(calls, before=150, starting=False)[0] is Kind.NOISE
-    assert verdict_of([calls[0], *calls[2:]], before=150, starting=False)[0] is Kind.RATE
+    assert diagnosis_of(calls, before=150, starting=False)[0] is Cause.NOISE
+    assert diagnosis_of([calls[0], *calls[2:]], before=150, starting=False)[0] is Cause.RATE
 
 
 def test_five_refusals_need_not_lie_far_apart() -> None:
