@@ -1,0 +1,91 @@
+"""The documents name what there is: files, links, tests, the layers of the rooms."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+FOLDERS = "app|workers|config|lab|tests|docs|dicast|examples"
+TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def alternatives(text: str) -> Iterator[str]:
+    """`a/{b,c}.py` stands for `a/b.py` and `a/c.py`."""
+    braces = re.search(r"\{([^{}]*)\}", text)
+    if braces is None:
+        yield text
+        return
+    for part in braces[1].split(","):
+        yield from alternatives(text[: braces.start()] + part + text[braces.end() :])
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings, and those that are written out."""
+    text = document.read_text(encoding="utf-8")
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return made | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+@every_document
+def test_every_file_that_a_document_names_is_there(document: Path) -> None:
+    named = re.findall(rf"`((?:{FOLDERS})/[\w./{{}},*-]+)`", document.read_text(encoding="utf-8"))
+    paths = [path.rstrip("/") for name in named for path in alternatives(name)]
+    roots = [ROOT, ROOT / "tests"] if document.name == "chaos.md" else [ROOT]
+    assert [path for path in paths if not any(any(root.glob(path)) for root in roots)] == []
+
+
+@every_document
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]*(?:#[^)\s]*)?)\)", document.read_text(encoding="utf-8")):
+        if target.startswith(("http", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        found = document.parent / name if name else document
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@every_document
+def test_every_test_that_a_document_names_is_there(document: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8")))
+    assert {name for name in named if f"def {name}(" not in TESTS} == set()
+
+
+@every_document
+def test_no_line_of_a_diagram_is_cut(document: Path) -> None:
+    """Mermaid ends a statement at a semicolon, and reads '#' as the start of a character's code."""
+    for diagram in re.findall(r"^```mermaid\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        assert not re.search("[;#]", diagram)
+
+
+@pytest.mark.parametrize("package", ["app", "workers"])
+def test_the_table_of_rooms_is_the_contract_of_the_layers(package: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = [
+        c for c in project["tool"]["importlinter"]["contracts"] if c.get("containers") == [f"dicast.{package}"]
+    ]
+    height = len(contract["layers"])
+    layers = [
+        (height - depth, room.strip()) for depth, layer in enumerate(contract["layers"]) for room in layer.split("|")
+    ]
+    section = ARCHITECTURE.partition(f"\n### `{package}/`\n")[2].partition("\n##")[0]
+    rows = re.findall(rf"^\| (\d+) \| `{package}/(\w+)(?:/|\.py)` \|", section, re.MULTILINE)
+    assert sorted((int(layer), room) for layer, room in rows) == sorted(layers)
+    rooms = {path.stem for path in (ROOT / package).iterdir() if path.name[0] not in "._"}
+    assert {room for _, room in rows} == rooms
+
+
+def test_every_module_of_the_pipeline_has_its_row() -> None:
+    section = ARCHITECTURE.partition("\n### The pipeline's modules\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+\.py)`", section))
+    assert named == {path.name for path in (ROOT / "app" / "pipeline").glob("[!_]*.py")}
