@@ -16,6 +16,7 @@ from tests.command import ROOT, Dicast
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -40,7 +41,7 @@ def test_the_programs_are_at_hand_once_the_environment_is_activated() -> None:
     "words",
     [
         words[words.index("dicast") :]
-        for words in [*commands(README), *commands(OPERATIONS)]
+        for words in [*commands(README), *commands(OPERATIONS), *commands(FAQ)]
         if "dicast" in words and "celery" not in words
     ],
     ids=" ".join,

@@ -28,7 +28,7 @@ TICK_S = 0.05
 STILL_S = 3.0
 """A job that does not move for so long is asked for the reason."""
 HURRY_S = 10.0
-"""How long a cancelled job may take to end where nobody is there to lose time_limits."""
+"""How long a cancelled job may take to end where nobody is there to lose patience."""
 AWAY_AFTER_S = 2.0
 STORE_AWAY_MAX_S = 600.0
 """A store that is silent for longer ends the watching; the job goes on when the store is back."""
