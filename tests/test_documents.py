@@ -64,7 +64,9 @@ def test_every_test_that_a_document_names_is_there(document: Path) -> None:
 @every_document
 def test_no_line_of_a_diagram_is_cut(document: Path) -> None:
     """Mermaid ends a statement at a semicolon, and reads '#' as the start of a character's code."""
-    for diagram in re.findall(r"^```mermaid\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+    for diagram in re.findall(
+        r"^```mermaid\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
         assert not re.search("[;#]", diagram)
 
 

@@ -45,7 +45,7 @@ def test_files_that_cannot_be_seen_from_here(tmp_path: Path, report: Report) -> 
 def test_data_frames_are_read_from_the_typed_file(
     monkeypatch: pytest.MonkeyPatch, report: Report, name: str, load: Any
 ) -> None:
-    """By a stand-in: neither library is among this project's own."""
+    """By a stand-in: programs bring these libraries themselves."""
     library: Any = ModuleType(name)
     library.read_parquet = pq.read_table
     monkeypatch.setitem(sys.modules, name, library)

@@ -1,0 +1,82 @@
+"""The programs in examples/, run as they stand against one worker and a simulated provider."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated
+
+EXAMPLES = ROOT / "examples"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Callable[[str], str]]:
+    """Runs one of them to its end and gives what it prints. The pools are those of two_deployments.toml, on a port
+    that is free here."""
+    folder, provider = tmp_path_factory.mktemp("examples"), Simulated("--latency", "0.05")
+    pools = (EXAMPLES / "two_deployments.toml").read_text(encoding="utf-8")
+    pools, places = re.subn(r"http://127\.0\.0\.1:\d+", provider.base_url, pools)
+    assert places == 2
+    cluster = Cluster(folder, f"{redis_server}?db=13", pools)
+    cluster.environ["PYTHONPATH"] = os.pathsep.join([str(EXAMPLES), cluster.environ.get("PYTHONPATH", "")])
+
+    def run(name: str) -> str:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / name], env=cluster.environ, cwd=folder, capture_output=True, text=True,
+            check=False, timeout=2 * DEADLINE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        cluster.app.store.flushdb()
+        cluster.worker("-I", "follow_up")
+        yield run
+    finally:
+        cluster.stop()
+        provider.stop()
+
+
+def test_submit_and_wait(example: Callable[[str], str]) -> None:
+    told = example("submit_and_wait.py")
+    assert "2 of 2 units have a score, 2 calls were made" in told
+    assert re.findall(r"^([ab]) correct (\d+) ", told, re.MULTILINE)
+
+
+def test_asyncio_client(example: Callable[[str], str]) -> None:
+    told = example("asyncio_client.py")
+    assert re.findall(r"^(anna|ben): 5 scored, overall 0\.\d+$", told, re.MULTILINE) == ["anna", "ben"]
+
+
+def test_chain_and_chord(example: Callable[[str], str]) -> None:
+    first, second = example("chain_and_chord.py").splitlines()
+    assert first.endswith(": 1 of 1 scored")
+    assert re.fullmatch(r"\{'before': [\d.]+, 'after': [\d.]+\}", second)
+
+
+def test_results_in_pandas(example: Callable[[str], str]) -> None:
+    told = example("results_in_pandas.py")
+    assert len(re.findall(r"^\d+ +[ab] +(?:editor|teacher) +(?:clear|short) +\d+$", told, re.MULTILINE)) == 8
+    assert len(re.findall(r"(?:student|clerk) +[\d.]+$", told, re.MULTILINE)) == 4
+
+
+def test_two_deployments(example: Callable[[str], str]) -> None:
+    counts = {model: int(n) for model, n in re.findall(r"'([\w-]+)': (\d+)", example("two_deployments.py"))}
+    assert counts.keys() == {"judge", "judge-2"}
+    assert sum(counts.values()) == 20
+
+
+def test_every_program_is_run_and_described() -> None:
+    programs = {path.name for path in EXAMPLES.glob("*.py")}
+    tested = set(re.findall(r'example\("(\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8")))
+    assert programs == {*tested, "follow_up.py"}
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{path.name}`" in text for path in EXAMPLES.iterdir() if path.suffix in (".py", ".toml"))
