@@ -17,7 +17,7 @@ class FailureKind(StrEnum):
     RATE_LIMITED = "rate_limited"  # 429: this account's limit
     OVERLOADED = "overloaded"  # 529: the provider is overloaded for everybody
     QUOTA_EXHAUSTED = "quota_exhausted"  # 429 insufficient_quota, spend cap: terminal
-    SERVER = "server"  # 408, 500, 502, 503, 504
+    SERVER = "server"  # 408, 5xx but 529
     CONNECTION = "connection"  # refused, reset, cut in the middle
     TIMEOUT = "timeout"  # the SDK's own deadline, or the caller's total one
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422, redirects: terminal
