@@ -74,7 +74,7 @@ def work(todo: Any, done: Any, clocks: str, keep: str | None) -> None:
     if place is not None:
         busy = place.idle_cpu()
         if busy > IDLE_CPU:
-            done.put(RunResult("idle", 0, [f"I11: an idle worker takes {busy:.0%} of a core"], 0, 0, 0, 0))
+            done.put(RunResult("idle", 0, [f"bounded: an idle worker takes {busy:.0%} of a core"], 0, 0, 0, 0))
         put_away(place, None, keep)
     done.put(None)
 

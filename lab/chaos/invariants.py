@@ -1,8 +1,8 @@
 """The invariants, checked after healing from the provider's log, the ledger, the files and the logs.
 
-I1 one outcome, I2 one completion, I3 nothing accepted is lost, I4 cap, I6 leases return, I7 spend, I9 no stale write,
-I10 in time, I11 bounded, I12 no secrets, I13 own answers, I15 books balance, I16 nobody is buried alive. (I8, no paid
-answer thrown away, is I7 where no process dies: an answer that is lost has to be paid for again.)
+A violation begins with its invariant's name, as in docs/chaos.md: one outcome, one completion, nothing lost, the limit,
+at rest, spending, in time, bounded, no secrets, own answers, counts, the living. (That no paid answer is thrown away
+follows from `spending` where no process dies: an answer that is lost has to be paid for again.)
 """
 
 from __future__ import annotations
@@ -47,47 +47,47 @@ def judge(run: Run, *, ended: bool) -> list[str]:
         found += _charges(run)
     memory_mb = run.place.memory_mb() if run.place.workers else 0.0
     if memory_mb > MEMORY_MB:
-        found.append(f"I11: a worker holds {memory_mb:.0f} MB")
+        found.append(f"bounded: a worker holds {memory_mb:.0f} MB")
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- I1 I2 I3 I9
+# ------------------------------------------- one outcome, one completion, nothing lost, no stale write
 def _outcomes(run: Run) -> list[str]:
     cluster, job_id = run.place.cluster, run.job_id
     status = run.status()
     if status is None or status.report is None:
-        return [f"I3: job {job_id} is not in the ledger"]
+        return [f"nothing lost: job {job_id} is not in the ledger"]
     found: list[str] = []
     opinions, errors = cluster.opinions(job_id), cluster.errors(job_id)
     places = Counter((o["judge"], o["criterion_id"], o["item_id"], o["replicate"]) for o in opinions)
     unscored = Counter(_place(o) for o in opinions if o["score"] is None)
     if twice := [p for p, n in places.items() if n > 1]:
-        found.append(f"I1: {len(twice)} units have two opinions: {twice[:3]}")
+        found.append(f"one outcome: {len(twice)} units have two opinions: {twice[:3]}")
     if Counter(map(_place, errors)) != unscored:
-        found.append(f"I1: {len(errors)} errors for {len(unscored)} opinions without a score")
+        found.append(f"one outcome: {len(errors)} errors for {len(unscored)} opinions without a score")
     cancelled = status.state is JobState.CANCELLED
     if cancelled and not any(f.cancels for f in run.faults):
-        found.append("I1: the job was cancelled by nobody")
+        found.append("one outcome: the job was cancelled by nobody")
     if not cancelled and len(places) != run.units:
-        found.append(f"I1: {len(places)} opinions for {run.units} units")
+        found.append(f"one outcome: {len(places)} opinions for {run.units} units")
     wrong = [e for e in errors if e["kind"] != "rejected" or not any(f.rejects for f in run.faults)]
     if wrong and not cancelled and not any(f.bad_answers for f in run.faults):
         why = Counter(e["message"] for e in wrong)
-        found.append(f"I1: {len(unscored)} units failed: {why.most_common(2)}")
+        found.append(f"one outcome: {len(unscored)} units failed: {why.most_common(2)}")
     report: dict[str, Any] = status.report
     if (report["scored"], report["failed"]) != (len(places) - len(unscored), len(unscored)):
-        found.append(f"I1: the report tells of {report['scored']} scored and {report['failed']} failed")
+        found.append(f"one outcome: the report tells of {report['scored']} scored and {report['failed']} failed")
     completions = sum(
         b'"job_completed"' in line and job_id.encode() in line
         for log in run.place.logs()
         for line in _fresh(run, log).splitlines()
     )
     if completions > 1:
-        found.append(f"I2: {completions} completions")
+        found.append(f"one completion: {completions} completions")
     try:
         until(lambda: _result(run) == json.loads(json.dumps(report)), "the ledger's report is told", 15)
     except TimeoutError as error:
-        found.append(f"I2: {error}")
+        found.append(f"one completion: {error}")
     return found
 
 
@@ -101,7 +101,7 @@ def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
     return entry["judge"], entry["criterion_id"], entry["item_id"], entry["replicate"]
 
 
-# ---------------------------------------------------------------------------------------------------- I13
+# ----------------------------------------------------------------------------------------- own answers
 def _answers(run: Run) -> list[str]:
     """Batches are left out: what was asked in one call follows from what each call found."""
     try:
@@ -109,10 +109,10 @@ def _answers(run: Run) -> list[str]:
     except FileNotFoundError:  # of a job that is not there
         return []
     units = [] if run.job.get("batching") else foreign(run.job, opinions)
-    return [f"I13: {len(units)} units have the answer to another question: {units[:3]}"] if units else []
+    return [f"own answers: {len(units)} units have the answer to another question: {units[:3]}"] if units else []
 
 
-# ---------------------------------------------------------------------------------------------------- I6
+# --------------------------------------------------------------------------------------------- at rest
 def _quiet(run: Run) -> list[str]:
     """No lease, no count, no page, no message, once everybody is at rest."""
     store, app = run.place.store.client, run.place.cluster.app
@@ -134,7 +134,7 @@ def _quiet(run: Run) -> list[str]:
     try:
         until(rest, "rest", QUIET_S)
     except TimeoutError:
-        return [f"I6: after {QUIET_S:.0f} s: { ({k: v for k, v in left.items() if v}) }"]
+        return [f"at rest: after {QUIET_S:.0f} s: { ({k: v for k, v in left.items() if v}) }"]
     return []
 
 
@@ -150,7 +150,7 @@ def _leases(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------------- I4 I7
+# --------------------------------------------------------------------------------- the limit, spending
 def provider_log(place: Installation) -> list[dict[str, Any]]:
     with urlopen(f"{place.provider.base_url}/log", timeout=10) as reply:
         entries: list[dict[str, Any]] = json.load(reply)
@@ -163,14 +163,14 @@ def _provider(run: Run) -> list[str]:
     stats = run.place.provider.stats()
     started = (before + time.monotonic()) / 2 - stats["uptime_s"]
     if stats["max_open"] > LIMIT:
-        found.append(f"I4: {stats['max_open']} calls were open at the provider, {LIMIT} allowed")
+        found.append(f"the limit: {stats['max_open']} calls were open at the provider, {LIMIT} allowed")
     entries = provider_log(run.place)
     excused = {e["number"] for e in entries if e["status"] != 200 or e["reason"] is not None}
     excused |= _struck(run, entries, started)
     allowed = run.fewest_calls + len(excused)
     if stats["calls"] > allowed and not any(f.forgets for f in run.faults):  # a forgotten job is another job
         found.append(
-            f"I7: {stats['calls']} calls for {run.fewest_calls}, {len(excused)} of them failed or were open at a strike"
+            f"spending: {stats['calls']} calls for {run.fewest_calls}, {len(excused)} of them failed or were open"
         )
     return found
 
@@ -200,7 +200,7 @@ def _true_time(run: Run, ts: str, after_s: float = 0.0) -> float:
     return run.place.clock.true_time(told_s, after_s) if run.place.clock else told_s
 
 
-# ---------------------------------------------------------------------------------------------------- I16
+# ------------------------------------------------------------------------------------------ the living
 def _burials(run: Run) -> list[str]:
     """Nobody who lives is found dead, or, where everybody is heard, silent."""
     living = {node for worker in run.place.workers if (node := run.place.node_of(worker))}
@@ -209,24 +209,25 @@ def _burials(run: Run) -> list[str]:
         for line in _fresh(run, log).splitlines():
             dead, silent = b'"node_lost"' in line, b" is silent: " in line
             if dead and (node := json.loads(line)["node"]) in living:
-                found.append(f"I16: {node} lives and was buried")
+                found.append(f"the living: {node} lives and was buried")
             elif silent and any(f.hears_all for f in run.faults):
-                found.append(f"I16: {json.loads(line)['message']}")
+                found.append(f"the living: {json.loads(line)['message']}")
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- I12
+# ------------------------------------------------------------------------------------------ no secrets
 def _secrets(run: Run) -> list[str]:
     found = []
     for log in [*run.place.folder.glob("*.log"), run.place.folder / "provider.jsonl"]:
-        found += [f"I12: {secret} in {log.name}" for secret in found_in(_fresh(run, log).decode("utf-8", "replace"))]
+        told = found_in(_fresh(run, log).decode("utf-8", "replace"))
+        found += [f"no secrets: {secret} in {log.name}" for secret in told]
     for path in (run.place.cluster.results / run.job_id).rglob("*"):
         if path.is_file():
             data = path.read_bytes()
             planted = [secret for secret in SECRETS if secret != TEXT or path.name != ITEMS]
-            found += [f"I12: {secret} in {path.name}" for secret in planted if secret.encode() in data]
-    found += [f"I12: {secret} in an event" for secret in run.place.ear.leaks]
-    found += [f"I12: {leak}" for leak in store_leaks(run)]
+            found += [f"no secrets: {secret} in {path.name}" for secret in planted if secret.encode() in data]
+    found += [f"no secrets: {secret} in an event" for secret in run.place.ear.leaks]
+    found += [f"no secrets: {leak}" for leak in store_leaks(run)]
     return found
 
 
@@ -261,7 +262,7 @@ def _texts(client: redis.Redis, key: str) -> str:
     return ""
 
 
-# ---------------------------------------------------------------------------------------------------- I15
+# ---------------------------------------------------------------------------------------------- counts
 def _charges(run: Run) -> list[str]:
     """The report's books against the provider's. A job that was submitted twice has books of its second life alone."""
     status = run.status()
@@ -276,7 +277,7 @@ def _charges(run: Run) -> list[str]:
         fails=any(f.bad_answers for f in run.faults), unreached=any(f.unreached for f in run.faults),
         died=died, opinions=run.place.cluster.opinions(run.job_id),
     )  # fmt: skip
-    return [f"I15: {what}" for what in found]
+    return [f"counts: {what}" for what in found]
 
 
 def _books(run: Run) -> list[str]:
@@ -290,7 +291,7 @@ def _books(run: Run) -> list[str]:
     found = replay(parts, 10 * LIMIT if loose else LIMIT).books.violations.first
     if loose:  # a worker that comes back late tells of retries of units that others have ended meanwhile
         found = [violation for violation in found if not violation.endswith("has no outcome")]
-    return [f"I15: {len(found)}: {found[0]}"] if found else []
+    return [f"counts: {len(found)}: {found[0]}"] if found else []
 
 
 def _dated(run: Run, lines: bytes) -> bytes:

@@ -148,7 +148,7 @@ def perform(place: Installation, faults: Sequence[Fault], seed: int) -> RunResul
         until(lambda: (s := run.status()) is not None and s.state.ended, "the job ends", deadline_s)
         recovery_s = time.monotonic() - run.healed
     except TimeoutError as error:
-        violations.append(f"I1 I10: {error}: {run.status()}")
+        violations.append(f"one outcome, in time: {error}: {run.status()}")
     violations += judge(run, ended=recovery_s >= 0)
     stats = place.provider.stats()
     return RunResult(

@@ -54,34 +54,34 @@ def test_the_checker_sees_what_is_wrong(place):
     opinions = place.cluster.results / run.job_id / "opinions.jsonl"
     whole = opinions.read_text()
     opinions.write_text(whole + whole.splitlines()[0] + "\n")
-    assert seen() == {"I1", "I15"}  # its tokens are told twice
+    assert seen() == {"one outcome", "counts"}  # its tokens are told twice
     first, *others = whole.splitlines()
     told = json.loads(first)
     opinions.write_text("\n".join([json.dumps({**told, "score": told["score"] % 10 + 1}), *others]) + "\n")
-    assert seen() == {"I13"}
+    assert seen() == {"own answers"}
     opinions.write_text(whole)
     log = place.workers[0].log
     size = log.stat().st_size
     with log.open("a") as file:
         file.write(json.dumps({"event": "log", "message": API_KEY}) + "\n")
-    assert seen() == {"I12"}
+    assert seen() == {"no secrets"}
     with log.open("r+") as file:
         file.truncate(size)
         file.seek(size)
         node = place.node_of(place.workers[0])
         file.write(json.dumps({"event": "acquired", "lease": "x", "node": node, "agent": "", "dimension": ""}) + "\n")
-    assert seen() == {"I15"}
+    assert seen() == {"counts"}
     with log.open("r+") as file:
         file.truncate(size)
     record = LedgerKeys(place.cluster.app.keys).job(run.job_id)
     place.store.client.hincrby(record, "tokens_out", 1)
-    assert seen() == {"I15"}
+    assert seen() == {"counts"}
     place.store.client.hincrby(record, "tokens_out", -1)
     place.store.client.set("elsewhere", TEXT)
-    assert seen() == {"I12"}
+    assert seen() == {"no secrets"}
     place.store.client.delete("elsewhere")
     run.job["items"] = run.job["items"][1:]
-    assert seen() == {"I1", "I7"}
+    assert seen() == {"one outcome", "spending"}
 
 
 def test_a_campaign_is_the_same_for_the_same_seed_and_has_every_fault():

@@ -66,8 +66,9 @@ def test_what_is_told_in_order_ends_well(client, name):
 
 
 WRONG = {
-    "calls": "I15: calls", "tokens_in": "I15: tokens_in", "requeues": "I15: requeues", "stale": "I15: stale",
-    "possible_double_charges": "I15: possible_double_charges", "done": "I15: the ledger counts",
+    "calls": "counts: calls", "tokens_in": "counts: tokens_in", "requeues": "counts: requeues",
+    "stale": "counts: stale", "possible_double_charges": "counts: possible_double_charges",
+    "done": "counts: the ledger counts",
 }  # fmt: skip
 
 

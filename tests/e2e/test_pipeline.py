@@ -22,7 +22,7 @@ def replayed(cluster, limit):
 
 
 def check_whole(cluster, job_id, report, units):
-    """I1, I2, I6: every unit has one opinion; those without a score have one error; nothing is left open."""
+    """Every unit has one opinion; those without a score have one error; nothing is left open."""
     opinions = cluster.opinions(job_id)
     places = [(o["judge"], o["criterion_id"], o["item_id"], o["replicate"]) for o in opinions]
     assert len(places) == len(set(places)) == units

@@ -127,13 +127,13 @@ def perform(place: PlainInstallation, name: str, seed: int) -> tuple[list[str], 
         recovery_s = time.monotonic() - healed
     except TimeoutError:
         done = place.store.client.hlen(f"done:{run.job_id}")
-        found.append(f"I1 I10: no report after {DEADLINE_S:.0f} s, {done} of {run.units} units done")
+        found.append(f"one outcome, in time: no report after {DEADLINE_S:.0f} s, {done} of {run.units} units done")
     else:
         report = place.store.client.hgetall(f"report:{run.job_id}")
         if len(report) != run.units:
-            found.append(f"I1: {len(report)} of {run.units} units")
+            found.append(f"one outcome: {len(report)} of {run.units} units")
         if any(report.values()) and not CATALOGUE[name].bad_answers:
-            found.append(f"I1: {sum(map(bool, report.values()))} units failed")
+            found.append(f"one outcome: {sum(map(bool, report.values()))} units failed")
     return found + _provider(run), recovery_s
 
 

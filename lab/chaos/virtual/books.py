@@ -47,10 +47,10 @@ def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
     if allowed.again and record["state"] == JobState.LOST and job.id in world.lost_jobs:
         return
     if world.completions[job.id] > (2 if allowed.again else 1):
-        yield f"I2: completed {world.completions[job.id]} times"
+        yield f"one completion: completed {world.completions[job.id]} times"
     report = world.announced.get(job.id)
     if report is None:
-        yield "I2: the completion was not announced"
+        yield "one completion: the completion was not announced"
         return
     opinions, errors = (_lines(report["files"][name]) for name in ("opinions_jsonl", "errors_jsonl"))
     yield from _outcomes(job, record, report, opinions, errors, allowed)
@@ -70,22 +70,22 @@ def _outcomes(
     cancelled = record["state"] == JobState.CANCELLED
     places = Counter((o["item_id"], o["judge"], o["criterion_id"]) for o in opinions)
     if twice := [p for p, n in places.items() if n > 1]:
-        yield f"I1: two opinions of {twice[:3]}"
+        yield f"one outcome: two opinions of {twice[:3]}"
     if cancelled and not allowed.cancelled:
-        yield "I1: cancelled by nobody"
+        yield "one outcome: cancelled by nobody"
     if not cancelled and len(places) != job.units:
-        yield f"I1: {len(places)} opinions for {job.units} units"
+        yield f"one outcome: {len(places)} opinions for {job.units} units"
     failed = sum(o["score"] is None for o in opinions)
     if len(errors) != failed:
-        yield f"I1: {len(errors)} errors for {failed} opinions without a score"
+        yield f"one outcome: {len(errors)} errors for {failed} opinions without a score"
     kinds = allowed.errors | {"cancelled"} if cancelled else allowed.errors
     if wrong := [e for e in errors if e["kind"] not in kinds]:
-        yield f"I1: {len(wrong)} units failed: {wrong[0]['kind']}: {wrong[0]['message']}"
+        yield f"one outcome: {len(wrong)} units failed: {wrong[0]['kind']}: {wrong[0]['message']}"
     expected = {"done": len(opinions), "scored": len(opinions) - failed, "failed": failed}
     if (found := {name: int(record.get(name, 0)) for name in expected}) != expected:
-        yield f"I15: the ledger counts {found}, the files hold {expected}"
+        yield f"counts: the ledger counts {found}, the files hold {expected}"
     if (report["scored"], report["failed"]) != (expected["scored"], failed):
-        yield f"I15: the report counts {report['scored']} scored, {report['failed']} failed; the files hold {expected}"
+        yield f"counts: the report has {report['scored']} scored, {report['failed']} failed; the files hold {expected}"
 
 
 def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed:
         item, dimension = (int(_DIGITS.findall(opinion[name])[0]) for name in ("item_id", "criterion_id"))
         place = VirtualPlace(job.text, item, numbers[opinion["judge"]], dimension)
         if found is None or place not in world.calls[int(found[1])].places:
-            yield f"I1: {place} was given {opinion['argument']!r}"
+            yield f"one outcome: {place} was given {opinion['argument']!r}"
             continue
         call = world.calls[int(found[1])]
         told[call.number] += opinion["usage"]["input_tokens"]
@@ -108,10 +108,10 @@ def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed:
             for c in world.calls[: call.number]
         )  # fmt: skip
         if opinion["attempts"] != spent + 1 and not world.excused[place] and not allowed.again:
-            yield f"I15: {place} tells of {opinion['attempts']} attempts, {spent} were spent before"
+            yield f"counts: {place} tells of {opinion['attempts']} attempts, {spent} were spent before"
     for number, tokens in told.items():
         if tokens != (took := world.calls[number].usage.input_tokens):
-            yield f"I15: call {number} took {took} tokens, its opinions tell {tokens}"
+            yield f"counts: call {number} took {took} tokens, its opinions tell {tokens}"
 
 
 # ---------------------------------------------------------------------------------------------------- the books
@@ -131,25 +131,25 @@ def _told(
         late = excused["calls"] if name in ("retries", "timeouts", "calls_without_answer") else 0
         if not count - excused[name] <= found[name] <= count + late:
             unsure = f", {excused[name]} of them excused" if excused[name] else ""
-            yield f"I15: {name} is {found[name]}, the provider has {count}{unsure}"
+            yield f"counts: {name} is {found[name]}, the provider has {count}{unsure}"
     if differ := {n: (report[n], found[n]) for n in made if n in report and report[n] != found[n]}:
         # The silent may bring their answers when the report is written.
         if not excused["calls"] or any(said > kept for said, kept in differ.values()):
-            yield f"I15: the report and the ledger differ: {differ}"
+            yield f"counts: the report and the ledger differ: {differ}"
     tokens = sum(o["usage"]["input_tokens"] for o in opinions)
     if report["input_tokens"] != tokens:
-        yield f"I15: the report tells of {report['input_tokens']} tokens, its opinions of {tokens}"
+        yield f"counts: the report tells of {report['input_tokens']} tokens, its opinions of {tokens}"
     silent = world.excused_messages[job.id]
     for counter in ("stale", "lost"):
         unsure = silent or allowed.again or (allowed.late and counter == "stale")
         if int(record.get(counter, 0)) > (len(world.calls) + silent if unsure else 0):
-            yield f"I15: {counter} is {record[counter]}, and no process died"
+            yield f"counts: {counter} is {record[counter]}, and no process died"
     if not allowed.again:
         yield from _doubles(calls, int(record.get("possible_double_charges", 0)), silent, once=once)
     for place in {place for call in calls for place in call.places}:
         paid = sum(call.ending == "good" and place in call.places for call in calls)
         if paid > 1 + world.excused[place] and not allowed.again:
-            yield f"I7: {place} was paid {paid} times, {world.excused[place]} excused"
+            yield f"spending: {place} was paid {paid} times, {world.excused[place]} excused"
 
 
 def _doubles(calls: list[VirtualCall], told: int, silent: int, *, once: bool) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _doubles(calls: list[VirtualCall], told: int, silent: int, *, once: bool) ->
     excused = sum(call.excused for call in calls)
     if not unheard + killed <= told <= unheard + excused + silent:
         yield (
-            f"I15: possible_double_charges is {told}; {unheard} calls were cut, {killed} of the dead made again, "
+            f"counts: possible_double_charges is {told}; {unheard} calls were cut, {killed} of the dead made again, "
             f"{silent} messages were in the hands of the silent"
         )
 
@@ -192,10 +192,10 @@ def check_pools(world: World, pools: tuple[str, ...]) -> Iterator[str]:
         for status in set(STATUS.values()):
             count = sum(STATUS[call.ending] == status for call in made)
             if (told := float(counters.get(f"status:{status}", 0))) != count:
-                yield f"I15: pool {pool} was told of {told:g} ends with {status}, not {count}"
+                yield f"counts: pool {pool} was told of {told:g} ends with {status}, not {count}"
         tokens = sum(call.usage.input_tokens for call in made if call.ending in ANSWERED)
         if float(counters.get("input_tokens", 0)) != tokens:
-            yield f"I15: pool {pool} was told of {counters.get('input_tokens')} tokens, not {tokens}"
+            yield f"counts: pool {pool} was told of {counters.get('input_tokens')} tokens, not {tokens}"
 
 
 # ---------------------------------------------------------------------------------------------------- what is left

@@ -125,7 +125,7 @@ class VirtualNode:
             stopped=asking.stops,
         )  # fmt: skip
         self.gatherer.pages = world.pages
-        self.gatherer.differs = lambda ref: world.fail(f"I1: page {ref} was written twice, differently")  # type: ignore[method-assign]
+        self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]
         self.troubles = Troubles(client, world.keys)
         self.unserved = Unserved(self.troubles, self.judge, self.messages, shape.pools)
         self.planner, self.rejecter = (
@@ -310,7 +310,7 @@ class VirtualNode:
 
     def _raised(self, message: Message, error: Exception) -> None:
         if self.alive:  # or its coroutines are thrown away, which they do not like
-            self.world.fail(f"I11: {message} raised {error!r}")
+            self.world.fail(f"bounded: {message} raised {error!r}")
 
     async def _do(self, message: Message) -> None:
         match message.name, message.args:
@@ -363,4 +363,4 @@ class VirtualNode:
             return
         told = orjson.loads(orjson.dumps(end.report))
         if self.world.announced.setdefault(job_id, told) != told:
-            self.world.fail(f"I2: two reports of job {job_id}")
+            self.world.fail(f"one completion: two reports of job {job_id}")

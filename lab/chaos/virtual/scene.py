@@ -118,13 +118,13 @@ class Scene:
         world = self.world
         loops = lambda: [n.loop for n in world.nodes.values() if n.alive and not n.frozen]  # noqa: E731
         if not world.run(loops, lambda: ready() and self._rests(), self.deadline_s):
-            world.fail(f"I1 I6 I10: not at rest after {self.deadline_s:.0f} s: {self._left()}")
+            world.fail(f"one outcome, at rest, in time: not at rest after {self.deadline_s:.0f} s: {self._left()}")
         else:
             self.judge()
         for node in self.living():
             for task in node.tasks:
                 if task.done():
-                    world.fail(f"I11: a part of {node.name} ended: {task.exception()!r}")
+                    world.fail(f"bounded: a part of {node.name} ended: {task.exception()!r}")
         faults = ", ".join([*self.odds.told(), *self.faults]) or "none"
         verdict = SeedResult(self.seed, world.violations, world.now, world.commands, faults, list(world.trace))
         self.close()

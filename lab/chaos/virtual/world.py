@@ -256,7 +256,7 @@ class World:
         self.open[call.number] = call
         self.most_open = max(self.most_open, len(self.open))
         if len(self.open) > self.limit:
-            self.fail(f"I4: {len(self.open)} calls open, {self.limit} allowed")
+            self.fail(f"the limit: {len(self.open)} calls open, {self.limit} allowed")
         self.tell(f"{node} calls {places}, {len(self.open)} open")
         return call, random.Random(f"{self.seed} {places} {asked}")
 
