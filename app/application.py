@@ -243,7 +243,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def suspension(self) -> Suspension:
-        """Where this worker sits when it cannot report."""
+        """Takes no more work for this worker when it cannot report."""
         return Suspension()
 
     def _governor(self) -> Governor:

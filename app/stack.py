@@ -55,7 +55,7 @@ class LocalStack:
     stopped in the order beat, worker, model, store, and is gone afterwards; a second interrupt kills what still
     hesitates. SIGTERM, if nobody else handles it, leaves the context like Ctrl-C.
 
-    Raises `StackError`, `ResidentError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
+    Raises `StackError`, `DaemonError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
     """
 
     def __init__(self, settings: Settings, *, model: bool = False, app: str = "dicast") -> None:

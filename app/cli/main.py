@@ -29,7 +29,7 @@ cli.add_typer(governor, name="governor")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
-Project = Annotated[str | None, typer.Option(metavar="NAME", help="On whose behalf; the file's project.")]
+Project = Annotated[str | None, typer.Option(metavar="NAME", help="The project to run for, instead of the file's.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job; may be repeated.")
 ]
@@ -37,7 +37,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `dica
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Out = Annotated[
     str | None,
-    typer.Option("--out", metavar="DIR", help="Put the job's files into DIR/<job id>/, copied if need be."),
+    typer.Option("--out", metavar="DIR", help="Put the job's files into DIR/<job id>/, by copying if necessary."),
 ]
 Interrupted = Annotated[
     Literal["ask", "detach", "cancel"] | None,
@@ -47,10 +47,10 @@ Interrupted = Annotated[
 
 Pool = Annotated[
     str | None,
-    typer.Option("--pool", metavar="POOL", help="Which pool; '' is the default one. Not needed where there is one."),
+    typer.Option("--pool", metavar="POOL", help="The pool; '' is the default one. Not needed if there is only one."),
 ]
-OnePool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="This one only; '' is the default one.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Again each second, until Ctrl-C.")]
+OnePool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="Only this pool; '' is the default one.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Renew the output each second, until Ctrl-C.")]
 
 
 def main() -> None:
@@ -94,9 +94,9 @@ def run(
         bool, typer.Option("--local", help="Start store, worker, beat and local model, and stop them at the end.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and show all, as `dicast validate` does; submit nothing.")
+        bool, typer.Option("--dry-run", help="Only check and show the job, like `dicast validate`.")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Submit, print the job's id, and leave.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Submit the job, print its id, and exit.")] = False,
     json: AsJson = False,
     out: Out = None,
     project: Project = None,
@@ -112,7 +112,7 @@ def run(
       dicast run job.yaml --set replicates=3 --set agents.0.model=gpt-4.1
       id=$(dicast run job.yaml --detach) && dicast jobs watch $id
 
-    Progress goes to standard error. A job with an id of its own is submitted once: run it again to see it again.
+    Progress goes to standard error. A job that has an id is submitted only once; running it again shows it again.
     """
     from dicast.app.cli.run import RunOptions, run_job
 
@@ -154,7 +154,7 @@ def init(
 @jobs.command("list")
 def list_(
     context: typer.Context,
-    newest: Annotated[int, typer.Option("--newest", "-n", min=1, max=10_000, help="At most so many.")] = 20,
+    newest: Annotated[int, typer.Option("--newest", "-n", min=1, max=10_000, help="How many to list at most.")] = 20,
     json: AsJson = False,
 ) -> None:
     """List the newest jobs."""
@@ -197,7 +197,7 @@ def cancel(context: typer.Context, job_id: JobId) -> None:
 def resume(context: typer.Context, job_id: JobId) -> None:
     """Judge again what has no score in an ended job.
 
-    Units that failed, and those that a cancelled job never came to. Scores stay as they are.
+    That is, failed units, and units that a cancelled job did not reach. Scores stay as they are.
     """
     from dicast.app.cli.jobs import resume_job
 
@@ -237,7 +237,7 @@ def governor_alone(context: typer.Context, json: AsJson = False, watch: Watch = 
 def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = False, watch: Watch = False) -> None:
     """Show every pool's limit and why it is so, who waits, what was refused, and what needs attention.
 
-    Busy pools first, idle ones a line each; with --pool, all that is known of one.
+    Busy pools come first, idle ones take a line each; --pool shows everything about one.
     """
     from dicast.app.cli.governor import show
 
@@ -248,51 +248,58 @@ def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = F
 def governor_set(
     context: typer.Context,
     pool: Pool = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Open calls: to begin with, or always.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Open calls: at first, or always with --fixed.")
+    ] = None,
     adaptive: Annotated[
         bool | None, typer.Option("--adaptive/--fixed", help="Whether the limit moves by itself.")
     ] = None,
-    ceiling: Annotated[int | None, typer.Option(metavar="N", help="Most open calls; twice the limit.")] = None,
-    floor: Annotated[int | None, typer.Option(metavar="N", help="Least limit.")] = None,
+    ceiling: Annotated[
+        int | None, typer.Option(metavar="N", help="The most the limit may become; default: twice --limit.")
+    ] = None,
+    floor: Annotated[int | None, typer.Option(metavar="N", help="The least the limit may become.")] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute, never exceeded.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute, never exceeded.")] = None,
     settle: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="No change so long after a cut (profile classic).")
+        float | None, typer.Option(metavar="SECONDS", help="How long after a cut nothing changes (profile classic).")
     ] = None,
     break_: Annotated[
         float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
     ] = None,
     cpu_high: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="CPU, of one core, that halves it (profile rules).")
+        float | None,
+        typer.Option(metavar="PERCENT", help="CPU, in percent of one core, that halves the limit (rules)."),
     ] = None,
     cpu_by: Annotated[
-        str | None, typer.Option(metavar="READING", help="sample, or load of five minutes (profile rules).")
+        str | None, typer.Option(metavar="READING", help="CPU by `sample`, or by `load` of five minutes (rules).")
     ] = None,
     window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Of calls that make the error rate (profile rules).")
+        float | None, typer.Option(metavar="SECONDS", help="Over which the error rate is measured (profile rules).")
     ] = None,
     sustain: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Few errors so long: one more (profile rules).")
+        float | None, typer.Option(metavar="SECONDS", help="How long errors must be few for one more (rules).")
     ] = None,
     slo_target: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Of calls to be served; 0: no cap by itself.")
+        float | None, typer.Option(metavar="SHARE", help="Share of calls that should succeed; 0: no cap.")
     ] = None,
-    slo_window: Annotated[float | None, typer.Option(metavar="SECONDS", help="Over which that is looked at.")] = None,
+    slo_window: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Over which that share is measured.")
+    ] = None,
     slo_burn_rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Errors so many times too fast: capped.")
+        float | None, typer.Option(metavar="N", help="Cap when errors come N times too fast.")
     ] = None,
     pacing: Annotated[float | None, typer.Option(metavar="SECONDS", help="Between two grants, +-50 %.")] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME", help="default, classic, rules or fixed.")] = None,
     fair: Annotated[str | None, typer.Option(metavar="MODE", help="work_conserving, strict or off.")] = None,
     weight: Annotated[
-        list[str] | None, typer.Option(metavar="PROJECT=W", help="A project's share; may be repeated.")
+        list[str] | None, typer.Option(metavar="PROJECT=W", help="A project's weight; may be repeated.")
     ] = None,
     project_max: Annotated[
         list[str] | None,
-        typer.Option(metavar="PROJECT=N", help="Most calls of a project, or share below 1; '*': of each other one."),
+        typer.Option(metavar="PROJECT=N", help="A project's most open calls, or a share below 1; '*': the others."),
     ] = None,
 ) -> None:
-    """Set overrides for a pool. They hold at once, for all workers, until they are unset.
+    """Set overrides for a pool. They take effect at once, for all workers, until they are unset.
 
     \b
       dicast governor set --pool openai --limit 40 --ceiling 200
@@ -320,7 +327,7 @@ def governor_unset(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="limit, ceiling, rpm, ...")] = None,
     every: Annotated[bool, typer.Option("--all", help="All overrides of the pool.")] = False,
 ) -> None:
-    """Take overrides for a pool back; what the pools file says is in force again.
+    """Remove overrides of a pool; the pools file applies again.
 
     \b
       dicast governor unset --pool openai limit ceiling
@@ -345,14 +352,14 @@ def governor_slo(
 def doctor(
     context: typer.Context,
     call: Annotated[
-        bool, typer.Option("--call", help="Ask each usable pool one tiny question (real calls, within the limit).")
+        bool, typer.Option("--call", help="Ask each usable pool one tiny question (real calls, within the limits).")
     ] = False,
     json: AsJson = False,
 ) -> None:
     """Check settings, pools, store, workers and keys.
 
-    What is seen is this machine with this environment; a worker elsewhere may have other keys.
-    Exit code 1 if something is wrong that keeps jobs from being judged or safe.
+    This machine and this environment are checked; a worker elsewhere may have other keys.
+    Exit code 1 if something keeps jobs from being judged, or from being safe.
     """
     from dicast.app.cli.doctor import show_findings
 
@@ -361,7 +368,7 @@ def doctor(
 
 @cli.command()
 def pools(context: typer.Context) -> None:
-    """Print the pools file as it is understood, in its present shape.
+    """Print the pools file in its current form, as it is understood.
 
     \b
       dicast pools >pools.toml && mv pools.toml config/pools.toml
@@ -375,7 +382,7 @@ def pools(context: typer.Context) -> None:
 def metrics(context: typer.Context) -> None:
     """Print the installation's metrics once, as Prometheus reads them.
 
-    Each worker serves the same and its own with DICAST_METRICS_PORT.
+    A worker with DICAST_METRICS_PORT serves the same, and its own metrics.
     """
     from dicast.app.cli.metrics import show_metrics
 
@@ -388,10 +395,10 @@ def health(
         bool, typer.Option("--beat", help="The beat of this host, with the same DICAST_STATE_DIR.")
     ] = False,
 ) -> None:
-    """Say whether the worker on this host is getting on. Exit code 1 if not: for containers' health checks.
+    """Check whether the worker on this host is well. Exit code 1 if not; made for containers' health checks.
 
-    A worker is when its beacon is heard in the store and it takes the work that waits for it; a beat, when the broker
-    took a tick of it in the last 30 s.
+    A worker is well if the store hears its beacon and it takes the work that waits for it; a beat, if the broker took
+    a tick of it in the last 30 s.
     """
     from dicast.app.cli.health import check_health
 
@@ -401,11 +408,11 @@ def health(
 @cli.command()
 def stop(
     context: typer.Context,
-    force: Annotated[bool, typer.Option("--force", help="Even if workers live on that store.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if workers use that store.")] = False,
 ) -> None:
     """Stop the embedded store and local model of this machine.
 
-    They outlive the command that needed them first. Jobs stay on disk; the next command finds them again.
+    They keep running after the command that started them. Jobs stay on disk; the next command finds them again.
     """
     from dicast.app.cli.stop import stop_residents
 

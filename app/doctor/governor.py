@@ -15,7 +15,7 @@ AREA = "governor"
 def governor(dicast: Dicast) -> Iterator[Finding]:
     """What is told of each pool that has been used."""
     states = read_shared(dicast.store_url, dicast.keys).pools
-    advice = "dicast governor show tells more"
+    advice = "see dicast governor show"
     calm = []
     for state in states:
         said = findings(state)

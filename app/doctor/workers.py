@@ -54,7 +54,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         yield Finding(Severity.OK, "beat", f"ticks, last at {leader.partition('|')[0].partition(' ')[0]}")
     else:
         yield Finding(
-            Severity.WARNING, "beat", "no tick for some seconds: lost work is not found again",
+            Severity.WARNING, "beat", "no tick for some seconds: lost work is not found",
             "celery -A dicast beat; or see the workers' logs, one of which should take its place",
         )  # fmt: skip
 

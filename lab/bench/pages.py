@@ -93,47 +93,48 @@ SIZE_FIGURES = (
 HEAD = """\
 # Benchmarks
 
-Dicast beside what people would pick instead, and alone. `make bench-peers` installs the others, each in an environment
-of its own; `make bench` measures; `make bench BENCH=--docs` also writes this page. Medians, with the range in brackets.
+Dicast alone, and beside what people would choose instead. `make bench-peers` installs the others, each in an
+environment of its own; `make bench` measures; `make bench BENCH=--docs` also writes this page. Figures are medians,
+with the range in brackets.
 """
 ABOUT = """\
 ## How it is measured
 
-**The task** is the same for all: so many chat completions with the words and the JSON schema that Dicast sends for one
-unit each (DeepEval writes its own prompt, of about the same length). The provider is the simulated one, over HTTP on
-loopback, in a process of its own; calls, refusals and capacity are its own count. *Capacity used* is the share of what
-its cap allowed between the first call and the end of the last. *Lost* are units without a score at the end. CPU time is
-counted from the moment when a contender is ready, its imports done (a Dicast worker is ready before its SDKs are
-loaded, which thus counts when it is cold); memory is the most that its processes ever held.
-*Load* is the machine's load average at a run's end: the higher, the more others had a share of its cores.
+**The task** is the same for all: a number of chat completions, each with the words and the JSON schema that Dicast
+sends for one unit (DeepEval writes its own prompt, of about the same length). The provider is the simulated one, over
+HTTP on loopback, in a process of its own; calls, refusals and capacity are its own count. *Capacity used* is the share
+of what its cap allowed between the first call and the end of the last. *Lost* are units without a score at the end. CPU
+time is counted from the moment when a contender is ready and its imports are done (a Dicast worker is ready before its
+SDKs are loaded, so for a cold worker their loading counts). Memory is the most that its processes ever held. *Load* is
+the machine's load average at the end of a run: the higher it is, the more of the cores other programs used.
 
-**Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, nothing
-said about the provider. *Cold*, it has never seen it; *warm*, a job of 900 units, not measured, has been there before.
-Its CPU column is the worker's; store, beat and client stand in a table of their own. **Told** means that the contender
-is given the provider's true limit; *default* and *a semaphore of 100* mean that it has to do without, as Dicast has.
+**Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, and
+nothing said about the provider. *Cold* means that it has never seen the provider, *warm* that a job of 900 units, not
+measured, ran before. Its CPU column is the worker's; store, beat and client have a table of their own. **Told** means
+that the contender is given the provider's true limit; *default* and *a semaphore of 100* mean that it is not, like
+Dicast.
 """
 FOOT = """\
 ## Goals missed, and their floors
 
-**Capacity of a short run.** A run ends in a tail of the last calls' latencies, in which nobody fills 40 places: what
-the OpenAI SDK and aiohttp lack to 100 %, though they are told the cap, is that tail. Dicast is not told. Cold, it pays
-for the finding: the first half second of its curve, and some refusals. And a slot is empty from an answer to the next
-call while a lease and a claim, which make the call safe, are fetched from the store: *Dicast alone: slots* tells for
-how long; of a longer call it is a smaller part.
+**Capacity of a short run.** A run ends in a tail, in which too few calls are left to fill 40 places. That tail is what
+the OpenAI SDK and aiohttp lack to 100 %, although they are told the cap. Dicast is not told. A cold worker pays for
+finding it: the first half second of its curve, and some refusals. And between an answer and the next call a slot is
+empty while a lease and a claim, which make the call safe, are fetched from the store. *Dicast alone: slots* shows for
+how long; for longer calls this matters less.
 
-**Memory.** *Dicast alone: resting* tells what a worker's imports alone hold: most of it is Celery, its command line
-with Flower in it, and the provider's SDK. What the SDK alone takes for as many open calls stands in *Dicast alone:
-open*.
+**Memory.** *Dicast alone: resting* shows what a worker's imports alone hold: mostly Celery, its command line including
+Flower, and the provider's SDK. *Dicast alone: open* shows what the SDK alone takes for as many open calls.
 
-**Calls a second, CPU time.** One process has one core. What Celery, lease, claim and record take of it besides the SDK
-is told by layer in *Dicast alone: layers*. More processes share the work where there are cores for them.
+**Calls a second, CPU time.** One process has one core. *Dicast alone: layers* shows what Celery, lease, claim and
+record take of it besides the SDK. More processes share the work if there are cores for them.
 
 ## How to read this
 
-One machine does everything here: provider and contender share its cores, and calls of half a second make CPU time count
-for more than it does with longer ones. The machine itself shares a host, whose speed changes from run to run (see the
-ranges of *CPU ms a call*), so that only figures of one case compare. A limit that is told stays true only as long as
-nobody else uses the account; the quota cut shows what happens then. The raw figures of every run are in
+One machine does everything here: provider and contender share its cores, and with calls of half a second CPU time
+matters more than with longer ones. The machine itself shares a host, whose speed changes from run to run (see the
+ranges of *CPU ms a call*), so compare figures of one case only. A limit that is told is right only as long as nobody
+else uses the account; the quota cut shows what happens otherwise. The raw figures of every run are in
 [benchmarks.json](benchmarks.json).
 """
 

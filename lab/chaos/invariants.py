@@ -209,7 +209,7 @@ def _burials(run: Run) -> list[str]:
         for line in _fresh(run, log).splitlines():
             dead, silent = b'"node_lost"' in line, b" is silent: " in line
             if dead and (node := json.loads(line)["node"]) in living:
-                found.append(f"the living: {node} lives and was buried")
+                found.append(f"the living: {node} lives and was declared dead")
             elif silent and any(f.hears_all for f in run.faults):
                 found.append(f"the living: {json.loads(line)['message']}")
     return found

@@ -127,7 +127,7 @@ class Registry:
         self._epoch.server = server
 
     def known(self) -> list[tuple[Node, bool]]:
-        """Every node that is not buried yet, and whether its beacon can be heard."""
+        """Every node that is not deregistered yet, and whether its beacon can be heard."""
         nodes = [node for facts in self._redis.hvals(self._keys.nodes) if (node := Node.read(facts)) is not None]
         if not nodes:
             return []

@@ -100,7 +100,7 @@ class Keys:
 
     @property
     def nodes(self) -> str:
-        """hash node id -> its facts, until it is buried"""
+        """hash node id -> its facts, until it is deregistered"""
         return self.at("nodes")
 
     @property

@@ -196,7 +196,7 @@ class VirtualNode:
             await asyncio.sleep(ANNOUNCE_EVERY_S)
 
     def _reap(self) -> int:
-        """As dicast.workers.nodes.reaper.reap: the dead are buried, the silent are relieved of their messages."""
+        """As dicast.workers.nodes.reaper.reap: the dead are deregistered, and the messages of the silent put back."""
         gone = 0
         for facts, heard in self.registry.known():
             other = self.world.nodes[facts.id]
