@@ -13,7 +13,7 @@ AREA = "governor"
 
 
 def governor(dicast: Dicast) -> Iterator[Finding]:
-    """What is told of each pool that has been used."""
+    """Findings on each pool that has been used."""
     states = read_shared(dicast.store_url, dicast.keys).pools
     advice = "see dicast governor show"
     calm = []

@@ -17,9 +17,9 @@ TRY_EVERY_MS = 10_000
 """Failures of a job that come sooner one after the other are one try."""
 REMEMBERED_S = 300
 SEEN_MS = 15_000
-"""A pool that a living worker knows was told of no longer ago."""
+"""A pool that a living worker knows was announced no longer ago."""
 GONE_MS = 120_000
-"""A pool that no worker has told of for so long has left the configuration."""
+"""A pool that no worker has announced for so long has left the configuration."""
 
 
 class Troubles:
@@ -49,7 +49,7 @@ class Troubles:
         await self._redis.zadd(self.keys.known_pools, dict.fromkeys(pools, now))
 
     async def unseen_ms(self, pools: Iterable[str]) -> int:
-        """For how long no worker has told of any of these. The first to ask for a pool that nobody has ever told of
+        """For how long no worker has announced any of these. The first to ask for a pool that was never announced
         begins to count."""
         now, names = await self._now_ms(), list(pools)
         pipe = self._redis.pipeline(transaction=False)

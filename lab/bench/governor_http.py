@@ -1,4 +1,4 @@
-"""The governor over HTTP: real workers and a real store against a provider whose limits nobody tells.
+"""The governor over HTTP: real workers and a real store against a provider whose limits are not told.
 
 `python -m lab.bench.governor_http [steady] [told] [long] [step] [fair] [--workers N] [--seeds 1,2]` prints one line a
 scenario and seed; the provider's own count decides. A run ends with fewer calls left than the cap, so that not all of

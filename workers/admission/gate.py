@@ -369,7 +369,7 @@ class Gate:
         self.host.start_request(request)
 
     def _is_news(self, project: str, now: float) -> bool:
-        """Whether nobody was told of this project in the last `OVER_SHARE_EVERY_S`."""
+        """Whether this project was not logged in the last `OVER_SHARE_EVERY_S`."""
         self._told = {name: at for name, at in self._told.items() if now < at + OVER_SHARE_EVERY_S}
         is_news = project not in self._told
         self._told.setdefault(project, now)

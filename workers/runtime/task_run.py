@@ -120,7 +120,7 @@ class TaskRun:
         self._task = self._host.loop.create_task(self._run(), name=self.label)
 
     def drop(self) -> None:
-        """Cancel the run; nothing more is told of it."""
+        """Cancel the run; nothing more is reported of it."""
         if self.dropped:
             return
         self.dropped = True

@@ -1,4 +1,4 @@
-"""One supervisor for every loop of a worker: a loop that ends though nobody ended it is told of, and started again.
+"""One supervisor for every loop of a worker: a loop that ends though nobody ended it is logged and started again.
 
     supervise("gate sim", gate.run)                  # a task of the running event loop
     supervised_thread("beacon", beacon.renew)        # a daemon thread, to be started by the caller
@@ -120,7 +120,7 @@ def supervised_thread(
 
 
 def tell_of_threads() -> None:
-    """From now on, in this process, a thread that ends of an exception is told of in the log."""
+    """From now on, in this process, a thread that an exception ends is logged."""
 
     def told(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "a thread"

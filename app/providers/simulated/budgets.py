@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 class ReportedBudget(NamedTuple):
-    """`limit` requests or tokens in `period_s`; one that is not `enforced` is only told of."""
+    """`limit` requests or tokens in `period_s`; one that is not `enforced` is only reported."""
 
     kind: str
     limit: int

@@ -26,13 +26,13 @@ def lose_1_percent_of_answers(run: Run) -> None:
 
 @fault(weight=4, deadline_s=75)
 def lose_20_percent_of_answers(run: Run) -> None:
-    """For 3 to 8 s each fifth of the store's answers is lost, its connection reset at once or within 2 s."""
+    """For 3 to 8 s one in five of the store's answers is lost, its connection reset at once or within 2 s."""
     _lose(run, 0.2, run.chance.choice([0.0, 2.0]))
 
 
 @fault(weight=3, deadline_s=60)
 def store_stalls_long(run: Run) -> None:
-    """It answers nobody for 5 to 10 s: longer than its clients wait, who have sent everything again by then."""
+    """The store does not answer for 5 to 10 s: longer than its clients wait, which send everything again."""
     run.await_moment()
     run.place.store.process.send_signal(signal.SIGSTOP)
     run.pause(run.chance.uniform(5, 10))
@@ -41,7 +41,7 @@ def store_stalls_long(run: Run) -> None:
 
 @fault(weight=3)
 def worker_stalls(run: Run) -> None:
-    """A worker stands still for 1 to 5 s: too short for anybody to take its work."""
+    """A worker stands still for 1 to 5 s: too short for others to take its work."""
     run.await_moment()
     victim = run.chance.choice(run.place.workers).process
     run.place.freeze(victim)

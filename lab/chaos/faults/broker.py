@@ -24,7 +24,7 @@ def lose_messages(run: Run) -> None:
 
 @fault(weight=3)
 def reverse_messages(run: Run) -> None:
-    """The queues are turned round."""
+    """The order of the queues' messages is reversed."""
     run.await_moment()
     messages.reverse(run)
 
@@ -40,6 +40,6 @@ def replay_messages(run: Run) -> None:
 
 @fault(weight=3)
 def broken_messages(run: Run) -> None:
-    """No JSON, wrong types, unknown tasks, a pickle and a unit that is none wait among the real ones."""
+    """Among the real messages are a pickle, and some without JSON, with wrong types, an unknown task or no unit."""
     run.await_moment()
     messages.put_broken(run)

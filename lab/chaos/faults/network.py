@@ -39,7 +39,7 @@ def reset_connections(run: Run) -> None:
 
 @fault(weight=4, loose_log=True, deadline_s=45)
 def black_hole(run: Run) -> None:
-    """For up to 12 s bytes to and from the store vanish; nobody is told."""
+    """For up to 12 s bytes to and from the store vanish without a sign."""
     run.await_moment()
     run.strike()
     run.place.link.set(hold=["up", "down"])

@@ -43,7 +43,7 @@ def freeze_worker(run: Run) -> None:
 
 @fault(weight=5)
 def stop_politely(run: Run) -> None:
-    """SIGTERM: it ends with code 0 and leaves nothing behind."""
+    """SIGTERM to a worker: it ends with code 0 and leaves nothing behind."""
     run.await_moment()
     victim = run.chance.choice(run.place.workers)
     victim.process.terminate()
@@ -53,7 +53,7 @@ def stop_politely(run: Run) -> None:
 
 @fault(weight=2)
 def stop_then_kill(run: Run) -> None:
-    """A deploy with too short a grace."""
+    """SIGTERM, then SIGKILL: a deploy that does not wait long enough."""
     run.await_moment()
     victim = run.chance.choice(run.place.workers)
     victim.process.terminate()

@@ -58,7 +58,7 @@ def pool_new(run: Run) -> None:
 
 @fault(weight=3, rejects=True)
 def pool_gone(run: Run) -> None:
-    """All workers are restarted without the job's pool: the job ends all the same, its units told as rejected."""
+    """All workers are restarted without the job's pool: the job ends nevertheless, its units recorded as rejected."""
     run.await_moment()
     _restart_all(run, POOLS.replace("[pools.sim]", "[pools.other]").replace('default = "sim"', 'default = "other"'))
     try:
@@ -82,7 +82,7 @@ def disk_full(run: Run) -> None:
 
 @fault(weight=3, forgets=True, loose_log=True, deadline_s=60)
 def same_id_after_flush(run: Run) -> None:
-    """FLUSHALL, and when the job is told as lost its id comes again with other items."""
+    """FLUSHALL, and when the job is recorded as lost its id is used again with other items."""
     run.await_moment()
     run.strike()
     run.place.store.client.flushall()

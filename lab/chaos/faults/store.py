@@ -21,7 +21,7 @@ def restart_store(run: Run) -> None:
 
 @fault(weight=2, forgetful=True)
 def truncate_store(run: Run) -> None:
-    """The log's end is lost with the power."""
+    """The end of the store's log is lost, as by a power failure."""
     run.await_moment()
     run.strike()
     run.place.store.kill()
@@ -50,7 +50,7 @@ def flush_scripts(run: Run) -> None:
 
 @fault(weight=4)
 def store_read_only(run: Run) -> None:
-    """For 1 to 4 s it is a replica and refuses to write."""
+    """For 1 to 4 s the store is a replica and refuses to write."""
     run.await_moment()
     run.strike()
     run.place.store.client.replicaof("127.0.0.1", 1)
@@ -61,7 +61,7 @@ def store_read_only(run: Run) -> None:
 
 @fault(weight=4)
 def store_full(run: Run) -> None:
-    """For 1 to 4 s its memory limit is 1 kB above what it uses; nothing may be evicted."""
+    """For 1 to 4 s the store's memory limit is 1 kB above what it uses, and nothing may be evicted."""
     run.await_moment()
     run.strike()
     client = run.place.store.client
@@ -73,7 +73,7 @@ def store_full(run: Run) -> None:
 
 @fault(weight=4)
 def kill_clients(run: Run) -> None:
-    """All connections are closed by the server, up to five times."""
+    """The store closes all connections, up to five times."""
     for _ in range(run.chance.randint(1, 5)):
         run.await_moment()
         run.strike()
@@ -82,7 +82,7 @@ def kill_clients(run: Run) -> None:
 
 @fault(weight=3)
 def store_stalls(run: Run) -> None:
-    """It takes connections and answers nobody for a while."""
+    """The store accepts connections and answers nothing for a while."""
     run.await_moment()
     run.strike()
     run.place.store.process.send_signal(signal.SIGSTOP)
@@ -93,7 +93,7 @@ def store_stalls(run: Run) -> None:
 
 @fault(weight=2)
 def store_out_of_connections(run: Run) -> None:
-    """For 1 to 3 s it takes five clients fewer than there are, and closes all that it has."""
+    """For 1 to 3 s the store takes five clients fewer than there are, and closes all that it has."""
     run.await_moment()
     run.strike()
     client = run.place.store.client

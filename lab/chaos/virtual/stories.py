@@ -138,7 +138,7 @@ class FileGone(Story):
 
 
 class SameIdAfterFlush(Story):
-    """The store is emptied while a job runs; it is told as lost, and its id comes again with another job."""
+    """The store is emptied while a job runs; it is recorded as lost, and its id is used again by another job."""
 
     def tell(self) -> None:
         self.submit(self.a_job("j", text="old"))
