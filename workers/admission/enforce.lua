@@ -87,7 +87,7 @@ local function denial(params, state, want, open, room, now)
   local function consider(seconds, name)
     if seconds > wait then wait, reason = seconds, name end
   end
-  if params.single_call_s > 0 then consider(state.last_sent_at + params.single_call_s - now, 'single_calls') end
+  if (params.single_call_s or 0) > 0 then consider(state.last_sent_at + params.single_call_s - now, 'single_calls') end
   if params.pace_s > 0 then consider(paced_until(params, state) - params.burst_s - now, 'pacing') end
   for _, bucket in ipairs(params.buckets) do
     if bucket.model == '' or bucket.model == want.model then
