@@ -25,7 +25,7 @@ from dicast.app.pipeline.calling_options import check
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE, GOVERNOR, HOUSEKEEPING
 from dicast.app.submission.submit import Prepared, prepared, submit
 from dicast.config.pools import Pools
-from dicast.config.settings import Settings, environment
+from dicast.config.settings import DEFAULTS, Settings, environment
 from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.request import QUEUE_PREFIX, Admitted
 from dicast.workers.admission.suspension import Suspension
@@ -102,7 +102,7 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def pools(self) -> Pools:
         path = Path(self.settings.pools_file)
-        if not path.exists() and self.settings.pools_file == Settings.pools_file_default():
+        if not path.exists() and self.settings.pools_file == DEFAULTS.pools_file:
             path = Path(config.__file__).parent / "pools.toml"
         return Pools.load(path)
 
@@ -114,7 +114,7 @@ class Dicast(Celery):  # type: ignore[misc]
     def names(self) -> Names:
         """What is at the broker; of an installation with the default namespace as plain as the documentation has it."""
         namespace = self.settings.namespace
-        return Names("" if namespace == Settings.namespace_default() else namespace)
+        return Names("" if namespace == DEFAULTS.namespace else namespace)
 
     @cached_property
     def store_url(self) -> str:

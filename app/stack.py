@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -61,7 +60,7 @@ class LocalStack:
     def __init__(self, settings: Settings, *, model: bool = False, app: str = "dicast") -> None:
         self._settings, self._model, self._app = settings, model, app
         self._state_dir = Path(settings.state_dir).resolve()
-        self._environ = {**os.environ, **environ_of(settings)}
+        self._environ = {**os.environ, **settings.environ()}
         self._exit = contextlib.ExitStack()
         self._parts: list[_Process] = []
         self.store_url = ""
@@ -170,12 +169,6 @@ class _Process:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
-
-
-def environ_of(settings: Settings) -> dict[str, str]:
-    """The environment from which `Settings.from_env` reads these very settings, whatever `.env` says."""
-    values = {spec.metadata["variable"]: getattr(settings, spec.name) for spec in fields(settings)}
-    return {name: "" if value is None else str(value) for name, value in values.items()}
 
 
 @contextlib.contextmanager

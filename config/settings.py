@@ -9,334 +9,273 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import quote, unquote, urlsplit
 
 from dotenv import dotenv_values
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
 
 MESSAGE_KEY_CHARS = 32
 
+_UNPREFIXED = frozenset({
+    "MAX_CONCURRENT_LLM_CALLS", "RETRY_INITIAL_DELAY", "RETRY_MAX_DELAY", "RETRY_MAX_ATTEMPTS", "BATCHING_ENABLED",
+    "LLM_CALL_TIMEOUT", "REDIS_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY",
+})  # fmt: skip
+_TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_SECRET = "secret"  # noqa: S105  (a mark on the fields that hold one)
+
 
 class SettingsError(DicastError, ValueError):
     """A setting is missing, misspelt, of the wrong type or out of bounds."""
 
 
-def _setting(
-    variable: str,
-    default: Any,
-    help: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-) -> Any:
-    return field(
-        default=default,
-        metadata={
-            "variable": variable,
-            "help": help,
-            "minimum": minimum,
-            "maximum": maximum,
-            "choices": choices,
-            "secret": secret,
-        },
-    )
+def _whole(raw: str) -> int:
+    """Digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
+    if not raw.removeprefix("-").isdecimal() or not raw.isascii() or len(raw) > 20:
+        raise ValueError(f"must be a whole number, got {raw!r}")
+    return int(raw)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+def _number(raw: str) -> float:
+    try:
+        value = math.nan if raw != raw.strip() or "_" in raw or not raw.isascii() else float(raw)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"must be a number, got {raw!r}")
+    return value
+
+
+def _truth(raw: str) -> bool:
+    if raw.lower() not in _TRUTHS:
+        raise ValueError(f"must be true or false, got {raw!r}")
+    return _TRUTHS[raw.lower()]
+
+
+def _text(raw: str) -> str:
+    if not raw.strip():
+        raise ValueError("must not be empty")
+    return raw
+
+
+Count = Annotated[int, BeforeValidator(_whole)]
+Number = Annotated[float, BeforeValidator(_number)]
+Flag = Annotated[bool, BeforeValidator(_truth)]
+Text = Annotated[str, BeforeValidator(_text)]
+Secret = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None), _SECRET]
+
+
+def _variable(field: str) -> str:
+    return field.upper() if field.upper() in _UNPREFIXED else f"DICAST_{field.upper()}"
+
+
+def _setting(default: Any, help: str, *, ge: float | None = None, le: float | None = None) -> Any:
+    return Field(default, description=help, ge=ge, le=le)
+
+
+class Settings(BaseModel):
     """The operator's configuration. Durations are seconds."""
 
-    max_concurrent_llm_calls: int = _setting(
-        "MAX_CONCURRENT_LLM_CALLS", 5, "most LLM calls open at once, over all jobs, workers and machines", minimum=1
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=_variable)
+
+    max_concurrent_llm_calls: Count = _setting(
+        5, "most LLM calls open at once, over all jobs, workers and machines", ge=1
     )
-    max_concurrent_llm_calls_range: int = _setting(
-        "DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE",
-        50,
-        "largest value that MAX_CONCURRENT_LLM_CALLS may take; raise it knowingly",
-        minimum=1,
-        maximum=100_000,
+    max_concurrent_llm_calls_range: Count = _setting(
+        50, "largest value that MAX_CONCURRENT_LLM_CALLS may take; raise it knowingly", ge=1, le=100_000
     )
-    retry_initial_delay: float = _setting(
-        "RETRY_INITIAL_DELAY", 1.0, "wait before the first retry", minimum=0, maximum=3600
+    retry_initial_delay: Number = _setting(1.0, "wait before the first retry", ge=0, le=3600)
+    retry_max_delay: Number = _setting(60.0, "longest wait before a retry", ge=0, le=86_400)
+    retry_max_attempts: Count = _setting(3, "calls a unit may spend on ordinary failures", ge=1, le=100)
+    requeue_budget: Count = _setting(
+        5, "times a rate-limited unit is put back without spending an attempt", ge=0, le=1000
     )
-    retry_max_delay: float = _setting("RETRY_MAX_DELAY", 60.0, "longest wait before a retry", minimum=0, maximum=86_400)
-    retry_max_attempts: int = _setting(
-        "RETRY_MAX_ATTEMPTS", 3, "calls a unit may spend on ordinary failures", minimum=1, maximum=100
-    )
-    requeue_budget: int = _setting(
-        "DICAST_REQUEUE_BUDGET",
-        5,
-        "times a rate-limited unit is put back without spending an attempt",
-        minimum=0,
-        maximum=1000,
-    )
-    retry_after_max: float = _setting(
-        "DICAST_RETRY_AFTER_MAX", 300.0, "a provider's Retry-After is cut to this", minimum=0, maximum=86_400
-    )
-    fail_fast: int = _setting(
-        "DICAST_FAIL_FAST",
+    retry_after_max: Number = _setting(300.0, "a provider's Retry-After is cut to this", ge=0, le=86_400)
+    fail_fast: Count = _setting(
         20,
         "a job stops asking a model when its first so many calls all end in one error that asking again cannot help; "
         "0: never",
-        minimum=0,
-        maximum=1000,
+        ge=0,
+        le=1000,
     )
-    quota_recheck: float = _setting(
-        "DICAST_QUOTA_RECHECK",
+    quota_recheck: Number = _setting(
         60.0,
         "an account without money is tried again after so long, by one call, for jobs that wait for it",
-        minimum=0.1,
-        maximum=86_400,
+        ge=0.1,
+        le=86_400,
     )
-    unit_deadline: float = _setting(
-        "DICAST_UNIT_DEADLINE",
-        0.0,
-        "a unit that has no score so long after it was published ends without one; 0: never",
-        minimum=0,
-        maximum=31_622_400,
+    unit_deadline: Number = _setting(
+        0.0, "a unit that has no score so long after it was published ends without one; 0: never", ge=0, le=31_622_400
     )
-    max_pool_down: float = _setting(
-        "DICAST_MAX_POOL_DOWN",
-        21_600.0,
-        "a job gives a pool up whose calls have all failed for so long; 0: never",
-        minimum=0,
-        maximum=31_622_400,
+    max_pool_down: Number = _setting(
+        21_600.0, "a job gives a pool up whose calls have all failed for so long; 0: never", ge=0, le=31_622_400
     )
-    batching_enabled: bool = _setting(
-        "BATCHING_ENABLED",
-        False,
-        "ask for all dimensions of an item in one call, where the provider can; read where a job is submitted",
+    batching_enabled: Flag = _setting(
+        False, "ask for all dimensions of an item in one call, where the provider can; read where a job is submitted"
     )
-    llm_call_timeout: float = _setting(
-        "LLM_CALL_TIMEOUT", 120.0, "a call is cut after this long in total", minimum=0.01, maximum=3600
-    )
+    llm_call_timeout: Number = _setting(120.0, "a call is cut after this long in total", ge=0.01, le=3600)
 
-    redis_url: str | None = _setting(
-        "REDIS_URL",
-        None,
-        "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey",
-        secret=True,
+    redis_url: Secret = _setting(
+        None, "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey"
     )
-    redis_password: str | None = _setting(
-        "DICAST_REDIS_PASSWORD",
-        None,
-        "password of REDIS_URL if none stands in it; as it is, not %-encoded",
-        secret=True,
+    redis_password: Secret = _setting(None, "password of REDIS_URL if none stands in it; as it is, not %-encoded")
+    broker_url: Secret = _setting(None, "RabbitMQ, if messages shall wait there instead of in REDIS_URL")
+    broker_password: Secret = _setting(None, "the same for DICAST_BROKER_URL")
+    openai_api_key: Secret = _setting(None, "key of pools with provider 'openai'")
+    anthropic_api_key: Secret = _setting(None, "key of pools with provider 'anthropic'")
+    message_key: Secret = _setting(
+        None, "signs task messages, and refuses unsigned ones: the same 32 or more characters for all processes"
     )
-    broker_url: str | None = _setting(
-        "DICAST_BROKER_URL", None, "RabbitMQ, if messages shall wait there instead of in REDIS_URL", secret=True
-    )
-    broker_password: str | None = _setting(
-        "DICAST_BROKER_PASSWORD", None, "the same for DICAST_BROKER_URL", secret=True
-    )
-    openai_api_key: str | None = _setting("OPENAI_API_KEY", None, "key of pools with provider 'openai'", secret=True)
-    anthropic_api_key: str | None = _setting(
-        "ANTHROPIC_API_KEY", None, "key of pools with provider 'anthropic'", secret=True
-    )
-
-    message_key: str | None = _setting(
-        "DICAST_MESSAGE_KEY",
-        None,
-        "signs task messages, and refuses unsigned ones: the same 32 or more characters for all processes",
-        secret=True,
-    )
-
-    nonce_key: str | None = _setting(
-        "DICAST_NONCE_KEY",
+    nonce_key: Secret = _setting(
         None,
         "secret that the codes in prompts follow from, 32 or more characters, the same for all workers; empty: "
         "DICAST_MESSAGE_KEY, or one kept in the store",
-        secret=True,
     )
 
-    pools_file: str = _setting("DICAST_POOLS_FILE", "config/pools.toml", "the pools: providers, models, first limits")
-    results_dir: str = _setting(
-        "DICAST_RESULTS_DIR", "results", "finished jobs' files; shared by all machines that do control work"
+    pools_file: Text = _setting("config/pools.toml", "the pools: providers, models, first limits")
+    results_dir: Text = _setting("results", "finished jobs' files; shared by all machines that do control work")
+    state_dir: Text = _setting(".dicast", "embedded store, local model server and spool of this machine")
+    allow_unsafe_store: Flag = _setting(
+        False, "start workers although the store may lose jobs, or lets other hosts in without a password"
     )
-    state_dir: str = _setting(
-        "DICAST_STATE_DIR", ".dicast", "embedded store, local model server and spool of this machine"
+    namespace: Text = _setting("dicast", "names an installation where several share a store or broker")
+    worker_slots: Count = _setting(
+        0, "calls one worker process may hold open; 0: as many as the limit", ge=0, le=20_000
     )
-    allow_unsafe_store: bool = _setting(
-        "DICAST_ALLOW_UNSAFE_STORE",
-        False,
-        "start workers although the store may lose jobs, or lets other hosts in without a password",
-    )
-    namespace: str = _setting(
-        "DICAST_NAMESPACE", "dicast", "names an installation where several share a store or broker"
-    )
-    worker_slots: int = _setting(
-        "DICAST_WORKER_SLOTS",
-        0,
-        "calls one worker process may hold open; 0: as many as the limit",
-        minimum=0,
-        maximum=20_000,
-    )
-    slo_target: float = _setting(
-        "DICAST_SLO_TARGET",
+    slo_target: Number = _setting(
         0.0,
         "share of calls that are to succeed, such as 0.99; pools are capped while more fail for long; 0: never",
-        minimum=0,
-        maximum=0.99999,
+        ge=0,
+        le=0.99999,
     )
-    slo_window: float = _setting(
-        "DICAST_SLO_WINDOW",
+    slo_window: Number = _setting(
         3600.0,
         "seconds over which the share of errors is taken; that of their last twelfth must be too high as well",
-        minimum=60,
-        maximum=2_592_000,
+        ge=60,
+        le=2_592_000,
     )
-    slo_burn_rate: float = _setting(
-        "DICAST_SLO_BURN_RATE",
-        14.4,
-        "pools are capped when errors come so many times as often as DICAST_SLO_TARGET allows",
-        minimum=0.1,
-        maximum=100_000,
+    slo_burn_rate: Number = _setting(
+        14.4, "pools are capped when errors come so many times as often as DICAST_SLO_TARGET allows", ge=0.1, le=100_000
     )
-    node_width: str = _setting(
-        "DICAST_NODE_WIDTH",
-        "fixed",
-        "whether a worker's width stays at its slots, or rules on CPU and errors move it",
-        choices=("fixed", "rules"),
+    node_width: Literal["fixed", "rules"] = _setting(
+        "fixed", "whether a worker's width stays at its slots, or rules on CPU and errors move it"
     )
-    node_cpu_high: float = _setting(
-        "DICAST_NODE_CPU_HIGH",
-        75.0,
-        "percent of all cores above which these rules halve it",
-        minimum=1,
-        maximum=100,
+    node_cpu_high: Number = _setting(75.0, "percent of all cores above which these rules halve it", ge=1, le=100)
+    node_errors_high: Number = _setting(0.2, "share of failed calls above which they lower it", ge=0, le=1)
+    node_errors_low: Number = _setting(0.05, "share of failed calls below which they raise it", ge=0, le=1)
+    node_cpu_by: Literal["sample", "load"] = _setting(
+        "sample", "whether these rules go by the last sample of the CPU, or by the machine's load of five minutes"
     )
-    node_errors_high: float = _setting(
-        "DICAST_NODE_ERRORS_HIGH",
-        0.2,
-        "share of failed calls above which they lower it",
-        minimum=0,
-        maximum=1,
+    node_window: Number = _setting(
+        600.0, "seconds over which these rules take the share of failed calls", ge=1, le=86_400
     )
-    node_errors_low: float = _setting(
-        "DICAST_NODE_ERRORS_LOW", 0.05, "share of failed calls below which they raise it", minimum=0, maximum=1
+    node_sustain: Number = _setting(
+        120.0, "seconds that few failures must last before these rules raise a worker's width", ge=1, le=86_400
     )
-    node_cpu_by: str = _setting(
-        "DICAST_NODE_CPU_BY",
-        "sample",
-        "whether these rules go by the last sample of the CPU, or by the machine's load of five minutes",
-        choices=("sample", "load"),
-    )
-    node_window: float = _setting(
-        "DICAST_NODE_WINDOW",
-        600.0,
-        "seconds over which these rules take the share of failed calls",
-        minimum=1,
-        maximum=86_400,
-    )
-    node_sustain: float = _setting(
-        "DICAST_NODE_SUSTAIN",
-        120.0,
-        "seconds that few failures must last before these rules raise a worker's width",
-        minimum=1,
-        maximum=86_400,
-    )
-    window_seconds: float = _setting(
-        "DICAST_WINDOW_SECONDS", 5.0, "seconds of work that a job keeps published ahead", minimum=0.5, maximum=600
-    )
-    page_units: int = _setting("DICAST_PAGE_UNITS", 500, "most units gathered by one chord", minimum=1, maximum=5000)
-    max_text_bytes: int = _setting(
-        "DICAST_MAX_TEXT_BYTES", 1_000_000, "an item whose texts are larger is refused", minimum=1, maximum=50_000_000
-    )
-    max_response_bytes: int = _setting(
-        "DICAST_MAX_RESPONSE_BYTES", 4_000_000, "an answer larger than this, unpacked, is malformed", minimum=1000
-    )
-    metrics_port: int = _setting(
-        "DICAST_METRICS_PORT",
-        0,
-        "port on which this worker serves Prometheus metrics; 0: none",
-        minimum=0,
-        maximum=65_535,
-    )
-    metrics_host: str = _setting(
-        "DICAST_METRICS_HOST", "127.0.0.1", "address of that port; the metrics are for anybody"
-    )
-    log_level: str = _setting(
-        "DICAST_LOG_LEVEL", "INFO", "level of the JSON logs", choices=("DEBUG", "INFO", "WARNING", "ERROR")
-    )
-    log_json_only: bool = _setting(
-        "DICAST_LOG_JSON_ONLY", False, "a worker writes JSON lines alone, and nothing of Celery's for people"
-    )
+    window_seconds: Number = _setting(5.0, "seconds of work that a job keeps published ahead", ge=0.5, le=600)
+    page_units: Count = _setting(500, "most units gathered by one chord", ge=1, le=5000)
+    max_text_bytes: Count = _setting(1_000_000, "an item whose texts are larger is refused", ge=1, le=50_000_000)
+    max_response_bytes: Count = _setting(4_000_000, "an answer larger than this, unpacked, is malformed", ge=1000)
+    metrics_port: Count = _setting(0, "port on which this worker serves Prometheus metrics; 0: none", ge=0, le=65_535)
+    metrics_host: Text = _setting("127.0.0.1", "address of that port; the metrics are for anybody")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "level of the JSON logs")
+    log_json_only: Flag = _setting(False, "a worker writes JSON lines alone, and nothing of Celery's for people")
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
         """Read and check all settings; raises `SettingsError` on the first that is wrong."""
-        known = {f.metadata["variable"]: f for f in fields(cls)}
+        known = {_variable(name) for name in cls.model_fields}
         for name in environ:
             if name.startswith("DICAST_") and name not in known:
                 near = nearest(name, known, prefix="DICAST_")
                 hint = f"did you mean {near}?" if near else "README.md lists them all"
                 raise SettingsError(f"unknown setting {name}; {hint}")
-        values = {
-            spec.name: _parse(spec, environ[variable])
-            for variable, spec in known.items()
-            if variable in environ and not (environ[variable] == "" and spec.default is None)
-        }
-        for url, password in (("redis_url", "redis_password"), ("broker_url", "broker_password")):
-            if values.get(url) and values.get(password):
-                values[url] = _with_password(values[url], values[password])
-        settings = cls(**values)
-        if settings.max_concurrent_llm_calls > settings.max_concurrent_llm_calls_range:
-            raise SettingsError(
-                f"MAX_CONCURRENT_LLM_CALLS must be <= {settings.max_concurrent_llm_calls_range} "
-                f"(DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE), got {settings.max_concurrent_llm_calls}"
+        given = dict(environ)
+        for url, password in (("REDIS_URL", "DICAST_REDIS_PASSWORD"), ("DICAST_BROKER_URL", "DICAST_BROKER_PASSWORD")):
+            if given.get(url) and given.get(password):
+                given[url] = _with_password(given[url], given[password])
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise SettingsError(_complaint(error.errors()[0])) from None
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        """What one setting allows another. The messages are whole: they name what they are about."""
+        if self.max_concurrent_llm_calls > (most := self.max_concurrent_llm_calls_range):
+            raise ValueError(
+                f"MAX_CONCURRENT_LLM_CALLS must be <= {most} (DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE), "
+                f"got {self.max_concurrent_llm_calls}"
             )
-        if settings.node_errors_low > settings.node_errors_high:
-            raise SettingsError(
-                f"DICAST_NODE_ERRORS_LOW must be <= DICAST_NODE_ERRORS_HIGH ({settings.node_errors_high}), "
-                f"got {settings.node_errors_low}"
+        if self.node_errors_low > (high := self.node_errors_high):
+            raise ValueError(
+                f"DICAST_NODE_ERRORS_LOW must be <= DICAST_NODE_ERRORS_HIGH ({high}), got {self.node_errors_low}"
             )
-        if settings.slo_burn_rate > (fastest := 1 / (1 - settings.slo_target)) and settings.slo_target:
-            raise SettingsError(
+        if self.slo_target and self.slo_burn_rate > (fastest := 1 / (1 - self.slo_target)):
+            raise ValueError(
                 f"DICAST_SLO_BURN_RATE must be <= {fastest:.4g}, the rate at which every call fails with "
-                f"DICAST_SLO_TARGET={settings.slo_target:g}, got {settings.slo_burn_rate:g}"
+                f"DICAST_SLO_TARGET={self.slo_target:g}, got {self.slo_burn_rate:g}"
             )
-        if settings.broker_url is not None and not settings.broker_url.startswith(("amqp://", "amqps://")):
-            raise SettingsError("DICAST_BROKER_URL must begin with amqp:// or amqps://, got a hidden value")
-        for name, key in (("DICAST_MESSAGE_KEY", settings.message_key), ("DICAST_NONCE_KEY", settings.nonce_key)):
+        if self.broker_url is not None and not self.broker_url.startswith(("amqp://", "amqps://")):
+            raise ValueError("DICAST_BROKER_URL must begin with amqp:// or amqps://, got a hidden value")
+        for name, key in (("DICAST_MESSAGE_KEY", self.message_key), ("DICAST_NONCE_KEY", self.nonce_key)):
             if key is not None and len(key) < MESSAGE_KEY_CHARS:
-                raise SettingsError(f"{name} must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
-        if settings.retry_max_delay < settings.retry_initial_delay:
-            raise SettingsError(
-                f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({settings.retry_initial_delay}), "
-                f"got {settings.retry_max_delay}"
-            )
-        return settings
-
-    @classmethod
-    def pools_file_default(cls) -> str:
-        return next(str(spec.default) for spec in fields(cls) if spec.name == "pools_file")
-
-    @classmethod
-    def namespace_default(cls) -> str:
-        return next(str(spec.default) for spec in fields(cls) if spec.name == "namespace")
+                raise ValueError(f"{name} must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
+        if self.retry_max_delay < (first := self.retry_initial_delay):
+            raise ValueError(f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({first}), got {self.retry_max_delay}")
+        return self
 
     @property
     def slots(self) -> int:
         """Calls one worker process may hold open."""
         return self.worker_slots or self.max_concurrent_llm_calls
 
+    def environ(self) -> dict[str, str]:
+        """The environment from which `from_env` reads these very settings, whatever `.env` says."""
+        values = self.model_dump(by_alias=True)
+        return {name: "" if value is None else str(value) for name, value in values.items()}
+
     def secrets(self) -> list[str]:
         """Values that must never be shown: keys, and the password of a URL."""
-        given = [(spec.name, getattr(self, spec.name)) for spec in fields(self) if spec.metadata["secret"]]
+        given = [
+            (name, getattr(self, name)) for name, spec in type(self).model_fields.items() if _SECRET in spec.metadata
+        ]
         return [
             secret
             for name, value in given
             if value
             for secret in (_passwords(value) if name.endswith("_url") else [value])
         ]
+
+
+DEFAULTS = Settings()
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """(variable, default, help) of every setting, for `.env.example` and the README's table."""
+    shown = {name: value.lower() if value in ("True", "False") else value for name, value in DEFAULTS.environ().items()}
+    helps = {_variable(name): spec.description or "" for name, spec in Settings.model_fields.items()}
+    return [(name, shown[name], helps[name]) for name in helps]
+
+
+def _complaint(mistake: Any) -> str:
+    """What is wrong with one setting: the variable, the bound and the value."""
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    if not mistake["loc"]:
+        return str(context["error"])
+    variable, given = mistake["loc"][0], mistake["input"]
+    if kind in ("greater_than_equal", "less_than_equal"):
+        sign, bound = (">=", context["ge"]) if kind == "greater_than_equal" else ("<=", context["le"])
+        return f"{variable} must be {sign} {int(bound) if bound == int(bound) else bound}, got {given}"
+    if kind == "literal_error":
+        field = next(spec for name, spec in Settings.model_fields.items() if _variable(name) == variable)
+        return f"{variable} must be one of {', '.join(get_args(field.annotation))}, got {given!r}"
+    return f"{variable} {context['error']}"
 
 
 def _with_password(urls: str, password: str) -> str:
@@ -364,68 +303,3 @@ def _passwords(urls: str) -> list[str]:
 def environment(dotenv: str | Path = ".env") -> dict[str, str]:
     """The process's environment over the lines of `.env` in the working directory."""
     return {**{k: v for k, v in dotenv_values(dotenv).items() if v is not None}, **os.environ}
-
-
-def describe() -> list[tuple[str, str, str]]:
-    """(variable, default, help) of every setting, for `.env.example` and the README's table."""
-    rows = []
-    for spec in fields(Settings):
-        default = "" if spec.default in (None, MISSING) else str(spec.default)
-        rows.append(
-            (
-                spec.metadata["variable"],
-                default.lower() if isinstance(spec.default, bool) else default,
-                spec.metadata["help"],
-            )
-        )
-    return rows
-
-
-def _parse(spec: Field[Any], raw: str) -> Any:
-    variable, meta = spec.metadata["variable"], spec.metadata
-    shown = "a hidden value" if meta["secret"] else repr(raw)
-    readers: dict[str, tuple[Callable[[str], Any], str]] = {
-        "int": (_whole, "a whole number"),
-        "float": (_number, "a number"),
-        "bool": (_truth, "true or false"),
-        "str": (str, "a text"),
-        "str | None": (str, "a text"),
-    }
-    read, kind = readers[str(spec.type)]
-    try:
-        value = read(raw)
-    except ValueError:
-        raise SettingsError(f"{variable} must be {kind}, got {shown}") from None
-    if isinstance(value, str) and not value.strip():
-        raise SettingsError(f"{variable} must not be empty")
-    if meta["minimum"] is not None and value < meta["minimum"]:
-        raise SettingsError(f"{variable} must be >= {meta['minimum']}, got {value}")
-    if meta["maximum"] is not None and value > meta["maximum"]:
-        raise SettingsError(f"{variable} must be <= {meta['maximum']}, got {value}")
-    if meta["choices"] and value not in meta["choices"]:
-        raise SettingsError(f"{variable} must be one of {', '.join(meta['choices'])}, got {shown}")
-    return value
-
-
-def _whole(raw: str) -> int:
-    """Digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
-    if not raw.removeprefix("-").isdecimal() or not raw.isascii() or len(raw) > 20:
-        raise ValueError
-    return int(raw)
-
-
-def _number(raw: str) -> float:
-    if raw != raw.strip() or "_" in raw or not raw.isascii():
-        raise ValueError
-    value = float(raw)
-    if not math.isfinite(value):
-        raise ValueError
-    return value
-
-
-def _truth(raw: str) -> bool:
-    table = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    try:
-        return table[raw.lower()]
-    except KeyError:
-        raise ValueError from None

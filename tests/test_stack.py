@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import psutil
@@ -13,8 +12,8 @@ import pytest
 import redis
 
 from dicast.app import stack
-from dicast.app.stack import LocalStack, StackError, environ_of
-from dicast.config.settings import Settings
+from dicast.app.stack import LocalStack, StackError
+from dicast.config.settings import Settings, describe
 from dicast.workers.store import embedded
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +118,7 @@ def test_what_ran_before_is_used_and_left(settings):
 
 
 def test_with_a_redis_url_no_store_is_started(settings, redis_url):
-    given = Settings.from_env({**environ_of(settings), "REDIS_URL": redis_url})
+    given = Settings.from_env({**settings.environ(), "REDIS_URL": redis_url})
     with LocalStack(given, app="standin") as local:
         assert local.store_url == redis_url
         assert running(settings).keys() == {"worker", "beat"}
@@ -128,7 +127,7 @@ def test_with_a_redis_url_no_store_is_started(settings, redis_url):
 
 
 def test_a_store_that_does_not_answer_ends_the_start(settings):
-    given = Settings.from_env({**environ_of(settings), "REDIS_URL": "redis://127.0.0.1:1/0"})
+    given = Settings.from_env({**settings.environ(), "REDIS_URL": "redis://127.0.0.1:1/0"})
     with pytest.raises(redis.ConnectionError), LocalStack(given, app="standin"):
         pytest.fail("entered")
     assert running(settings) == {}
@@ -231,5 +230,5 @@ def test_a_signal_during_the_start_stops_what_was_started(settings, monkeypatch)
 )
 def test_the_children_read_the_same_settings(environ):
     settings = Settings.from_env(environ)
-    assert Settings.from_env(environ_of(settings)) == settings
-    assert len(environ_of(settings)) == len(fields(settings))
+    assert Settings.from_env(settings.environ()) == settings
+    assert len(settings.environ()) == len(describe())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dicast import config
 from dicast.app.cli.console import Refused, Terminal
-from dicast.config.settings import Settings
+from dicast.config.settings import DEFAULTS
 
 STARTER = Path(config.__file__).parent
 
@@ -17,7 +17,7 @@ def make_files(terminal: Terminal, folder: str) -> None:
     Raises `Refused` if both are there, OSError.
     """
     root = Path(folder)
-    made = {"job.yaml": STARTER / "jobs" / "starter.yaml", Settings.pools_file_default(): STARTER / "pools.toml"}
+    made = {"job.yaml": STARTER / "jobs" / "starter.yaml", DEFAULTS.pools_file: STARTER / "pools.toml"}
     new = {name: source for name, source in made.items() if not (root / name).exists()}
     if not new:
         raise Refused(f"{' and '.join(made)} are in {root.resolve()} already; nothing was changed")
