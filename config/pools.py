@@ -10,19 +10,20 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
 
-PROVIDERS = ("openai", "anthropic", "local", "simulated")
-DIALECTS = ("openai", "anthropic")
-STRUCTURED_CHANNELS = ("json_schema", "tool")
-MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
+Provider = Literal["openai", "anthropic", "local", "simulated"]
+Dialect = Literal["openai", "anthropic"]
+PROVIDERS: tuple[str, ...] = get_args(Provider)
 
 NAMES_SHOWN = 12
 
@@ -31,8 +32,10 @@ _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _HOSTS = {"openai": "api.openai.com", "anthropic": "api.anthropic.com"}
 
 _POOL_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")  # dicast.app.domain.job.PoolName, without the empty name
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
+
+# What people paste into these may be a secret.
+_HIDDEN = {"api_key_env", "base_url", "headers", "query"}
 
 
 class PoolsError(DicastError, ValueError):
@@ -43,8 +46,70 @@ class UnknownPool(DicastError, LookupError):
     """A job or a command names a pool that the pools file does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSpec:
+def _only(good: object) -> None:
+    if not good:
+        raise ValueError("what it must be, its type's description says")
+
+
+def _text(value: str) -> str:
+    _only(1 <= len(value) <= 200 and value.isprintable() and value == value.strip())
+    return value
+
+
+def _url(value: str) -> str:
+    """An address without anything that could carry a secret into a log or change where a path leads."""
+    _only(value.isascii() and value.isprintable() and not re.search(r"[\s\\]", value))
+    parts = urlsplit(value)
+    _only(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+    _only(not (parts.username or parts.password or parts.query or parts.fragment or "@" in parts.netloc))
+    return value
+
+
+def _texts(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        _only(_HEADER_NAME.fullmatch(name) and text.isprintable() and text.isascii())
+    return value
+
+
+def _project_max(value: Any) -> dict[str, Any]:
+    table = value if isinstance(value, dict) else {"*": value}
+    for name, most in table.items():
+        _only(name and (0 < most < 1 if type(most) is float else type(most) is int and 1 <= most <= 100_000))
+    return table
+
+
+# What a value must be stands in its type's description; it completes "limit must be ..., got ...".
+Text = Annotated[str, AfterValidator(_text), Field(description="a printable text of 1 to 200 characters")]
+MaybeText = Annotated[str | None, AfterValidator(_text), Field(description="a printable text of 1 to 200 characters")]
+Url = Annotated[
+    str | None,
+    AfterValidator(_url),
+    Field(description="an address like https://host/v1, without user, query or fragment"),
+]
+Variable = Annotated[
+    str | None,
+    Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", description="the name of an environment variable ('' for none)"),
+]
+Flag = Annotated[bool, Field(description="true or false")]
+Calls = Annotated[int | None, Field(ge=1, le=100_000, description="a whole number from 1 to 100000")]
+Requests = Annotated[int | None, Field(ge=1, le=10**9, description=f"a whole number from 1 to {10**9}")]
+Tokens = Annotated[int | None, Field(ge=1, le=10**12, description=f"a whole number from 1 to {10**12}")]
+Seconds = Annotated[
+    float | None, Field(ge=0.01, le=3600, allow_inf_nan=False, description="a number of seconds from 0.01 to 3600")
+]
+Texts = Annotated[
+    dict[str, str], AfterValidator(_texts), Field(description="a table of texts without control characters")
+]
+ByProject = Annotated[
+    dict[str, int | float],
+    BeforeValidator(_project_max),
+    Field(
+        description="a share below 1 or a whole number of calls, or a table of these by project ('*' for the others)"
+    ),
+]
+
+
+class PoolSpec(BaseModel):
     """One `[pools.<name>]` table, defaults filled in. `limit` to `tpm` are first values: live state is not kept here.
 
     `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
@@ -52,28 +117,30 @@ class PoolSpec:
     LLM_CALL_TIMEOUT does; None: no shorter than that.
     """
 
+    model_config = ConfigDict(frozen=True, strict=True)
+
     name: str
-    provider: str
-    dialect: str
-    model: str
-    base_url: str | None = None
-    api_key_env: str | None = None
-    structured_output: bool = True
-    structured_channel: str = "json_schema"
-    max_tokens_field: str = "max_tokens"
-    schema_lengths: bool = True
-    nonce_in_schema: bool = False
-    limit: int | None = None
-    ceiling: int | None = None
-    adaptive: bool = True
-    rpm: int | None = None
-    tpm: int | None = None
-    project_max: Mapping[str, float] = field(default_factory=dict)
-    api_version: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float | None = None
-    trust_env: bool = False
+    provider: Provider
+    dialect: Dialect = "openai"
+    model: Text = ""
+    base_url: Url = None
+    api_key_env: Variable = None
+    structured_output: Flag = True
+    structured_channel: Literal["json_schema", "tool"] = "json_schema"
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_tokens"
+    schema_lengths: Flag = True
+    nonce_in_schema: Flag = False
+    limit: Calls = None
+    ceiling: Calls = None
+    adaptive: Flag = True
+    rpm: Requests = None
+    tpm: Tokens = None
+    project_max: ByProject = {}
+    api_version: MaybeText = None
+    headers: Texts = {}
+    query: Texts = {}
+    timeout_s: Seconds = None
+    trust_env: Flag = False
 
     @property
     def one_model(self) -> bool:
@@ -179,12 +246,8 @@ def _told(spec: PoolSpec) -> dict[str, Any]:
     """What a table has to say of a pool: what it is, and where it differs from what follows from that."""
     names = ("provider", "dialect", "model", "base_url", "api_version")
     said = {name: value for name in names if (value := getattr(spec, name)) is not None}
-    implied = _pool(spec.name, said)
-    for each in fields(spec):
-        value = getattr(spec, each.name)
-        if value != getattr(implied, each.name):
-            said[each.name] = "" if value is None else value
-    return said
+    implied = dict(_pool(spec.name, said))
+    return said | {key: "" if value is None else value for key, value in spec if value != implied[key]}
 
 
 def _toml(value: Any) -> str:
@@ -203,170 +266,74 @@ def _pool(name: str, table: Any) -> PoolSpec:
         raise PoolsError(f"pool name {_shown(name)} may hold only letters, digits, '.', '_', ':' and '-', at most 100")
     if not isinstance(table, dict):
         raise PoolsError(f"pool {name!r} must be a table [pools.{name}], got {_shown(table)}")
-    _no_strangers(name, table)
-    values = {key: _read(name, key, value) for key, value in table.items()}
-    provider = values.get("provider")
-    if provider is None:
-        raise PoolsError(f"pool {name!r}: provider is missing; it is one of {', '.join(PROVIDERS)}")
-    dialect = values.setdefault("dialect", provider if provider in DIALECTS else "openai")
-    if provider in DIALECTS and dialect != provider:
-        raise PoolsError(f"pool {name!r}: dialect must be {provider!r} with provider {provider!r}, got {dialect!r}")
-    if "model" not in values and provider not in _DEFAULT_MODELS:
-        raise PoolsError(f"pool {name!r}: model is missing")
-    values.setdefault("model", _DEFAULT_MODELS.get(provider))
-    _dialect_options(name, values)
-    values.setdefault("nonce_in_schema", provider == "local")
-    # A key goes by default only to the provider that issued it: another base_url has to ask for one by name.
-    if values.setdefault("api_key_env", None if values.get("base_url") else _KEY_VARIABLES.get(provider)) == "":
-        values["api_key_env"] = None
-    limit, ceiling = values.get("limit"), values.get("ceiling")
-    if limit is not None and ceiling is not None and limit > ceiling:
-        raise PoolsError(f"pool {name!r}: limit must be <= ceiling ({ceiling}), got {limit}")
-    if limit is None and not values.get("adaptive", True):
-        raise PoolsError(f"pool {name!r}: adaptive = false needs a limit to hold")
-    return PoolSpec(name=name, **values)
+    try:
+        _no_strangers(table)
+        spec = PoolSpec.model_validate({"name": name, **table})
+        return spec.model_copy(update=_implied(spec))
+    except ValidationError as error:
+        raise PoolsError(f"pool {name!r}: {_complaint(str(error.errors()[0]['loc'][0]), table)}") from None
+    except PoolsError as error:
+        raise PoolsError(f"pool {name!r}: {error}") from None
 
 
-def _dialect_options(name: str, values: dict[str, Any]) -> None:
-    """Fill in, and check, what depends on who really answers: the provider itself or a compatible server."""
-    provider, dialect, base_url = values["provider"], values["dialect"], values.get("base_url")
-    genuine = provider in _HOSTS and (base_url is None or urlsplit(base_url).hostname == _HOSTS[provider])
-    if dialect == "openai":
-        azure = "api_version" in values
-        if azure and (provider != "openai" or base_url is None):
-            raise PoolsError(f"pool {name!r}: api_version is for Azure: it needs provider 'openai' and a base_url")
-        if values.get("structured_channel") == "tool":
-            raise PoolsError(f"pool {name!r}: structured_channel must be json_schema with dialect openai, got 'tool'")
-        values.setdefault("max_tokens_field", "max_completion_tokens" if genuine or azure else "max_tokens")
-        values.setdefault("schema_lengths", not (genuine or azure))
-        return
-    for key in ("api_version", "max_tokens_field", "schema_lengths"):
-        if key in values:
-            raise PoolsError(f"pool {name!r}: {key} is for dialect 'openai', this pool speaks 'anthropic'")
-    values.setdefault("structured_channel", "json_schema" if genuine else "tool")
-
-
-def _no_strangers(name: str, table: Mapping[str, Any]) -> None:
+def _no_strangers(table: Mapping[str, Any]) -> None:
+    known = [name for name in PoolSpec.model_fields if name != "name"]
     for key in table:
         if key == "api_key":
-            raise PoolsError(f"pool {name!r}: no keys in this file; api_key_env names the variable that holds it")
-        if key not in _READERS:
-            raise PoolsError(f"pool {name!r}: unknown key {_shown(key)}{_nearest(key, _READERS)}")
+            raise PoolsError("no keys in this file; api_key_env names the variable that holds it")
+        if key not in known:
+            raise PoolsError(f"unknown key {_shown(key)}{_nearest(key, known)}")
 
 
-def _read(pool: str, key: str, value: Any) -> Any:
-    try:
-        return _READERS[key](value)
-    except ValueError as error:
-        shown = "a hidden value" if key in _HIDDEN else _shown(value)
-        raise PoolsError(f"pool {pool!r}: {key} must be {error}, got {shown}") from None
+def _complaint(key: str, table: Mapping[str, Any]) -> str:
+    if key not in table:
+        return f"{key} is missing; it is one of {', '.join(PROVIDERS)}"
+    spec = PoolSpec.model_fields[key]
+    wanted = spec.description or f"one of {', '.join(get_args(spec.annotation))}"
+    return f"{key} must be {wanted}, got {'a hidden value' if key in _HIDDEN else _shown(table[key])}"
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return str(value)
-
-    return read
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= 200 or not value.isprintable() or value != value.strip():
-        raise ValueError("a printable text of 1 to 200 characters")
-    return value
-
-
-def _variable(value: Any) -> str:
-    if not isinstance(value, str) or (value and not _VARIABLE.fullmatch(value)):
-        raise ValueError("the name of an environment variable ('' for none)")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
+def _implied(spec: PoolSpec) -> dict[str, Any]:
+    """What follows from what the table says, where it does not say it; raises `PoolsError` where it may not say so."""
+    said, provider = spec.model_fields_set, spec.provider
+    dialect = spec.dialect if "dialect" in said or provider not in get_args(Dialect) else provider
+    if provider in get_args(Dialect) and dialect != provider:
+        raise PoolsError(f"dialect must be {provider!r} with provider {provider!r}, got {dialect!r}")
+    if not spec.model and provider not in _DEFAULT_MODELS:
+        raise PoolsError("model is missing")
+    if spec.limit is not None and spec.ceiling is not None and spec.limit > spec.ceiling:
+        raise PoolsError(f"limit must be <= ceiling ({spec.ceiling}), got {spec.limit}")
+    if spec.limit is None and not spec.adaptive:
+        raise PoolsError("adaptive = false needs a limit to hold")
+    # A key goes by default only to the provider that issued it: another base_url has to ask for one by name.
+    own_key = None if spec.base_url else _KEY_VARIABLES.get(provider)
+    implied = {
+        "dialect": dialect,
+        "model": _DEFAULT_MODELS.get(provider),
+        "nonce_in_schema": provider == "local",
+        "api_key_env": own_key,
+        **_dialect_options(spec, dialect),
+    }
+    kept = {key: value for key, value in implied.items() if key not in said}
+    return kept | ({"api_key_env": None} if spec.api_key_env == "" else {})
 
 
-def _count(maximum: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
-            raise ValueError(f"a whole number from 1 to {maximum}")
-        return value
-
-    return read
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 3600:
-        raise ValueError("a number of seconds from 0.01 to 3600")
-    return float(value)
-
-
-def _project_max(value: Any) -> dict[str, float]:
-    wanted = "a share below 1 or a whole number of calls, or a table of these by project ('*' for the others)"
-    table = value if isinstance(value, dict) else {"*": value}
-    for name, most in table.items():
-        number = isinstance(most, int | float) and not isinstance(most, bool)
-        if not (number and (0 < most < 1 or (isinstance(most, int) and 1 <= most <= 100_000))) or not name:
-            raise ValueError(wanted)
-    return table
-
-
-def _url(value: Any) -> str:
-    """An address without anything that could carry a secret into a log or change where a path leads."""
-    wanted = "an address like https://host/v1, without user, query or fragment"
-    if not isinstance(value, str) or not value.isascii() or not value.isprintable() or re.search(r"[\s\\]", value):
-        raise ValueError(wanted)
-    try:
-        parts = urlsplit(value)
-        port_is_sane = parts.port is None or parts.port > 0
-    except ValueError:
-        raise ValueError(wanted) from None
-    plain = not (parts.username or parts.password or parts.query or parts.fragment or "@" in parts.netloc)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not plain or not port_is_sane:
-        raise ValueError(wanted)
-    return value
-
-
-def _texts(value: Any) -> dict[str, str]:
-    wanted = "a table of texts without control characters"
-    if not isinstance(value, dict):
-        raise ValueError(wanted)
-    for name, text in value.items():
-        if not _HEADER_NAME.fullmatch(name) or not isinstance(text, str):
-            raise ValueError(wanted)
-        if not (text.isprintable() and text.isascii()):
-            raise ValueError(wanted)
-    return dict(value)
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "provider": _one_of(PROVIDERS),
-    "dialect": _one_of(DIALECTS),
-    "model": _text,
-    "base_url": _url,
-    "api_key_env": _variable,
-    "structured_output": _flag,
-    "structured_channel": _one_of(STRUCTURED_CHANNELS),
-    "max_tokens_field": _one_of(MAX_TOKENS_FIELDS),
-    "schema_lengths": _flag,
-    "nonce_in_schema": _flag,
-    "limit": _count(100_000),
-    "ceiling": _count(100_000),
-    "adaptive": _flag,
-    "rpm": _count(10**9),
-    "tpm": _count(10**12),
-    "project_max": _project_max,
-    "api_version": _text,
-    "headers": _texts,
-    "query": _texts,
-    "timeout_s": _seconds,
-    "trust_env": _flag,
-}
-# What people paste into these may be a secret.
-_HIDDEN = {"api_key_env", "base_url", "headers", "query"}
+def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
+    """What depends on who really answers: the provider itself or a compatible server."""
+    provider, url, said = spec.provider, spec.base_url, spec.model_fields_set
+    genuine = provider in _HOSTS and (url is None or urlsplit(url).hostname == _HOSTS[provider])
+    if dialect == "anthropic":
+        for key in ("api_version", "max_tokens_field", "schema_lengths"):
+            if key in said:
+                raise PoolsError(f"{key} is for dialect 'openai', this pool speaks 'anthropic'")
+        return {"structured_channel": "json_schema" if genuine else "tool"}
+    azure = spec.api_version is not None
+    if azure and (provider != "openai" or url is None):
+        raise PoolsError("api_version is for Azure: it needs provider 'openai' and a base_url")
+    if spec.structured_channel == "tool":
+        raise PoolsError("structured_channel must be json_schema with dialect openai, got 'tool'")
+    ours = genuine or azure
+    return {"max_tokens_field": "max_completion_tokens" if ours else "max_tokens", "schema_lengths": not ours}
 
 
 def _in_clear(base_url: str) -> bool:

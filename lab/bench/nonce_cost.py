@@ -51,7 +51,7 @@ async def measure(provider: LocalProvider) -> list[tuple[str, Sequence[int]]]:
 
 
 async def main() -> None:
-    spec = PoolSpec("local", "local", "openai", MODEL)
+    spec = PoolSpec(name="local", provider="local", model=MODEL)
     with tempfile.TemporaryDirectory() as folder:
         provider = LocalProvider(folder, lambda url: build_provider(spec, Settings.from_env({}), {}, base_url=url))
         try:

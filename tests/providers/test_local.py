@@ -74,7 +74,9 @@ def request(**changes):
 
 
 def provider(state_dir, dialect="openai"):
-    spec = PoolSpec("local", "local", dialect, "SmolLM2-135M-Instruct", structured_channel="tool")
+    spec = PoolSpec(
+        name="local", provider="local", dialect=dialect, model="SmolLM2-135M-Instruct", structured_channel="tool"
+    )
     return LocalProvider(state_dir, lambda url: build_provider(spec, SETTINGS, {}, base_url=url))
 
 
