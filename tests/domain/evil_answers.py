@@ -174,7 +174,10 @@ PLAIN: list[tuple[str, str, int | str]] = [
     ("HTML page", "<html><body>502</body></html>", "no JSON object carries the nonce"),
     ("empty", "", "no JSON object carries the nonce"),
     ("brackets before it", "[" * 100_000 + signed(opinion()), 7),
-    ("unfinished objects before it", '{"a":' * 100_000 + signed(opinion()), 7),
+    ("unfinished objects before it", '{"a":' * 100_000 + signed(opinion()), "no JSON object carries the nonce"),
+    ("broken objects before it", '{"a": oops ' * 99 + signed(opinion()), 7),
+    ("too many broken objects before it", '{"a": oops ' * 100 + signed(opinion()), "no JSON object carries the nonce"),
+    ("an object too deep before it", '{"a":' * 33 + "1" + "}" * 33 + signed(opinion()), 7),
     ("braces before it", "{" * 100_000 + signed(opinion()), 7),
     ("quotes before it", '"' * 99_999 + signed(opinion()), 7),
 ]

@@ -127,7 +127,7 @@ def test_depth_is_bounded(opening: str, closing: str) -> None:
 def test_messages_never_quote_the_text() -> None:
     with pytest.raises(JsonError) as caught:
         loads('{"secret": tell}')
-    assert str(caught.value) == "expected a value at character 11"
+    assert str(caught.value) == "Expecting value at character 11"
 
 
 @pytest.mark.parametrize(
