@@ -12,12 +12,14 @@ model's answer.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, ParamSpec, TextIO
 from urllib.parse import quote
 
 import orjson
@@ -45,6 +47,8 @@ _FIELDS = "event_fields"
 _NOT_ASCII = re.compile(r"[^ -~]+")
 
 _log = logging.getLogger("dicast")
+
+P = ParamSpec("P")
 
 
 def configure(
@@ -160,136 +164,101 @@ def _escaped(match: re.Match[str]) -> str:
     return "".join("\\u007f" if char == "\x7f" else json.dumps(char)[1:-1] for char in match[0])
 
 
+def _emit(level: int, fields: Mapping[str, object]) -> None:
+    if _log.isEnabledFor(level):
+        # Made by hand: finding the caller's file and line, which no line shows, would cost as much as all the rest.
+        record = logging.LogRecord(_log.name, level, "", 0, str(fields["event"]), None, None)
+        record.__dict__[_FIELDS] = fields
+        _log.handle(record)
+
+
+def _event(level: int, name: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Makes a signature the function that writes the line: its keys in the signature's order, then the context."""
+
+    def made(declared: Callable[P, None]) -> Callable[P, None]:
+        own = [each.name for each in inspect.signature(declared).parameters.values() if each.kind is each.KEYWORD_ONLY]
+
+        @functools.wraps(declared)
+        def write(*_: P.args, **given: P.kwargs) -> None:
+            _emit(level, {"event": name, **{key: given[key] for key in own}, **given})
+
+        return write
+
+    return made
+
+
 # ---------------------------------------------------------------------------------------------------------- events
+@_event(logging.INFO, "queueing")
 def queueing(*, agent: str, dimension: str, queue_depth: int, **context: object) -> None:
     """A unit was refused a lease when it first asked for one; those that get theirs at once, or have not come out of
     the queue yet, are not told. `queue_depth` units wait: at this worker, and in the queue as counted not long ago. The
     context's `reason` says what for (`limit`, `breaker`, a budget's name, ...), `wait_s` for how long at least."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="queueing", agent=agent, dimension=dimension, queue_depth=queue_depth, **context)
 
 
+@_event(logging.INFO, "acquired")
 def acquired(*, agent: str, dimension: str, active_slots: int, **context: object) -> None:
     """A lease was granted: written after the grant. `active_slots` calls are open with it, over all pools; of those
     granted together, each is counted after the one before."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="acquired", agent=agent, dimension=dimension, active_slots=active_slots, **context)
 
 
+@_event(logging.INFO, "released")
 def released(*, agent: str, dimension: str, active_slots: int, **context: object) -> None:
     """A lease goes back: written before the store hears of it, so that the log, too, ends it before the next begins."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="released", agent=agent, dimension=dimension, active_slots=active_slots, **context)
 
 
+@_event(logging.INFO, "retry")
 def retrying(
     *, agent: str, dimension: str, attempt: int, status_code: int | None, delay_s: float, **context: object
 ) -> None:
     """Call number `attempt` of a unit failed with `status_code` (None: no answer); the next comes after `delay_s`. The
     context's `kind` and `reason` say why."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(
-            logging.INFO,
-            event="retry",
-            agent=agent,
-            dimension=dimension,
-            attempt=attempt,
-            status_code=status_code,
-            delay_s=delay_s,
-            **context,
-        )
 
 
+@_event(logging.WARNING, "timeout")
 def timed_out(*, agent: str, dimension: str, timeout_s: float, **context: object) -> None:
     """A call was cut at its deadline."""
-    if _log.isEnabledFor(logging.WARNING):
-        _emit(logging.WARNING, event="timeout", agent=agent, dimension=dimension, timeout_s=timeout_s, **context)
 
 
+@_event(logging.INFO, "judged")
 def judged(*, agent: str, dimension: str, job: str, unit: str, score: int, **context: object) -> None:
     """A call brought a score that counts; a batched call tells it of each dimension."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(
-            logging.INFO, event="judged", agent=agent, dimension=dimension, job=job, unit=unit, score=score, **context
-        )
 
 
 def corrupt(*, agent: str, dimension: str, reason: str, payload: str, **context: object) -> None:
     """An answer, or a part of it, was no opinion; `payload` is what came, cut to `MAX_PAYLOAD` characters. The
     context's `missing` names dimensions that a batch left out."""
-    if _log.isEnabledFor(logging.WARNING):
-        _emit(
-            logging.WARNING,
-            event="corrupt",
-            agent=agent,
-            dimension=dimension,
-            reason=reason,
-            payload=payload[:MAX_PAYLOAD],
-            **context,
-        )
+    fields = {"event": "corrupt", "agent": agent, "dimension": dimension, "reason": reason}
+    _emit(logging.WARNING, {**fields, "payload": payload[:MAX_PAYLOAD], **context})
 
 
+@_event(logging.ERROR, "failed")
 def failed(*, dimension: str, agent: str, status_code: int | None, elapsed_s: float, **context: object) -> None:
     """A unit has its last error: no attempt is left, or none would help."""
-    if _log.isEnabledFor(logging.ERROR):
-        _emit(
-            logging.ERROR,
-            event="failed",
-            dimension=dimension,
-            agent=agent,
-            status_code=status_code,
-            elapsed_s=elapsed_s,
-            **context,
-        )
 
 
+@_event(logging.ERROR, "stopped_asking")
 def stopped_asking(*, job: str, pool: str, model: str, after: int, reason: str, **context: object) -> None:
     """A job asks a model no more, whose first `after` calls all ended in this error (0: none could be made)."""
-    if _log.isEnabledFor(logging.ERROR):
-        _emit(
-            logging.ERROR,
-            event="stopped_asking",
-            job=job,
-            pool=pool,
-            model=model,
-            after=after,
-            reason=reason,
-            **context,
-        )
 
 
+@_event(logging.INFO, "limit_frozen")
 def limit_frozen(*, job: str, limit: int, **context: object) -> None:
     """A job starts, with this limit until it ends."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="limit_frozen", job=job, limit=limit, **context)
 
 
+@_event(logging.INFO, "job_completed")
 def job_completed(*, job: str, status: str, scored: int, failed: int, **context: object) -> None:
     """A job ended; `status` tells whether it was completed or cancelled."""
-    if _log.isEnabledFor(logging.INFO):
-        _emit(logging.INFO, event="job_completed", job=job, status=status, scored=scored, failed=failed, **context)
 
 
+@_event(logging.WARNING, "over_share")
 def over_share(
     *, project: str, pool: str, limit: int, projects: int, width: int, share: int, **context: object
 ) -> None:
     """A project asks for more calls than its `share` of the pool's `limit`, while others that have less of it wait, or
     for more than its own maximum; `width` are open."""
-    if _log.isEnabledFor(logging.WARNING):
-        _emit(
-            logging.WARNING, event="over_share", project=project, pool=pool, limit=limit, projects=projects,
-            width=width, share=share, **context,
-        )  # fmt: skip
 
 
 def store_away(error: BaseException, **context: object) -> None:
     """The store does not answer; whoever asked waits and asks again."""
-    if _log.isEnabledFor(logging.WARNING):
-        _emit(logging.WARNING, event="store_away", error=f"{type(error).__name__}: {error}", **context)
-
-
-def _emit(level: int, **fields: object) -> None:
-    # Made by hand: finding the caller's file and line, which no line shows, would cost as much as all the rest.
-    record = logging.LogRecord(_log.name, level, "", 0, str(fields["event"]), None, None)
-    record.__dict__[_FIELDS] = fields
-    _log.handle(record)
+    _emit(logging.WARNING, {"event": "store_away", "error": f"{type(error).__name__}: {error}", **context})
