@@ -70,7 +70,7 @@ def test_a_submitter_loads_nothing_that_only_workers_need(environ: dict[str, str
         cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
-    ours = {"app.pipeline.assembly", "app.monitoring.metrics", "workers.admission.gate", "workers.admission.governor"}
+    ours = {"app.assembly", "app.monitoring.metrics", "workers.admission.gate", "workers.admission.governor"}
     assert "dicast.app.application" in loaded
     assert not loaded & {*(f"dicast.{module}" for module in ours), "pyarrow", "openai", "rich"}
 

@@ -9,18 +9,16 @@ Rules, in the order of the code:
 4. Rate limits (429, 529) are the pool's fault, too: they spend the requeue budget and no attempt.
 5. Everything else spends an attempt; the unit ends when all attempts are spent.
 
-The wait is `min(initial * 2^(n-1) + jitter, max)` for the n-th failure of its sort, computed by tenacity's strategies,
-and never shorter than what the provider asked for by Retry-After (cut to `retry_after_max_s`, then jittered).
-Nobody holds a slot or a lease meanwhile: the caller stores `delay_s` as a deadline.
+The wait is `min(initial * 2^(n-1) + jitter, max)` for the n-th failure of its sort, and never shorter than what the
+provider asked for by Retry-After (cut to `retry_after_max_s`, then jittered). Nobody holds a slot or a lease meanwhile:
+the caller stores `delay_s` as a deadline.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast
-
-from tenacity import RetryCallState, wait_exponential, wait_fixed
+from typing import Literal
 
 from dicast.app.domain.failure import RATE_LIMITS, TERMINAL, UNCERTAIN, FailureKind, error_kind
 from dicast.app.domain.opinion import ErrorKind
@@ -108,16 +106,8 @@ def given_up_late(retry: Retry, attempts: int) -> GiveUp:
     return GiveUp(ErrorKind.DEADLINE, argument, attempts + int(retry.spends == "attempt"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """The one thing that tenacity's wait strategies read of a `RetryCallState` (which would read the clock)."""
-
-    attempt_number: int
-
-
 def _delay_s(policy: RetryPolicy, n: int, retry_after_s: float | None, jitter: float) -> float:
-    strategy = wait_exponential(multiplier=policy.initial_s) + wait_fixed(jitter)
-    backoff_s = min(strategy(cast(RetryCallState, _Failed(n))), policy.max_s)
+    backoff_s = min(policy.initial_s * 2.0 ** (n - 1) + jitter, policy.max_s)
     if retry_after_s is None or math.isnan(retry_after_s):
         return backoff_s
     return max(backoff_s, min(max(retry_after_s, 0.0), policy.retry_after_max_s) + jitter)

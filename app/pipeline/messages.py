@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from dicast.app.domain.batching import named
 from dicast.app.domain.deployments import Choice
@@ -195,16 +196,16 @@ class Messages:
 async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Send in a thread. While the broker is away it is tried again for a minute: else what is sent waits for the
     sweeper. All of it may be sent twice."""
-    end = asyncio.get_running_loop().time() + BROKER_AWAY_MAX_S
-    while True:
-        try:
-            await asyncio.to_thread(send, *args, **options)
-            return
-        except BROKER_TROUBLE as error:
-            if asyncio.get_running_loop().time() > end:
-                raise
-            logger.warning("%s waits for the broker: %r", what, error)
-            await asyncio.sleep(BROKER_PAUSE_S)
+
+    def told(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        logger.warning("%s waits for the broker: %r", what, error)
+
+    sending = AsyncRetrying(
+        retry=retry_if_exception_type(BROKER_TROUBLE), wait=wait_fixed(BROKER_PAUSE_S),
+        stop=stop_after_delay(BROKER_AWAY_MAX_S), before_sleep=told, reraise=True,
+    )  # fmt: skip
+    await sending(asyncio.to_thread, send, *args, **options)
 
 
 def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:
