@@ -7,7 +7,6 @@ and left alone. Logs are in `<state dir>/logs`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -29,6 +28,7 @@ from dicast.workers.broker.profiles import Broker
 from dicast.workers.store import embedded
 from dicast.workers.store.connection import connect
 from dicast.workers.store.daemon import tail
+from dicast.workers.system.file_locks import try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -194,13 +194,11 @@ def _alone(state_dir: Path) -> Iterator[None]:
     """Two stacks on one state directory would stop each other's parts."""
     state_dir.mkdir(parents=True, exist_ok=True)
     with (state_dir / "stack.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file):
             raise StackError(
                 f"another command has started Dicast in {state_dir}: its worker takes jobs that are submitted without "
                 "--local; or set another DICAST_STATE_DIR"
-            ) from None
+            )
         yield
 
 

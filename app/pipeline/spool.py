@@ -22,6 +22,7 @@ from pathlib import Path
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.folders import folder_name
 from dicast.workers.store.keys import encode
+from dicast.workers.system.file_locks import try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +141,7 @@ def _inherited(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             yield False
             return
         yield True

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
 import json
 import os
 import secrets
@@ -27,6 +26,8 @@ from typing import IO, Any
 
 import aiohttp
 from aiohttp import web
+
+from dicast.workers.system.file_locks import try_lock
 
 MODEL = "SmolLM2-135M-Instruct"
 
@@ -191,7 +192,7 @@ async def unheld(lock: Path, idle_s: float, busy: Callable[[], bool]) -> IO[str]
     used = loop.time()
     while True:
         file = lock.open("a")
-        if not busy() and _taken(file):
+        if not busy() and try_lock(file):
             if loop.time() - used >= idle_s:
                 return file
         else:
@@ -245,14 +246,6 @@ def main() -> None:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _taken(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _text(content: str | list[Mapping[str, Any]]) -> str:

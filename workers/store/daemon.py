@@ -9,7 +9,6 @@ waited for, nor killed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dicast.errors import DicastError
+from dicast.workers.system.file_locks import try_lock
 from dicast.workers.system.processes import Liveness, Process
 
 logger = logging.getLogger(__name__)
@@ -135,14 +135,10 @@ class Daemon:
     def _locked(self, end: float) -> Iterator[None]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._lock.open("a") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > end:
-                        raise DaemonError(f"{self.name}: another process has held {self._lock} for too long") from None
-                    time.sleep(POLL_S)
+            while not try_lock(file):
+                if time.monotonic() > end:
+                    raise DaemonError(f"{self.name}: another process has held {self._lock} for too long")
+                time.sleep(POLL_S)
             yield
 
 
