@@ -77,10 +77,6 @@ class BatchReading:
     missing: list[str]
     corrupt: list[Corrupt]
 
-    def to_retry(self, dimensions: Sequence[Dimension]) -> list[Dimension]:
-        """The dimensions that must be asked one by one."""
-        return [dimension for dimension in dimensions if dimension.id not in self.accepted]
-
 
 class _Refused(ValueError):
     """Carries the reason from the rule that found it to the reading that reports it."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from dicast.app.ledger.records import JobRecord
 
 JOBS_KEPT = 64
+"""Those that were read last."""
 
 Read = Callable[[str], Awaitable[JobRecord | None]]
 Key = tuple[str, str]
@@ -19,7 +19,7 @@ class JobCache:
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._jobs: OrderedDict[Key, JobRecord] = OrderedDict()
+        self._jobs: dict[Key, JobRecord] = {}
         self._reading: dict[Key, asyncio.Future[JobRecord | None]] = {}
 
     async def get(self, job_id: str, incarnation: str) -> JobRecord | None:
@@ -44,5 +44,5 @@ class JobCache:
             return None
         self._jobs[key] = job
         if len(self._jobs) > JOBS_KEPT:
-            self._jobs.popitem(last=False)
+            del self._jobs[next(iter(self._jobs))]
         return job

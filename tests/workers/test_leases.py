@@ -86,7 +86,7 @@ async def test_an_ask_whose_answer_was_lost_is_repeated_and_counts_once(client, 
     assert (await ask("a", "b", "c")).verdicts == [G, G, R]
     await check_books(client)
     await ask(give_back=["a", "b"])
-    assert await store.open_counts() == {}
+    assert await client.hgetall(KEYS.open) == {}
 
 
 async def test_a_jobs_frozen_limit_binds_it_and_the_largest_binds_all(client, store):
@@ -187,7 +187,7 @@ async def test_bury_frees_the_leases_of_one_node_only(client, store, redis_url):
     await Asker(store, node=dead.id)("a", "b")
     await Asker(store, node=living.id)("c")
     assert registry.deregister(dead) == 2
-    assert await store.open_counts() == {"all": 1, "p:p": 1, "j:j": 1, "o:p|proj": 1}
+    assert await client.hgetall(KEYS.open) == {"all": "1", "p:p": "1", "j:j": "1", "o:p|proj": "1"}
     assert [n.id for n in registry.alive()] == [living.id]
     assert registry.deregister(dead) == 0
     await check_books(client)

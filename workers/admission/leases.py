@@ -151,10 +151,6 @@ class LeaseStore:
             shares=shares,
         )
 
-    async def open_counts(self) -> dict[str, int]:
-        """Open leases: 'all', 'p:<pool>', 'j:<job>', 'o:<pool>|<project>'."""
-        return {field: int(n) for field, n in (await self._client.hgetall(self._keys.open)).items()}
-
 
 def _wanted(want: Want) -> list[object]:
     """A project's name is encoded, for records in the store are separated by '|'."""
