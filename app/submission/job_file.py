@@ -12,14 +12,13 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.composer import Composer
-from yaml.events import AliasEvent
-from yaml.nodes import MappingNode, Node, ScalarNode
 
 from dicast.app.datasets.kinds import located
 from dicast.app.domain.printable import printable
@@ -27,11 +26,8 @@ from dicast.config.nearest import nearest_file
 from dicast.errors import DicastError
 
 MAX_BYTES = 16 * 1024 * 1024
-MAX_NODES = 300_000
+MAX_VALUES = 300_000
 MAX_DEPTH = 64
-MAX_ALIAS_DEPTH = 4
-"""Aliases within what an alias stands for: enough for defaults of defaults, far too few for a bomb."""
-MAX_ALIASED_NODES = 100_000
 STDIN = "-"
 
 _OWN_FILE = "put the items into a file of their own, say `items: answers.jsonl`"
@@ -150,7 +146,13 @@ def _no_constant(name: str) -> Any:
 def _yaml(raw: bytes) -> Any:
     loader = _Loader(_text(raw))
     try:
-        return loader.get_single_data()
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_bounds(node)
+        return loader.construct_document(node)
+    except RecursionError:
+        raise JobFileError(f"nested deeper than {MAX_DEPTH}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -161,60 +163,46 @@ def _yaml(raw: bytes) -> Any:
         loader.dispose()
 
 
+def _check_bounds(root: yaml.Node) -> None:
+    """Refuses, before it is built, what is too large or too deep with each alias counted as all that it stands for."""
+    level, depth, values = [root], 1, 1
+    while level := list(islice(chain.from_iterable(map(_inner, level)), MAX_VALUES)):
+        depth, values = depth + 1, values + len(level)
+        if depth > MAX_DEPTH:
+            raise _problem(f"nested deeper than {MAX_DEPTH}", level[0])
+        if values > MAX_VALUES:
+            raise _problem(f"holds more than {MAX_VALUES} values, aliases included; {_OWN_FILE}", level[0])
+
+
+def _inner(node: yaml.Node) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return chain.from_iterable(node.value)
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
+
+
 class _Loader(Composer, yaml.CSafeLoader):
-    """libyaml's parser below Python's composer, which counts what aliases stand for before anything is built."""
+    """YAML 1.2's core types, without the infinite numbers, and merge keys; each key once, a text or a whole number.
+
+    Below Python's composer, for libyaml's own overflows the stack where brackets are nested deeply.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (not ClassVar: the base class says so)
 
     def __init__(self, text: str) -> None:
         yaml.CSafeLoader.__init__(self, text)
         Composer.__init__(self)
-        self._depth = self._nodes = 0
-        self._aliased = 0
-        self._open: list[list[int]] = []
-        self._sizes: dict[str, tuple[int, int]] = {}
+        self._nodes = 0
 
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()
-        if isinstance(event, AliasEvent):
-            self._count_alias(event)
-            return super().compose_node(parent, index)
-        if event.tag is not None:
-            raise _problem("tags are not allowed; write plain values, and quote a text that begins with '!'", event)
-        if self._depth == MAX_DEPTH:
-            raise _problem(f"nested deeper than {MAX_DEPTH}", event)
         self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise _problem(f"holds more than {MAX_NODES} values; {_OWN_FILE}", event)
-        self._depth += 1
-        # [nodes, how deep aliases stand in it]: what an anchor on this node would stand for
-        size = [1, 0]
-        self._open.append(size)
-        node = super().compose_node(parent, index)
-        self._open.pop()
-        self._depth -= 1
-        self._grow(size[0], size[1])
-        if event.anchor is not None:
-            self._sizes[event.anchor] = (size[0], size[1])
-        return node
+        if self._nodes > MAX_VALUES:
+            raise _problem(f"holds more than {MAX_VALUES} values; {_OWN_FILE}", event)
+        if getattr(event, "tag", None) is not None:
+            raise _problem("tags are not allowed; write plain values, and quote a text that begins with '!'", event)
+        return super().compose_node(parent, index)
 
-    def _count_alias(self, event: Any) -> None:
-        if event.anchor not in self._sizes:
-            known = event.anchor in self.anchors
-            raise _problem(f"the alias *{event.anchor} {'contains itself' if known else 'has no anchor'}", event)
-        nodes, depth = self._sizes[event.anchor]
-        self._aliased += nodes
-        if depth == MAX_ALIAS_DEPTH:
-            raise _problem(f"aliases are nested deeper than {MAX_ALIAS_DEPTH}", event)
-        if self._aliased > MAX_ALIASED_NODES:
-            raise _problem(f"aliases stand for more than {MAX_ALIASED_NODES} values", event)
-        self._grow(nodes, depth + 1)
-
-    def _grow(self, nodes: int, depth: int) -> None:
-        if self._open:
-            outer = self._open[-1]
-            outer[0] += nodes
-            outer[1] = max(outer[1], depth)
-
-    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == _MERGE:
@@ -227,7 +215,7 @@ class _Loader(Composer, yaml.CSafeLoader):
             seen.add(str(key))
         return super().construct_mapping(node, deep)
 
-    def construct_int(self, node: ScalarNode) -> int:
+    def construct_int(self, node: yaml.ScalarNode) -> int:
         text = node.value
         try:
             return int(text, 0 if text[:2] in ("0o", "0x") else 10)
@@ -235,25 +223,19 @@ class _Loader(Composer, yaml.CSafeLoader):
             raise _problem("a number of too many digits", node) from None
 
 
+for kind, pattern, first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"^(?:{pattern})$"), first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
+
+
 def _problem(message: str, at: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=message, problem_mark=at.start_mark)
-
-
-def _core_schema() -> None:
-    """YAML 1.2's core types, without the infinite numbers, and merge keys."""
-    _Loader.yaml_implicit_resolvers = {}
-    for kind, pattern, first in (
-        ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-        ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-        ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-        ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
-        ("merge", r"<<", ["<"]),
-    ):
-        _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"^(?:{pattern})$"), first)
-    _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
-
-
-_core_schema()
 
 
 def _check_texts(document: dict[str, Any]) -> None:
