@@ -36,7 +36,7 @@ GET /stats, GET /log and POST /control (JSON, options named as here, with '_' fo
 """
 
 
-_METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,10 +58,10 @@ def parser() -> argparse.ArgumentParser:
     for name, kind, default, help_text in options():
         flag = "--" + name.replace("_", "-")
         shown = f"{help_text} (default: {'none' if default is None else str(default).lower()})"
-        if kind == "bool":
+        if kind is bool:
             parse.add_argument(flag, default=default, action=argparse.BooleanOptionalAction, help=shown)
         else:
-            parse.add_argument(flag, default=default, metavar=_METAVARS[kind.partition(" ")[0]], help=shown)
+            parse.add_argument(flag, default=default, metavar=_METAVARS[kind], help=shown)
     return parse
 
 

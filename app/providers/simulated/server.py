@@ -17,7 +17,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Self
 
 import orjson
@@ -160,7 +159,7 @@ class SimulatedProvider:
                 body = self.log(int(after) if after.isdecimal() else 0)
             case "GET", "/control":
                 lanes = {"": self._default, **self._lanes}
-                body = {model: asdict(lane.behaviour) for model, lane in lanes.items()}
+                body = {model: lane.behaviour.model_dump() for model, lane in lanes.items()}
             case "POST", "/control":
                 try:
                     wish = orjson.loads(await request.content.read())
