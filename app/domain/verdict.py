@@ -6,8 +6,8 @@ Finding the answer (`Malformed` if it cannot be found):
 2. In the structured channel the whole text must be one JSON object that carries the call's nonce: what fits the schema
    may still be the answer to another call.
 3. Elsewhere the answer is the one outermost JSON object that carries the call's nonce, whatever stands around it:
-   a code fence, chat, objects without the nonce or with another. Several such objects count as one if they are equal,
-   else the answer is ambiguous.
+   a code fence, chat, objects without the nonce or with another, and up to 99 broken ones. Several such objects count
+   as one if they are equal, else the answer is ambiguous.
 
 Reading an opinion (malformed, or corrupt in a batch, unless all hold):
 

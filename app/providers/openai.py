@@ -86,26 +86,15 @@ class OpenAIProvider:
 
 def _client(spec: PoolSpec, *, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> openai.AsyncOpenAI:
     """The SDK's client, deaf to the environment: an organisation or headers meant for OpenAI go to no other host."""
+    options: dict[str, Any] = {
+        "api_key": api_key, "max_retries": 0, "default_headers": spec.headers, "default_query": spec.query,
+        "http_client": http_client,
+    }  # fmt: skip
     client: openai.AsyncOpenAI
     if spec.api_version is not None:
-        client = openai.AsyncAzureOpenAI(
-            azure_endpoint=base_url,
-            api_version=spec.api_version,
-            api_key=api_key,
-            max_retries=0,
-            default_headers=spec.headers,
-            default_query=spec.query,
-            http_client=http_client,
-        )
+        client = openai.AsyncAzureOpenAI(azure_endpoint=base_url, api_version=spec.api_version, **options)
     else:
-        client = openai.AsyncOpenAI(
-            base_url=base_url,
-            api_key=api_key,
-            max_retries=0,
-            default_headers=spec.headers,
-            default_query=spec.query,
-            http_client=http_client,
-        )
+        client = openai.AsyncOpenAI(base_url=base_url, **options)
     if not spec.trust_env:
         client.organization = client.project = None
         client._custom_headers = dict(spec.headers)
