@@ -98,22 +98,21 @@ class Settings(BaseModel):
     retry_after_max: Number = _setting(300.0, "a provider's Retry-After is cut to this", ge=0, le=86_400)
     fail_fast: Count = _setting(
         20,
-        "a job stops asking a model when its first so many calls all end in one error that asking again cannot help; "
-        "0: never",
+        "a job stops asking a model when its first N calls all end in the same permanent error; 0: never",
         ge=0,
         le=1000,
     )
     quota_recheck: Number = _setting(
         60.0,
-        "an account without money is tried again after so long, by one call, for jobs that wait for it",
+        "how often an account without money is tried again, by one call, for jobs that wait for it; seconds",
         ge=0.1,
         le=86_400,
     )
     unit_deadline: Number = _setting(
-        0.0, "a unit that has no score so long after it was published ends without one; 0: never", ge=0, le=31_622_400
+        0.0, "a unit without a score this long after it was published ends without one; 0: never", ge=0, le=31_622_400
     )
     max_pool_down: Number = _setting(
-        21_600.0, "a job gives a pool up whose calls have all failed for so long; 0: never", ge=0, le=31_622_400
+        21_600.0, "a job gives up a pool whose calls have all failed for this long; 0: never", ge=0, le=31_622_400
     )
     batching_enabled: Flag = _setting(
         False, "ask for all dimensions of an item in one call, where the provider can; read where a job is submitted"
@@ -121,10 +120,10 @@ class Settings(BaseModel):
     llm_call_timeout: Number = _setting(120.0, "a call is cut after this long in total", ge=0.01, le=3600)
 
     redis_url: Secret = _setting(
-        None, "Redis or Valkey of broker, results, ledger and limits; empty: the embedded Valkey"
+        None, "Redis or Valkey for broker, results, ledger and limits; empty: the embedded Valkey"
     )
-    redis_password: Secret = _setting(None, "password of REDIS_URL if none stands in it; as it is, not %-encoded")
-    broker_url: Secret = _setting(None, "RabbitMQ, if messages shall wait there instead of in REDIS_URL")
+    redis_password: Secret = _setting(None, "password for REDIS_URL, if the URL holds none; not %-encoded")
+    broker_url: Secret = _setting(None, "RabbitMQ, to keep messages there instead of in REDIS_URL")
     broker_password: Secret = _setting(None, "the same for DICAST_BROKER_URL")
     openai_api_key: Secret = _setting(None, "key of pools with provider 'openai'")
     anthropic_api_key: Secret = _setting(None, "key of pools with provider 'anthropic'")
@@ -133,7 +132,7 @@ class Settings(BaseModel):
     )
     nonce_key: Secret = _setting(
         None,
-        "secret that the codes in prompts follow from, 32 or more characters, the same for all workers; empty: "
+        "secret from which the codes in prompts are derived, 32 or more characters, the same for all workers; empty: "
         "DICAST_MESSAGE_KEY, or one kept in the store",
     )
 
@@ -160,12 +159,17 @@ class Settings(BaseModel):
         le=2_592_000,
     )
     slo_burn_rate: Number = _setting(
-        14.4, "pools are capped when errors come so many times as often as DICAST_SLO_TARGET allows", ge=0.1, le=100_000
+        14.4,
+        "pools are capped when errors come this many times faster than DICAST_SLO_TARGET allows",
+        ge=0.1,
+        le=100_000,
     )
     node_width: Literal["fixed", "rules"] = _setting(
         "fixed", "whether a worker's width stays at its slots, or rules on CPU and errors move it"
     )
-    node_cpu_high: Number = _setting(75.0, "percent of all cores above which these rules halve it", ge=1, le=100)
+    node_cpu_high: Number = _setting(
+        75.0, "percent of all cores above which the rules halve a worker's width", ge=1, le=100
+    )
     node_errors_high: Number = _setting(0.2, "share of failed calls above which they lower it", ge=0, le=1)
     node_errors_low: Number = _setting(0.05, "share of failed calls below which they raise it", ge=0, le=1)
     node_cpu_by: Literal["sample", "load"] = _setting(
@@ -182,9 +186,9 @@ class Settings(BaseModel):
     max_text_bytes: Count = _setting(1_000_000, "an item whose texts are larger is refused", ge=1, le=50_000_000)
     max_response_bytes: Count = _setting(4_000_000, "an answer larger than this, unpacked, is malformed", ge=1000)
     metrics_port: Count = _setting(0, "port on which this worker serves Prometheus metrics; 0: none", ge=0, le=65_535)
-    metrics_host: Text = _setting("127.0.0.1", "address of that port; the metrics are for anybody")
+    metrics_host: Text = _setting("127.0.0.1", "address of that port; there is no password")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "level of the JSON logs")
-    log_json_only: Flag = _setting(False, "a worker writes JSON lines alone, and nothing of Celery's for people")
+    log_json_only: Flag = _setting(False, "a worker writes only JSON lines, and none of Celery's messages for people")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
