@@ -414,9 +414,9 @@ def stop(
 
     They keep running after the command that started them. Jobs stay on disk; the next command finds them again.
     """
-    from dicast.app.cli.stop import stop_residents
+    from dicast.app.cli.stop import stop_daemons
 
-    stop_residents(context.obj, force=force)
+    stop_daemons(context.obj, force=force)
 
 
 def _unless_ask(choice: str | None) -> str | None:

@@ -9,7 +9,7 @@ from dicast.app.providers.local import running_local_model, stop_local_model
 from dicast.workers.store import embedded
 
 
-def stop_residents(terminal: Terminal, *, force: bool) -> None:
+def stop_daemons(terminal: Terminal, *, force: bool) -> None:
     """Stop the embedded store and the local model of the state directory; what the store holds stays on disk.
 
     Raises `Refused` while workers live on that store, unless forced.

@@ -30,7 +30,7 @@ from dicast.workers.policy.events import Event, Sent, is_sane
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
-from dicast.workers.policy.rules import Rules, RulesConfig, RulesState, RulesStatus
+from dicast.workers.policy.rules import Rules, RulesConfig, RulesState
 
 MOST_CHANGES = 50
 SLO = "slo"
@@ -133,10 +133,6 @@ class PoolGovernor:
     def reason(self) -> str:
         """Why the limit is what it is."""
         return str(self._engine.state.reason)
-
-    def rules_status(self) -> RulesStatus | None:
-        """The rules engine's view; None for other engines."""
-        return self._engine.status(self.state.now) if isinstance(self._engine, Rules) else None
 
     def _advance(self, now: float) -> None:
         self.state.now = max(self.state.now, now)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
@@ -47,7 +47,7 @@ def profile(name: str, **changes: Any) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """What the operator overrides for one pool; written by him alone.
+    """What the operator overrides for one pool; written by the operator alone.
 
     `limit` is the first limit (None: the profile's), `ceiling` the most and `floor` the least it may become.
     Budgets are per minute; None: unknown, and learned. An `error_budget` caps the limit by itself.
@@ -95,8 +95,3 @@ class PoolConfig:
             else:
                 wanted = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
         return max(self.floor, min(self.ceiling, wanted))
-
-
-def names_of(config: EngineConfig) -> list[str]:
-    """Constants that an operator may change."""
-    return [f.name for f in fields(config)]

@@ -113,11 +113,6 @@ class Nature:
         """More was accepted than a window had left, and no more than a log gave back."""
         self._slide(SURE - self.sliding)
 
-    @property
-    def cannot_slide(self) -> bool:
-        """Whether what came back is not what had been spent one period ago."""
-        return self.sliding <= -SURE
-
     def _slide(self, votes: float) -> None:
         """A log stays one until most speaks against it: what it gives back is counted only roughly."""
         self.sliding = max(-MOST, min(MOST, self.sliding + votes))

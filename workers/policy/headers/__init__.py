@@ -9,7 +9,6 @@ must not stop the traffic.
 
 from dicast.workers.policy.headers.read import is_about_limits, read_limits
 from dicast.workers.policy.headers.reading import NO_READINGS, BudgetUnit, Reading, Readings
-from dicast.workers.policy.headers.retry import read_retry_after
 
 __all__ = [
     "NO_READINGS",
@@ -18,5 +17,4 @@ __all__ = [
     "Readings",
     "is_about_limits",
     "read_limits",
-    "read_retry_after",
 ]

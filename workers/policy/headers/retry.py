@@ -24,12 +24,6 @@ def retry_after(headers: Mapping[str, str], wall_s: float) -> tuple[float, float
     return None if at is None else (_within(at - provider_now(headers.get("date", ""), wall_s)), 1.0)
 
 
-def read_retry_after(headers: Mapping[str, str], most_s: float, wall_s: float = 0.0) -> float | None:
-    """Seconds the provider asks to wait, within 0 and `most_s`; None if absent or unreadable."""
-    found = retry_after(headers, wall_s)
-    return None if found is None else min(found[0], most_s)
-
-
 def _numbers(text: str) -> list[float]:
     values = [number(item.value) for item in items(text)] if text else []
     return [value for value in values if value is not None and value >= 0.0]
