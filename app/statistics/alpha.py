@@ -1,0 +1,95 @@
+"""Krippendorff's alpha: agreement of any number of raters with any number of missing ratings.
+
+The values are the package krippendorff's. The weighted forms serve the resamples; they follow K. Krippendorff,
+"Computing Krippendorff's Alpha-Reliability" (2011): coincidences within an item, expected ones from all values.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import krippendorff
+import numpy as np
+
+from app.statistics.arrays import Floats
+from app.statistics.estimates import Result, Unknown
+from app.statistics.kappa import codes
+from app.statistics.resampling import OfWeights, interval
+
+Level = Literal["nominal", "ordinal", "interval"]
+
+
+def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator) -> Result:
+    """Alpha over items (rows) x raters (columns); NaN is a missing rating. Items with one rating say nothing.
+
+    `levels` are the scale's values, ascending: ordinal alpha counts the ratings between two of them, nominal alpha
+    whether they differ. Interval alpha needs no levels and takes any numbers.
+    """
+    pairable = matrix[(~np.isnan(matrix)).sum(axis=1) >= 2]
+    if len(pairable) < 3:
+        return Unknown(f"only {len(pairable)} items have ratings by two or more")
+    given = pairable[~np.isnan(pairable)]
+    if np.ptp(given) == 0:
+        return Unknown("everybody gave every item the same score")
+    if level == "interval":
+        value = krippendorff.alpha(reliability_data=pairable.T, level_of_measurement="interval")
+        return interval(float(value), (pairable,), weighted_interval_alpha, rng, shape="correlation")
+    if codes(given, levels) is None:
+        return Unknown("some scores are none of the scale's levels, as a mean is")
+    counts = np.stack([(pairable == one).sum(axis=1) for one in levels], axis=1)
+    used = counts.any(axis=0)
+    value = krippendorff.alpha(
+        value_counts=counts[:, used], value_domain=levels[used].tolist(), level_of_measurement=level
+    )
+    return interval(
+        float(value),
+        (counts[:, used].astype(np.float64),),
+        lambda chosen: weighted_alpha(chosen, level),
+        rng,
+        shape="correlation",
+    )
+
+
+def weighted_interval_alpha(matrix: Floats) -> OfWeights:
+    given = ~np.isnan(matrix)
+    values = np.where(given, matrix - np.nanmean(matrix), 0.0)
+    raters, total, squares = given.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
+    within = 2 * (raters * squares - total**2) / (raters - 1)
+    columns = np.stack([raters, total, squares, within], axis=1)
+
+    def of(weights: Floats) -> Floats:
+        n, s, q, observed = (weights @ columns).T
+        expected = 2 * (n * q - s**2) / (n - 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1 - observed / expected)
+
+    return of
+
+
+def weighted_alpha(counts: Floats, level: Level) -> OfWeights:
+    """Nominal and ordinal alpha from each item's counts of each level (items x levels)."""
+    items, levels = counts.shape
+    raters = counts.sum(axis=1)
+    pairs = (np.einsum("ic,ik->ick", counts, counts) - np.einsum("ic,ck->ick", counts, np.eye(levels))).reshape(
+        items, -1
+    ) / (raters - 1)[:, None]
+
+    def of(weights: Floats) -> Floats:
+        margins = weights @ counts
+        apart = _distances(margins, level)
+        observed = np.einsum("bx,bx->b", weights @ pairs, apart.reshape(len(weights), -1))
+        expected = np.einsum("bc,bck,bk->b", margins, apart, margins) / (margins.sum(axis=1) - 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1 - observed / expected)
+
+    return of
+
+
+def _distances(margins: Floats, level: Level) -> Floats:
+    """Squared distances between levels in each resample (resamples x levels x levels)."""
+    resamples, levels = margins.shape
+    if level == "nominal":
+        return np.broadcast_to(1 - np.eye(levels), (resamples, levels, levels))
+    # Between two levels lie the ratings up to the middle of each: the sum from c to k less half of both ends.
+    middle = np.cumsum(margins, axis=1) - margins / 2
+    return np.asarray((middle[:, :, None] - middle[:, None, :]) ** 2)

@@ -1,0 +1,98 @@
+"""Cohen's weighted kappa of two, Fleiss' kappa of many, each with the base rate beside it.
+
+Kappa falls when nearly all items belong to one level, however well people agree: read it beside the base rate, the
+share of the commonest level. The values are scikit-learn's and statsmodels'; the weighted forms serve the resamples.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from sklearn.metrics import cohen_kappa_score
+from statsmodels.stats.inter_rater import fleiss_kappa
+
+from app.statistics.arrays import Floats, Ints
+from app.statistics.estimates import Result, Unknown
+from app.statistics.resampling import OfWeights, interval
+
+Weighting = Literal["none", "linear", "quadratic"]
+
+
+def cohen(x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.random.Generator) -> Result:
+    """Cohen's kappa of two judges; a disagreement counts by its distance in places among `levels` (ascending).
+
+    `linear` and `quadratic` are for levels with an order, `none` for labels. Items where either is NaN are left out.
+    """
+    both = ~(np.isnan(x) | np.isnan(y))
+    if both.sum() < 3:
+        return Unknown(f"only {both.sum()} items were scored by both")
+    cx, cy = codes(x[both], levels), codes(y[both], levels)
+    if cx is None or cy is None:
+        return Unknown("some scores are none of the scale's levels, as a mean is: kappa counts levels")
+    if len(np.union1d(cx, cy)) == 1:
+        return Unknown("everybody gave every item the same score")
+    name = None if weighting == "none" else weighting
+    value = float(cohen_kappa_score(cx, cy, weights=name, labels=np.arange(len(levels))))
+    penalty = penalties(len(levels), weighting)
+    return interval(value, (cx, cy), lambda a, b: weighted_cohen(a, b, penalty), rng, shape="correlation")
+
+
+def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
+    """Fleiss' kappa over the items (rows) that all raters (columns) scored; the levels have no order."""
+    whole = matrix[~np.isnan(matrix).any(axis=1)]
+    if matrix.shape[1] < 2:
+        return Unknown("there is only one rater")
+    if len(whole) < 3:
+        return Unknown(f"only {len(whole)} items were scored by all {matrix.shape[1]} raters")
+    coded = codes(whole, levels)
+    if coded is None:
+        return Unknown("some scores are none of the scale's levels, as a mean is: kappa counts levels")
+    if np.ptp(coded) == 0:
+        return Unknown("everybody gave every item the same score")
+    counts = np.stack([(coded == level).sum(axis=1) for level in range(len(levels))], axis=1)
+    value = float(fleiss_kappa(counts))
+    return interval(value, (counts.astype(np.float64),), weighted_fleiss, rng, shape="correlation")
+
+
+def base_rate(scores: Floats) -> float:
+    """The share of the commonest score among all that were given; NaN where none was."""
+    given = scores[~np.isnan(scores)]
+    return float(np.unique(given, return_counts=True)[1].max() / given.size) if given.size else float("nan")
+
+
+def codes(scores: Floats, levels: Floats) -> Ints | None:
+    """Each score's place among `levels`; None where one of them is no level."""
+    places = np.searchsorted(levels, scores).clip(0, len(levels) - 1)
+    return places.astype(np.int64) if np.array_equal(levels[places], scores) else None
+
+
+def penalties(levels: int, weighting: Weighting) -> Floats:
+    """What a disagreement between two levels counts (levels x levels); nothing on the diagonal."""
+    apart = np.abs(np.subtract.outer(np.arange(levels), np.arange(levels))).astype(np.float64)
+    return {"none": (apart > 0).astype(np.float64), "linear": apart, "quadratic": apart**2}[weighting]
+
+
+def weighted_cohen(x: Ints, y: Ints, penalty: Floats) -> OfWeights:
+    levels = np.eye(len(penalty))
+    one_x, one_y, seen = levels[x], levels[y], penalty[x, y]
+
+    def of(weights: Floats) -> Floats:
+        by_chance = np.einsum("bi,ij,bj->b", weights @ one_x, penalty, weights @ one_y, optimize=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1 - (weights @ seen) * weights.sum(axis=1) / by_chance)
+
+    return of
+
+
+def weighted_fleiss(counts: Floats) -> OfWeights:
+    raters = counts[0].sum()
+    agreeing = (counts * (counts - 1)).sum(axis=1) / (raters * (raters - 1))
+
+    def of(weights: Floats) -> Floats:
+        total = weights.sum(axis=1)
+        by_chance = ((weights @ counts / (total * raters)[:, None]) ** 2).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(((weights @ agreeing) / total - by_chance) / (1 - by_chance))
+
+    return of
