@@ -1,6 +1,6 @@
 """Krippendorff's alpha: agreement of any number of raters with any number of missing ratings.
 
-The values are the package krippendorff's. The weighted forms serve the resamples; they follow K. Krippendorff,
+The values are the package krippendorff's. The sums serve the resamples; they follow K. Krippendorff,
 "Computing Krippendorff's Alpha-Reliability" (2011): coincidences within an item, expected ones from all values.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from app.statistics.arrays import Floats
 from app.statistics.estimates import Result, Unknown
 from app.statistics.kappa import codes
-from app.statistics.resampling import OfWeights, interval
+from app.statistics.resampling import Sums, interval, rows
 
 Level = Literal["nominal", "ordinal", "interval"]
 
@@ -33,7 +33,7 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
         return Unknown("everybody gave every item the same score")
     if level == "interval":
         value = krippendorff.alpha(reliability_data=pairable.T, level_of_measurement="interval")
-        return interval(float(value), (pairable,), weighted_interval_alpha, rng, shape="correlation")
+        return interval(float(value), len(pairable), rows(interval_alpha_sums, pairable), rng, shape="correlation")
     if codes(given, levels) is None:
         return Unknown("some scores are none of the scale's levels, as a mean is")
     counts = np.stack([(pairable == one).sum(axis=1) for one in levels], axis=1)
@@ -41,48 +41,39 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
     value = krippendorff.alpha(
         value_counts=counts[:, used], value_domain=levels[used].tolist(), level_of_measurement=level
     )
-    return interval(
-        float(value),
-        (counts[:, used].astype(np.float64),),
-        lambda chosen: weighted_alpha(chosen, level),
-        rng,
-        shape="correlation",
-    )
+    statistic = rows(lambda chosen: alpha_sums(chosen, level), counts[:, used].astype(np.float64))
+    return interval(float(value), len(counts), statistic, rng, shape="correlation")
 
 
-def weighted_interval_alpha(matrix: Floats) -> OfWeights:
+def interval_alpha_sums(matrix: Floats) -> Sums:
     given = ~np.isnan(matrix)
     values = np.where(given, matrix - np.nanmean(matrix), 0.0)
     raters, total, squares = given.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
     within = 2 * (raters * squares - total**2) / (raters - 1)
-    columns = np.stack([raters, total, squares, within], axis=1)
 
-    def of(weights: Floats) -> Floats:
-        n, s, q, observed = (weights @ columns).T
+    def of(sums: Floats) -> Floats:
+        n, s, q, observed = sums.T
         expected = 2 * (n * q - s**2) / (n - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(1 - observed / expected)
 
-    return of
+    return Sums(np.stack([raters, total, squares, within], axis=1), of)
 
 
-def weighted_alpha(counts: Floats, level: Level) -> OfWeights:
+def alpha_sums(counts: Floats, level: Level) -> Sums:
     """Nominal and ordinal alpha from each item's counts of each level (items x levels)."""
     items, levels = counts.shape
-    raters = counts.sum(axis=1)
-    pairs = (np.einsum("ic,ik->ick", counts, counts) - np.einsum("ic,ck->ick", counts, np.eye(levels))).reshape(
-        items, -1
-    ) / (raters - 1)[:, None]
+    within = counts[:, :, None] * (counts[:, None, :] - np.eye(levels))
+    coincidences = within.reshape(items, -1) / (counts.sum(axis=1) - 1)[:, None]
 
-    def of(weights: Floats) -> Floats:
-        margins = weights @ counts
+    def of(sums: Floats) -> Floats:
+        margins, observed = sums[:, :levels], sums[:, levels:]
         apart = _distances(margins, level)
-        observed = np.einsum("bx,bx->b", weights @ pairs, apart.reshape(len(weights), -1))
-        expected = np.einsum("bc,bck,bk->b", margins, apart, margins) / (margins.sum(axis=1) - 1)
+        by_chance = np.einsum("bc,bck,bk->b", margins, apart, margins) / (margins.sum(axis=1) - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - observed / expected)
+            return np.asarray(1 - (observed * apart.reshape(len(sums), -1)).sum(axis=1) / by_chance)
 
-    return of
+    return Sums(np.column_stack([counts, coincidences]), of)
 
 
 def _distances(margins: Floats, level: Level) -> Floats:

@@ -1,6 +1,6 @@
 """Pearson, Spearman and Kendall (tau-b) between two scores of the same items, with bootstrap intervals.
 
-The values are scipy's; the weighted forms below serve the resamples alone.
+The values are scipy's; the sums below serve the resamples alone.
 """
 
 from __future__ import annotations
@@ -11,77 +11,86 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from app.statistics.arrays import Floats
+from app.statistics.arrays import Floats, Ints
 from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import OfWeights, interval
+from app.statistics.resampling import Sums, interval, pairs
 
 Kind = Literal["pearson", "spearman", "kendall"]
+MOST_LEVELS = 30
 
 
-def correlation(x: Floats, y: Floats, kind: Kind, rng: np.random.Generator) -> Result:
-    """The correlation of `x` and `y`, item by item; items where either is NaN are left out."""
+def correlation(x: Floats, y: Floats, kind: Kind, rng: np.random.Generator, *, item: Ints | None = None) -> Result:
+    """The correlation of pairs of scores; pairs where either is NaN are left out.
+
+    `item` gives the item of each pair, where several pairs belong to one: they are drawn together.
+    """
     both = ~(np.isnan(x) | np.isnan(y))
-    x, y = x[both], y[both]
-    if len(x) < 3:
-        return Unknown(f"only {len(x)} items were scored by both")
+    item = np.arange(len(x)) if item is None else item
+    x, y, scored = x[both], y[both], np.unique(item[both])
+    if len(scored) < 3:
+        return Unknown(f"only {len(scored)} items were scored by both")
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return Unknown("one side gave every item the same score")
     value = float(_VALUES[kind](x, y).statistic)
-    return interval(value, (x, y), _WEIGHTED[kind], rng, shape="correlation")
+    statistic = pairs(_SUMS[kind], x, y, np.searchsorted(scored, item[both]))
+    return interval(value, len(scored), statistic, rng, shape="correlation")
 
 
-def weighted_pearson(x: Floats, y: Floats) -> OfWeights:
+def pearson_sums(x: Floats, y: Floats) -> Sums:
     x, y = x - x.mean(), y - y.mean()
-    columns = np.stack([x, y, x * x, y * y, x * y], axis=1)
 
-    def of(weights: Floats) -> Floats:
-        total = weights.sum(axis=1)
-        mx, my, xx, yy, xy = (weights @ columns / total[:, None]).T
+    def of(sums: Floats) -> Floats:
+        mx, my, xx, yy, xy = (sums[:, 1:] / sums[:, :1]).T
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((xy - mx * my) / np.sqrt((xx - mx * mx) * (yy - my * my)))
 
-    return of
+    return Sums(np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1), of)
 
 
-def weighted_spearman(x: Floats, y: Floats) -> OfWeights:
-    """Pearson of the midranks, which are drawn anew in each resample."""
-    cell, xs, ys = _cells(x, y)
+def spearman_sums(x: Floats, y: Floats) -> Sums:
+    """Pearson of the midranks, which follow from how often each pair of scores was drawn."""
+    member, xs, ys = _cells(x, y)
     ranks_x, ranks_y = _midranks(xs), _midranks(ys)
 
-    def of(weights: Floats) -> Floats:
-        counts = weights @ cell
+    def of(counts: Floats) -> Floats:
         middle = (counts.sum(axis=1, keepdims=True) + 1) / 2
         rx, ry = ranks_x(counts) - middle, ranks_y(counts) - middle
         wx, wy = counts * rx, counts * ry
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((wx * ry).sum(axis=1) / np.sqrt((wx * rx).sum(axis=1) * (wy * ry).sum(axis=1)))
 
-    return of
+    return Sums(member, of)
 
 
-def weighted_kendall(x: Floats, y: Floats) -> OfWeights:
-    """tau-b as a quadratic form: the pairs' agreement in order, each pair weighted by both of its items."""
-    cell, xs, ys = _cells(x, y)
+def kendall_sums(x: Floats, y: Floats) -> Sums:
+    """tau-b as a quadratic form in how often each pair of scores was drawn."""
+    member, xs, ys = _cells(x, y)
     sign_x, sign_y = np.sign(np.subtract.outer(xs, xs)), np.sign(np.subtract.outer(ys, ys))
-    agreement, apart_x, apart_y = sign_x * sign_y, np.abs(sign_x), np.abs(sign_y)
+    forms = sign_x * sign_y, np.abs(sign_x), np.abs(sign_y)
 
-    def of(weights: Floats) -> Floats:
-        counts = weights @ cell
-        concordance, pairs_x, pairs_y = (
-            ((counts @ pairs) * counts).sum(axis=1) for pairs in (agreement, apart_x, apart_y)
-        )
+    def of(counts: Floats) -> Floats:
+        concordance, pairs_x, pairs_y = (((counts @ form) * counts).sum(axis=1) for form in forms)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(concordance / np.sqrt(pairs_x * pairs_y))
 
-    return of
+    return Sums(member, of)
 
 
 def _cells(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
-    """The distinct pairs of scores, and to which of them each item belongs (items x pairs, 0 or 1)."""
-    pairs, codes = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
-    member = np.zeros((len(x), len(pairs)))
+    """The distinct pairs of scores, and to which of them each pair belongs (0 or 1)."""
+    distinct, codes = np.unique(np.stack([_coarse(x), _coarse(y)], axis=1), axis=0, return_inverse=True)
+    member = np.zeros((len(x), len(distinct)))
     member[np.arange(len(x)), codes.ravel()] = 1
-    return member, pairs[:, 0], pairs[:, 1]
+    return member, distinct[:, 0], distinct[:, 1]
+
+
+def _coarse(x: Floats) -> Floats:
+    """The scores, or for many levels their ranks in `MOST_LEVELS` steps: enough for the spread of a rank statistic."""
+    levels, codes = np.unique(x, return_inverse=True)
+    if len(levels) <= MOST_LEVELS:
+        return x
+    below = np.cumsum(np.bincount(codes))[codes]
+    return np.floor((below - 1) * MOST_LEVELS / len(x))
 
 
 def _midranks(values: Floats) -> Callable[[Floats], Floats]:
@@ -97,8 +106,8 @@ def _midranks(values: Floats) -> Callable[[Floats], Floats]:
 
 
 _VALUES = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
-_WEIGHTED: dict[Kind, Callable[..., OfWeights]] = {
-    "pearson": weighted_pearson,
-    "spearman": weighted_spearman,
-    "kendall": weighted_kendall,
+_SUMS: dict[Kind, Callable[[Floats, Floats], Sums]] = {
+    "pearson": pearson_sums,
+    "spearman": spearman_sums,
+    "kendall": kendall_sums,
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.statistics.arrays import Floats
 from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import OfWeights, interval
+from app.statistics.resampling import Sums, interval, rows
 
 
 def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> Result:
@@ -23,28 +23,26 @@ def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> R
         return Unknown(f"only {len(whole)} items were scored by all {raters} raters")
     if np.ptp(whole) == 0:
         return Unknown("everybody gave every item the same score")
-    value = float(weighted_icc(whole, of_mean=of_mean)(np.ones((1, len(whole))))[0])
-    return interval(value, (whole,), lambda chosen: weighted_icc(chosen, of_mean=of_mean), rng, shape="correlation")
+    value = icc_sums(whole, of_mean=of_mean).value
+    statistic = rows(lambda chosen: icc_sums(chosen, of_mean=of_mean), whole)
+    return interval(value, len(whole), statistic, rng, shape="correlation")
 
 
-def weighted_icc(matrix: Floats, *, of_mean: bool) -> OfWeights:
+def icc_sums(matrix: Floats, *, of_mean: bool) -> Sums:
     matrix = matrix - matrix.mean()
     k = matrix.shape[1]
-    means = matrix.mean(axis=1)
-    columns = np.column_stack([means**2, (matrix**2).sum(axis=1), matrix])
 
-    def of(weights: Floats) -> Floats:
-        n = weights.sum(axis=1)
-        sums = weights @ columns
-        column_means = sums[:, 2:] / n[:, None]
-        correction = n * k * column_means.mean(axis=1) ** 2
-        rows = k * sums[:, 0] - correction
-        raters = n * (column_means**2).sum(axis=1) - correction
-        error = (sums[:, 1] - correction - rows - raters) / ((n - 1) * (k - 1))
-        rows, raters = rows / (n - 1), raters / (k - 1)
+    def of(sums: Floats) -> Floats:
+        n, squared_means, squares = sums[:, 0], sums[:, 1], sums[:, 2]
+        rater_means = sums[:, 3:] / n[:, None]
+        correction = n * k * rater_means.mean(axis=1) ** 2
+        targets = k * squared_means - correction
+        raters = n * (rater_means**2).sum(axis=1) - correction
+        error = (squares - correction - targets - raters) / ((n - 1) * (k - 1))
+        targets, raters = targets / (n - 1), raters / (k - 1)
+        rest = 0.0 if of_mean else (k - 1) * error
+        share = 1 if of_mean else k
         with np.errstate(divide="ignore", invalid="ignore"):
-            if of_mean:
-                return np.asarray((rows - error) / (rows + (raters - error) / n))
-            return np.asarray((rows - error) / (rows + (k - 1) * error + k * (raters - error) / n))
+            return np.asarray((targets - error) / (targets + rest + share * (raters - error) / n))
 
-    return of
+    return Sums(np.column_stack([np.ones(len(matrix)), matrix.mean(axis=1) ** 2, (matrix**2).sum(axis=1), matrix]), of)

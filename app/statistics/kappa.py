@@ -1,7 +1,7 @@
 """Cohen's weighted kappa of two, Fleiss' kappa of many, each with the base rate beside it.
 
 Kappa falls when nearly all items belong to one level, however well people agree: read it beside the base rate, the
-share of the commonest level. The values are scikit-learn's and statsmodels'; the weighted forms serve the resamples.
+share of the commonest level. The values are scikit-learn's and statsmodels'; the sums serve the resamples.
 """
 
 from __future__ import annotations
@@ -14,19 +14,24 @@ from statsmodels.stats.inter_rater import fleiss_kappa
 
 from app.statistics.arrays import Floats, Ints
 from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import OfWeights, interval
+from app.statistics.resampling import Sums, interval, pairs, rows
 
 Weighting = Literal["none", "linear", "quadratic"]
 
 
-def cohen(x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.random.Generator) -> Result:
-    """Cohen's kappa of two judges; a disagreement counts by its distance in places among `levels` (ascending).
+def cohen(
+    x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.random.Generator, *, item: Ints | None = None
+) -> Result:
+    """Cohen's kappa of pairs of scores; a disagreement counts by its distance in places among `levels` (ascending).
 
-    `linear` and `quadratic` are for levels with an order, `none` for labels. Items where either is NaN are left out.
+    `linear` and `quadratic` are for levels with an order, `none` for labels. Pairs where either is NaN are left out.
+    `item` gives the item of each pair, where several pairs belong to one.
     """
     both = ~(np.isnan(x) | np.isnan(y))
-    if both.sum() < 3:
-        return Unknown(f"only {both.sum()} items were scored by both")
+    item = np.arange(len(x)) if item is None else item
+    scored = np.unique(item[both])
+    if len(scored) < 3:
+        return Unknown(f"only {len(scored)} items were scored by both")
     cx, cy = codes(x[both], levels), codes(y[both], levels)
     if cx is None or cy is None:
         return Unknown("some scores are none of the scale's levels, as a mean is: kappa counts levels")
@@ -35,7 +40,8 @@ def cohen(x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.ra
     name = None if weighting == "none" else weighting
     value = float(cohen_kappa_score(cx, cy, weights=name, labels=np.arange(len(levels))))
     penalty = penalties(len(levels), weighting)
-    return interval(value, (cx, cy), lambda a, b: weighted_cohen(a, b, penalty), rng, shape="correlation")
+    statistic = pairs(lambda a, b: cohen_sums(a, b, penalty), cx, cy, np.searchsorted(scored, item[both]))
+    return interval(value, len(scored), statistic, rng, shape="correlation")
 
 
 def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
@@ -52,7 +58,8 @@ def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
         return Unknown("everybody gave every item the same score")
     counts = np.stack([(coded == level).sum(axis=1) for level in range(len(levels))], axis=1)
     value = float(fleiss_kappa(counts))
-    return interval(value, (counts.astype(np.float64),), weighted_fleiss, rng, shape="correlation")
+    statistic = rows(fleiss_sums, counts.astype(np.float64))
+    return interval(value, len(whole), statistic, rng, shape="correlation")
 
 
 def base_rate(scores: Floats) -> float:
@@ -73,26 +80,28 @@ def penalties(levels: int, weighting: Weighting) -> Floats:
     return {"none": (apart > 0).astype(np.float64), "linear": apart, "quadratic": apart**2}[weighting]
 
 
-def weighted_cohen(x: Ints, y: Ints, penalty: Floats) -> OfWeights:
-    levels = np.eye(len(penalty))
-    one_x, one_y, seen = levels[x], levels[y], penalty[x, y]
+def cohen_sums(x: Ints, y: Ints, penalty: Floats) -> Sums:
+    size = len(penalty)
+    levels = np.eye(size)
 
-    def of(weights: Floats) -> Floats:
-        by_chance = np.einsum("bi,ij,bj->b", weights @ one_x, penalty, weights @ one_y, optimize=True)
+    def of(sums: Floats) -> Floats:
+        n, seen, given_x, given_y = sums[:, 0], sums[:, 1], sums[:, 2 : 2 + size], sums[:, 2 + size :]
+        by_chance = ((given_x @ penalty) * given_y).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - (weights @ seen) * weights.sum(axis=1) / by_chance)
+            return np.asarray(1 - seen * n / by_chance)
 
-    return of
+    return Sums(np.column_stack([np.ones(len(x)), penalty[x, y], levels[x], levels[y]]), of)
 
 
-def weighted_fleiss(counts: Floats) -> OfWeights:
+def fleiss_sums(counts: Floats) -> Sums:
+    """From how many raters gave an item each level (items x levels)."""
     raters = counts[0].sum()
     agreeing = (counts * (counts - 1)).sum(axis=1) / (raters * (raters - 1))
 
-    def of(weights: Floats) -> Floats:
-        total = weights.sum(axis=1)
-        by_chance = ((weights @ counts / (total * raters)[:, None]) ** 2).sum(axis=1)
+    def of(sums: Floats) -> Floats:
+        n = sums[:, :1]
+        by_chance = ((sums[:, 2:] / (n * raters)) ** 2).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(((weights @ agreeing) / total - by_chance) / (1 - by_chance))
+            return np.asarray((sums[:, 1] / n[:, 0] - by_chance) / (1 - by_chance))
 
-    return of
+    return Sums(np.column_stack([np.ones(len(counts)), agreeing, counts]), of)

@@ -10,10 +10,10 @@ from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
 
 from app.statistics import kappa
-from app.statistics.alpha import alpha, weighted_alpha, weighted_interval_alpha
-from app.statistics.correlation import correlation, weighted_kendall, weighted_pearson, weighted_spearman
+from app.statistics.alpha import alpha, alpha_sums, interval_alpha_sums
+from app.statistics.correlation import correlation, kendall_sums, pearson_sums, spearman_sums
 from app.statistics.estimates import Estimate, Unknown
-from app.statistics.icc import icc, weighted_icc
+from app.statistics.icc import icc, icc_sums
 from tests.statistics.worlds import LEVELS, scores
 
 EXACT = 1e-9
@@ -74,7 +74,7 @@ SHROUT = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 
 
 @pytest.mark.parametrize("of_mean, published", [(False, 0.29), (True, 0.62)])
 def test_icc_of_the_published_example(of_mean, published):
-    assert weighted_icc(SHROUT, of_mean=of_mean)(np.ones((1, 6)))[0] == pytest.approx(published, abs=5e-3)
+    assert icc_sums(SHROUT, of_mean=of_mean).value == pytest.approx(published, abs=5e-3)
 
 
 def test_correlations_of_published_examples():
@@ -90,33 +90,33 @@ def test_correlations_of_published_examples():
     assert value(correlation(iq, hours, "kendall", chance())) == pytest.approx(-5 / 45, abs=EXACT)
 
 
-def duplicated(data, weights):
-    return np.repeat(data, weights, axis=0)
+def drawn_value(sums, weights):
+    return sums.of(weights @ sums.columns)[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_weighted_forms_are_the_libraries_on_resampled_ratings(seed):
+def test_the_sums_are_the_libraries_on_resampled_ratings(seed):
     """A weight of 2 is an item that is there twice: the resamples' formulas against libraries on the drawn items."""
     rng = chance(seed)
     ratings = scores(rng, 60, 3)
     weights = np.bincount(rng.integers(0, 60, 60), minlength=60)
-    drawn, row = duplicated(ratings, weights), weights[None, :].astype(float)
+    drawn, row = np.repeat(ratings, weights, axis=0), weights[None, :].astype(float)
     x, y, counts = drawn[:, 0], drawn[:, 1], (ratings[:, :, None] == LEVELS).sum(axis=1).astype(float)
     used = counts.any(axis=0)
     close = pytest.approx
-    assert weighted_pearson(*ratings[:, :2].T)(row)[0] == close(stats.pearsonr(x, y).statistic, abs=EXACT)
-    assert weighted_spearman(*ratings[:, :2].T)(row)[0] == close(stats.spearmanr(x, y).statistic, abs=EXACT)
-    assert weighted_kendall(*ratings[:, :2].T)(row)[0] == close(stats.kendalltau(x, y).statistic, abs=EXACT)
+    assert drawn_value(pearson_sums(*ratings[:, :2].T), row) == close(stats.pearsonr(x, y).statistic, abs=EXACT)
+    assert drawn_value(spearman_sums(*ratings[:, :2].T), row) == close(stats.spearmanr(x, y).statistic, abs=EXACT)
+    assert drawn_value(kendall_sums(*ratings[:, :2].T), row) == close(stats.kendalltau(x, y).statistic, abs=EXACT)
     for weighting in ("none", "linear", "quadratic"):
-        mine = kappa.weighted_cohen(*(ratings[:, :2].T.astype(int) - 1), kappa.penalties(5, weighting))(row)[0]
+        mine = drawn_value(kappa.cohen_sums(*(ratings[:, :2].T.astype(int) - 1), kappa.penalties(5, weighting)), row)
         name = None if weighting == "none" else weighting
         assert mine == close(cohen_kappa_score(x, y, weights=name, labels=LEVELS), abs=EXACT)
     table = (drawn[:, :, None] == LEVELS).sum(axis=1)
-    assert kappa.weighted_fleiss(counts)(row)[0] == close(fleiss_kappa(table), abs=EXACT)
+    assert drawn_value(kappa.fleiss_sums(counts), row) == close(fleiss_kappa(table), abs=EXACT)
     for level in ("nominal", "ordinal"):
         expected = second_alpha(value_counts=table[:, used], value_domain=LEVELS[used], level_of_measurement=level)
-        assert weighted_alpha(counts[:, used], level)(row)[0] == close(expected, abs=EXACT)
-    assert weighted_interval_alpha(ratings)(row)[0] == close(
+        assert drawn_value(alpha_sums(counts[:, used], level), row) == close(expected, abs=EXACT)
+    assert drawn_value(interval_alpha_sums(ratings), row) == close(
         second_alpha(reliability_data=drawn.T, level_of_measurement="interval"), abs=EXACT
     )
 
@@ -125,11 +125,10 @@ def test_weighted_forms_are_the_libraries_on_resampled_ratings(seed):
 def test_alpha_with_missing_ratings_is_the_librarys(seed):
     ratings = scores(chance(seed), 80, 4, missing=0.4)
     ratings = ratings[(~np.isnan(ratings)).sum(axis=1) >= 2]
-    everybody = np.ones((1, len(ratings)))
-    mine = weighted_interval_alpha(ratings)(everybody)[0]
+    mine = interval_alpha_sums(ratings).value
     assert mine == pytest.approx(second_alpha(reliability_data=ratings.T, level_of_measurement="interval"), abs=EXACT)
     counts = (ratings[:, :, None] == LEVELS).sum(axis=1).astype(float)
-    mine = weighted_alpha(counts[:, counts.any(axis=0)], "ordinal")(everybody)[0]
+    mine = alpha_sums(counts[:, counts.any(axis=0)], "ordinal").value
     assert mine == pytest.approx(second_alpha(reliability_data=ratings.T, level_of_measurement="ordinal"), abs=EXACT)
 
 

@@ -1,0 +1,121 @@
+"""Judges with people beside people with people, measured the same way; planted agreement and bias are found."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from app.statistics.agreement import among, confusion, judge_with_people, person_with_others
+from app.statistics.estimates import Estimate, Unknown
+from app.statistics.independence import effective_judges, error_correlation
+from tests.statistics.worlds import EVEN, LEVELS, scores
+
+
+def chance(seed=0):
+    return np.random.default_rng(seed)
+
+
+def known(result):
+    assert isinstance(result, Estimate), result
+    return result
+
+
+def test_a_judge_who_errs_like_a_person_reaches_the_ceiling():
+    ratings = scores(chance(), 2000, 4, cuts=EVEN)
+    judge = judge_with_people(ratings[:, 0], ratings[:, 1:], "ordinal", LEVELS, chance())
+    ceiling = person_with_others(ratings[:, 1:], "ordinal", LEVELS, chance())
+    for name in ("pearson", "spearman", "kendall", "kappa"):
+        assert known(getattr(judge, name)).holds(known(getattr(ceiling, name)).value), name
+    assert judge.items == ceiling.items == 2000
+    assert judge.missing == ceiling.missing == 0
+    assert judge.confusion.sum() == 2000 * 3
+    assert ceiling.confusion.sum() == 2000 * 3 * 2
+
+
+def test_leaving_one_out_is_what_it_says():
+    ratings = scores(chance(), 60, 3, cuts=EVEN)
+    first = person_with_others(ratings, "interval", LEVELS, chance(), person=0)
+    assert known(first.pearson).value == pytest.approx(stats.pearsonr(ratings[:, 0], ratings[:, 1:].mean(axis=1))[0])
+    assert known(first.differences.bias).value == pytest.approx((ratings[:, 0] - ratings[:, 1:].mean(axis=1)).mean())
+
+
+def test_a_planted_bias_and_spread_are_found():
+    rng = chance()
+    truth = rng.normal(3, 1, 1000)
+    people = truth[:, None] + rng.normal(0, 0.3, (1000, 2))
+    judge = truth + 0.4 + rng.normal(0, 0.5, 1000)
+    seen = judge_with_people(judge, people, "interval", None, chance()).differences
+    spread = 1.96 * np.sqrt(0.5**2 + 0.3**2)
+    assert known(seen.bias).holds(0.4)
+    assert known(seen.lower_limit).holds(0.4 - spread)
+    assert known(seen.upper_limit).holds(0.4 + spread)
+
+
+def test_missing_ratings_are_left_out_and_counted():
+    rng = chance()
+    ratings = scores(rng, 400, 4, cuts=EVEN)
+    people = np.where(rng.random((400, 3)) < 0.3, np.nan, ratings[:, 1:])
+    judge = np.where(np.arange(400) < 40, np.nan, ratings[:, 0])
+    seen = judge_with_people(judge, people, "ordinal", LEVELS, chance())
+    assert seen.missing == pytest.approx(np.mean(np.isnan(judge) | np.isnan(people).all(axis=1)))
+    assert seen.items < 400
+    assert known(seen.kappa).items == seen.items
+    assert among(people, "ordinal", LEVELS, chance()).missing == pytest.approx(np.isnan(people).mean())
+
+
+def test_one_person_is_compared_with_but_has_no_others():
+    ratings = scores(chance(), 50, 2, cuts=EVEN)
+    assert known(judge_with_people(ratings[:, 0], ratings[:, 1:], "ordinal", LEVELS, chance()).kappa)
+    ceiling = person_with_others(ratings[:, 1:], "ordinal", LEVELS, chance())
+    assert all(isinstance(r, Unknown) for r in (ceiling.pearson, ceiling.kappa, ceiling.differences.bias))
+
+
+def test_nobody_rated():
+    nobody = np.full((50, 2), np.nan)
+    judge = scores(chance(), 50, 1)[:, 0]
+    for seen in (
+        judge_with_people(judge, nobody, "ordinal", LEVELS, chance()),
+        person_with_others(nobody, "ordinal", LEVELS, chance()),
+        judge_with_people(judge, np.empty((50, 0)), "ordinal", LEVELS, chance()),
+        person_with_others(np.empty((50, 0)), "ordinal", LEVELS, chance()),
+    ):
+        assert isinstance(seen.kappa, Unknown)
+        assert isinstance(seen.differences.upper_limit, Unknown)
+        assert seen.items == 0
+
+
+def test_labels_have_no_distances_and_fractions_no_levels():
+    ratings = scores(chance(), 50, 3, cuts=EVEN)
+    labels = judge_with_people(ratings[:, 0], ratings[:, 1:], "nominal", LEVELS, chance())
+    assert "no distances" in str(labels.pearson) and "no distances" in str(labels.differences.bias)
+    assert known(labels.kappa)
+    assert "no distances" in str(among(ratings, "nominal", LEVELS, chance()).icc_mean)
+    fractions = among(ratings / 7, "interval", None, chance())
+    assert "no levels" in str(fractions.fleiss)
+    assert known(fractions.alpha)
+    assert confusion(ratings[:, 0] / 7, ratings[:, 1], LEVELS) is None
+
+
+def test_self_consistency_is_agreement_over_replicates():
+    replicates = scores(chance(), 100, 3, cuts=EVEN, reliability=0.9)
+    noisy = scores(chance(), 100, 3, cuts=EVEN, reliability=0.3)
+    steady = known(among(replicates, "ordinal", LEVELS, chance()).alpha)
+    assert steady.low > known(among(noisy, "ordinal", LEVELS, chance()).alpha).high
+
+
+@pytest.mark.parametrize("shared, worth", [(0.0, 4.0), (0.5, 4 / 2.5), (0.8, 4 / 3.4)])
+def test_the_number_of_independent_judges_is_found_although_people_err(shared, worth):
+    rng = chance(7)
+    truth = rng.normal(size=(1500, 1))
+    errors = np.sqrt(shared) * rng.normal(size=(1500, 1)) + np.sqrt(1 - shared) * rng.normal(size=(1500, 4))
+    people = truth + rng.normal(size=(1500, 3))
+    judges = truth + errors + [0.0, 0.5, -0.5, 1.0]
+    assert known(effective_judges(judges, people, chance())).holds(worth)
+    assert known(error_correlation(judges, people, chance())).holds(shared)
+    assert known(error_correlation(judges, truth, chance(), exact=True)).holds(shared)
+    assert known(error_correlation(judges, people, chance(), exact=True)).low > shared
+
+
+def test_independence_needs_two_judges_and_people():
+    ratings = scores(chance(), 50, 4)
+    assert "only one judge" in str(effective_judges(ratings[:, :1], ratings[:, 1:], chance()))
+    assert "two people or more" in str(effective_judges(ratings[:, :3], ratings[:, 3:], chance()))
