@@ -1,0 +1,79 @@
+"""Means of scores with intervals that respect clusters: several scores of one item, or several items of one source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special, stats
+
+from app.statistics.arrays import Floats, Ints
+from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+
+FEWEST = 5
+SMALLEST = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A value, its standard error, and the number of independent pieces it rests on."""
+
+    value: float
+    error: float
+    pieces: int
+
+    def minus(self, other: Deviation) -> Deviation:
+        """The difference of two independent values."""
+        return Deviation(self.value - other.value, float(np.hypot(self.error, other.error)), 0)
+
+
+def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, float] | None = None) -> Result:
+    """The mean of all scores that are no NaN, by Student's t over clusters (by default each score is its own).
+
+    With `bounds`, for shares and win rates, the interval is made on the logit scale and stays between them.
+    """
+    given = ~np.isnan(scores)
+    if not given.any():
+        return Unknown("there are no scores")
+    found = deviation(scores[given], None if clusters is None else clusters[given])
+    return estimate(found, degrees=found.pieces - 1, items=found.pieces, method="t", bounds=bounds)
+
+
+def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | None = None) -> Deviation:
+    """The (weighted) mean and its standard error from the clusters' sums of residuals."""
+    weights = np.ones(len(scores)) if weights is None else weights
+    value = float(np.average(scores, weights=weights))
+    residuals = weights * (scores - value) / weights.sum()
+    if clusters is not None:
+        residuals = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=residuals)
+    pieces = len(residuals)
+    spread = float((residuals**2).sum()) * pieces / max(pieces - 1, 1)
+    return Deviation(value, float(np.sqrt(spread)), pieces)
+
+
+def estimate(
+    found: Deviation, *, degrees: float, items: int, method: str, bounds: tuple[float, float] | None = None
+) -> Result:
+    """The interval value +- t * error with `degrees` of freedom; Unknown where the pieces are too few or all alike."""
+    if items < FEWEST:
+        return Unknown(f"an interval needs {FEWEST} items or more, and there are {items}")
+    if found.error <= SMALLEST:
+        return Unknown(
+            f"all {items} items say the same ({found.value:.3g}), which leaves nothing to draw an interval from"
+        )
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * found.error
+    low, high = found.value - reach, found.value + reach
+    if bounds is not None:
+        low, high = _within(found.value, reach, bounds)
+    return Estimate(found.value, low, high, items, method)
+
+
+def _within(value: float, reach: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    """The interval on the logit scale between the bounds; its reach there is that of the value's derivative."""
+    floor, size = bounds[0], bounds[1] - bounds[0]
+    share = (value - floor) / size
+    if not 0 < share < 1:
+        return max(value - reach, bounds[0]), min(value + reach, bounds[1])
+    reach = reach / size / (share * (1 - share))
+    low, high = special.expit(special.logit(share) + np.array([-reach, reach]))
+    return float(floor + size * low), float(floor + size * high)

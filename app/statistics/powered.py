@@ -1,0 +1,154 @@
+"""What people would have said of all items, from judges' scores of all and people's of some.
+
+Prediction-powered inference with power tuning: A. N. Angelopoulos, J. C. Duchi and T. Zrnic, "PPI++: efficient
+prediction-powered inference" (arXiv 2311.01453), for means and whatever is one: shares over a threshold, win rates,
+differences of two systems. The judges' mean over all items is corrected by how far they were off where people rated;
+their weight is the one that makes the interval narrowest, so that useless judges do no harm.
+
+It holds however biased the judges are, on one condition: which items people rated is a random choice, or one with
+known probabilities (`app.statistics.sampling`), given as `probabilities`. It speaks of the population the items are
+drawn from, as do the intervals of people's ratings alone, which stand beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.statistics.arrays import Bools, Floats
+from app.statistics.estimates import Estimate, Result, Unknown
+from app.statistics.means import FEWEST, Deviation, deviation, estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Powered:
+    """People's mean of all items: from both, and from people's ratings alone.
+
+    `judges_weight` is how far the value moves where the judges' mean moves by 1: 0 for judges that tell nothing.
+    `saved` is the factor by which people would have had to rate more items for an interval as narrow without the
+    judges: 1 means that they saved none.
+    """
+
+    both: Result
+    people_alone: Result
+    judges_weight: float
+    saved: float | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The two estimators of one sample, with their degrees of freedom."""
+
+    both: Deviation
+    alone: Deviation
+    weight: float
+    rated: int
+
+
+def powered_mean(
+    judges: Floats,
+    people: Floats,
+    *,
+    probabilities: Floats | None = None,
+    bounds: tuple[float, float] | None = None,
+    weight: float | None = None,
+) -> Powered:
+    """People's mean of all items. `judges` and `people` have one number an item, `people` NaN where nobody rated.
+
+    `probabilities` is how likely each item was to be rated; without them all are alike. `bounds` keeps the interval of
+    a share or a win rate inside. `weight` fixes the judges' weight instead of tuning it.
+    """
+    fitted = _fit(judges, people, probabilities, weight)
+    return _answer(fitted, bounds) if isinstance(fitted, _Fit) else _nothing(fitted)
+
+
+def powered_share(judges: Floats, people: Floats, threshold: float, *, probabilities: Floats | None = None) -> Powered:
+    """The share of items to which people would give `threshold` or more.
+
+    Judges' plain scores predict it, as a judge who is a point too strict would be no help at the same threshold.
+    """
+    over = np.where(np.isnan(people), np.nan, people >= threshold)
+    return powered_mean(judges, over, probabilities=probabilities, bounds=(0.0, 1.0))
+
+
+def powered_win_rate(judges: Floats, people: Floats, *, probabilities: Floats | None = None) -> Powered:
+    """How often people would prefer A: 1 where A won, 0 where B did, 0.5 for a tie."""
+    return powered_mean(judges, people, probabilities=probabilities, bounds=(0.0, 1.0))
+
+
+def powered_difference(
+    judges: tuple[Floats, Floats],
+    people: tuple[Floats, Floats],
+    *,
+    paired: bool,
+    probabilities: tuple[Floats, Floats] | None = None,
+) -> Powered:
+    """People's mean of system A less that of system B. Paired systems answered the same items, row by row.
+
+    A pair counts as rated where both of its answers are. Of paired items only the first probabilities are read: how
+    likely the pair was to be rated.
+    """
+    if paired:
+        chances = None if probabilities is None else probabilities[0]
+        return powered_mean(judges[0] - judges[1], people[0] - people[1], probabilities=chances)
+    fits = [
+        _fit(judges[side], people[side], None if probabilities is None else probabilities[side], None)
+        for side in (0, 1)
+    ]
+    for fitted in fits:
+        if isinstance(fitted, Unknown):
+            return _nothing(fitted)
+    a, b = (fitted for fitted in fits if isinstance(fitted, _Fit))
+    apart = _Fit(a.both.minus(b.both), a.alone.minus(b.alone), (a.weight + b.weight) / 2, min(a.rated, b.rated))
+    return _answer(apart, None)
+
+
+def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: float | None) -> _Fit | Unknown:
+    usable = ~np.isnan(judges)
+    rated = usable & ~np.isnan(people)
+    if rated.sum() < FEWEST:
+        return Unknown(f"people rated {rated.sum()} of the judged items, and it needs {FEWEST} or more")
+    chances = np.full(len(judges), rated.sum() / usable.sum()) if probabilities is None else probabilities
+    if not ((chances[rated] > 0) & (chances[rated] <= 1)).all():
+        return Unknown("a rated item had no known probability of being rated")
+    y, f, shares = people[rated], judges[rated], 1 / chances[rated]
+    if np.ptp(y) == 0:
+        return Unknown(f"people gave all {len(y)} rated items the same score")
+    seen = rated[usable]
+    alone = deviation(y, None, shares)
+    tuned = _tuned(judges[usable], y, f, seen, shares) if weight is None else weight
+    residual = deviation(y - tuned * f, None, shares)
+    value = tuned * float(judges[usable].mean()) + residual.value
+    # Each item's influence on the value: what the judges say of it, and, if it is rated, how far they are off there.
+    influence = tuned * (judges[usable] - judges[usable].mean()) / usable.sum()
+    influence[seen] += shares * (y - tuned * f - residual.value) / shares.sum()
+    estimated = 1 if weight is None and tuned else 0
+    lost = len(y) / (len(y) - 1 - estimated)
+    return _Fit(Deviation(value, float(np.sqrt((influence**2).sum() * lost)), len(y)), alone, tuned, len(y))
+
+
+def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats) -> float:
+    """The weight that makes the variance of the influences least, between 0 and the largest that can help."""
+    if np.ptp(f) == 0 or np.ptp(all_judged) == 0:
+        return 0.0
+    share = shares / shares.sum()
+    own = np.zeros(len(all_judged))
+    own[seen] = share * (y - np.average(y, weights=shares))
+    pull = (all_judged - all_judged.mean()) / len(all_judged)
+    pull[seen] -= share * (f - np.average(f, weights=shares))
+    power = float((pull**2).sum())
+    return float(max(-(own * pull).sum() / power, 0.0)) if power > 0 else 0.0
+
+
+def _answer(fitted: _Fit, bounds: tuple[float, float] | None) -> Powered:
+    both = estimate(fitted.both, degrees=fitted.rated - 1, items=fitted.rated, method="PPI++", bounds=bounds)
+    alone = estimate(fitted.alone, degrees=fitted.rated - 1, items=fitted.rated, method="t", bounds=bounds)
+    saved: float | Unknown = Unknown("one of the intervals is not known")
+    if isinstance(both, Estimate) and isinstance(alone, Estimate):
+        saved = (fitted.alone.error / fitted.both.error) ** 2
+    return Powered(both, alone, fitted.weight, saved)
+
+
+def _nothing(reason: Unknown) -> Powered:
+    return Powered(reason, reason, 0.0, reason)
