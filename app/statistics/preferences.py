@@ -1,0 +1,107 @@
+"""Pairwise choices: win rates, strengths after Bradley and Terry, and whether a preference survives a swap.
+
+A choice is 1 where the first of two was preferred, 0 where the second was, and 0.5 for a tie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import choix
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse, stats
+from scipy.sparse.csgraph import connected_components
+
+from app.statistics.arrays import Floats, Ints
+from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from app.statistics.groups import rank_probabilities
+from app.statistics.means import FEWEST, mean
+
+
+@dataclass(frozen=True, slots=True)
+class Strengths:
+    """Each contestant's strength with its interval, and how likely each (row) has each rank (column).
+
+    Strengths are on the log-odds scale with mean 0: A beats B with probability 1 / (1 + exp(b - a)).
+    """
+
+    names: tuple[str, ...]
+    strengths: tuple[Estimate, ...]
+    ranks: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What swapping two answers did. `consistent` is the share of pairs whose preference stayed, `first_wins` how often
+    the answer shown first won (0.5 without a position bias; ties count half)."""
+
+    consistent: Result
+    first_wins: Result
+    pairs: int
+
+
+def win_rate(choices: Floats, items: Ints | None = None) -> Result:
+    """How often the first was preferred, ties half; clustered by item."""
+    return mean(choices, clusters=items, bounds=(0.0, 1.0))
+
+
+def both_orders(shown_first: Floats, shown_second: Floats) -> Floats:
+    """One choice from the two orders: theirs where they agree, a tie where the preference turned with the order.
+
+    `shown_first` is the choice with A shown first, `shown_second` with B shown first, both in favour of A (1 = A).
+    A tie in one order leaves the other's preference; NaN where either order is missing.
+    """
+    clash = np.abs(shown_first - shown_second) == 1
+    return np.asarray(np.where(clash, 0.5, np.clip(shown_first + shown_second - 0.5, 0, 1)))
+
+
+def position(shown_first: Floats, shown_second: Floats) -> Position:
+    """The position probe of pairs judged in both orders; the arguments are those of `both_orders`."""
+    both = ~(np.isnan(shown_first) | np.isnan(shown_second))
+    a, b = shown_first[both], shown_second[both]
+    first = np.concatenate([a, 1 - b])
+    pair = np.tile(np.arange(len(a)), 2)
+    return Position(mean((a == b).astype(np.float64), bounds=(0.0, 1.0)), win_rate(first, pair), len(a))
+
+
+def bradley_terry(
+    first: npt.ArrayLike, second: npt.ArrayLike, choices: Floats, items: Ints, rng: np.random.Generator
+) -> Strengths | Unknown:
+    """The strengths behind these choices (R. A. Bradley and M. E. Terry, Biometrika 39 (1952), 324-345).
+
+    Fitted by choix (a tie is half a win for each); intervals from the scores of the likelihood, clustered by item.
+    Unknown where somebody never won or never lost against a part of the others: then a strength has no end.
+    """
+    given = ~np.isnan(choices)
+    names, who = np.unique(
+        np.concatenate([np.asarray(first)[given], np.asarray(second)[given]]).astype(str), return_inverse=True
+    )
+    a, b, choices = who[: given.sum()], who[given.sum() :], choices[given]
+    cluster = np.unique(items[given], return_inverse=True)[1]
+    if (a == b).any():
+        raise ValueError("somebody was compared with himself")
+    size, count = len(names), int(cluster.max()) + 1 if len(cluster) else 0
+    if size < 2 or count < max(FEWEST, size):
+        return Unknown(f"{count} items are too few to tell {size} apart")
+    wins = np.zeros((size, size))
+    np.add.at(wins, (a, b), choices)
+    np.add.at(wins, (b, a), 1 - choices)
+    if connected_components(sparse.csr_array(wins > 0), connection="strong")[0] > 1:
+        return Unknown("somebody never won, or never lost, against the others: his strength has no end")
+    values = np.asarray(choix.ilsr_pairwise_dense(wins), dtype=np.float64)
+    values -= values.mean()
+    expected = 1 / (1 + np.exp(values[b] - values[a]))
+    sides = np.eye(size)[a] - np.eye(size)[b]
+    information = (sides * (expected * (1 - expected))[:, None]).T @ sides
+    scores = np.zeros((count, size))
+    np.add.at(scores, cluster, sides * (choices - expected)[:, None])
+    influence = scores @ np.linalg.pinv(information) * np.sqrt(count / (count - 1))
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * np.sqrt((influence**2).sum(axis=0))
+    if (reach <= 0).any():
+        return Unknown("all comparisons came out as expected, which leaves nothing to draw an interval from")
+    estimates = tuple(
+        Estimate(float(v), float(v - r), float(v + r), count, "Bradley-Terry by item")
+        for v, r in zip(values, reach, strict=True)
+    )
+    return Strengths(tuple(map(str, names)), estimates, rank_probabilities(values, influence.T @ influence, rng))

@@ -1,0 +1,97 @@
+"""Two runs over the same items: how far the scores moved, paired by item, dimension and judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from app.statistics.estimates import Estimate, Result
+from app.statistics.groups import holm
+from app.statistics.means import mean
+from app.statistics.ratings import Checked, Scale
+
+PAIR = ["dimension", "rater", "item"]
+
+
+class NotComparable(ValueError):
+    """The runs measured different things. `problems` has a sentence for each dimension that differs."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a dimension was measured by: the hash of its rubric, and its scale."""
+
+    rubric: str
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """How far one judge's scores of a dimension moved (second run less first), over the items of both runs.
+
+    `p` is corrected by Holm for all shifts of the comparison; None where the shift is unknown. `only_first` and
+    `only_second` count items with a score in one run alone.
+    """
+
+    dimension: str
+    judge: str
+    shift: Result
+    p: float | None
+    only_first: int
+    only_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """All shifts, and the items that moved most: columns dimension, rater, item, first, second, moved."""
+
+    shifts: tuple[Shift, ...]
+    moved: pd.DataFrame
+
+
+def check_comparable(first: Mapping[str, Measured], second: Mapping[str, Measured]) -> None:
+    """`NotComparable` where a dimension of both runs had another rubric or another scale, or none is common."""
+    common = [name for name in first if name in second]
+    problems = [f"{name}: another rubric" for name in common if first[name].rubric != second[name].rubric]
+    problems += [f"{name}: another scale" for name in common if first[name].scale != second[name].scale]
+    if not common:
+        problems = ["the runs have no dimension in common"]
+    if problems:
+        raise NotComparable(tuple(problems))
+
+
+def compare_runs(first: Checked, second: Checked, *, most: int = 20) -> RunComparison:
+    """The shifts by dimension and judge, and the `most` items that moved furthest. Replicates are averaged first."""
+    sides = [run.frame.groupby(PAIR, as_index=False)["score"].mean() for run in (first, second)]
+    both = sides[0].merge(sides[1], on=PAIR, how="outer", suffixes=("_first", "_second"))
+    both["moved"] = both["score_second"] - both["score_first"]
+    shifts = []
+    for (dimension, judge), rows in both.groupby(["dimension", "rater"]):
+        if rows["score_first"].notna().any() and rows["score_second"].notna().any():
+            found = mean(rows["moved"].to_numpy(dtype=np.float64))
+            alone = int(rows["score_second"].isna().sum()), int(rows["score_first"].isna().sum())
+            shifts.append((str(dimension), str(judge), found, *alone))
+    corrected = iter(holm(np.array([_p(s[2]) for s in shifts if isinstance(s[2], Estimate)])).tolist())
+    told = tuple(
+        Shift(dimension, judge, found, next(corrected) if isinstance(found, Estimate) else None, a, b)
+        for dimension, judge, found, a, b in shifts
+    )
+    paired = both[both["moved"].notna() & (both["moved"] != 0)]
+    furthest = paired.assign(far=paired["moved"].abs()).sort_values(["far", *PAIR], ascending=[False, True, True, True])
+    columns = {"score_first": "first", "score_second": "second"}
+    return RunComparison(told, furthest.head(most).drop(columns="far").rename(columns=columns).reset_index(drop=True))
+
+
+def _p(found: Estimate) -> float:
+    """The two-sided p-value against no shift, from the interval by Student's t."""
+    degrees = found.items - 1
+    error = found.width / 2 / stats.t.ppf((1 + found.confidence) / 2, degrees)
+    return float(2 * stats.t.sf(abs(found.value) / error, degrees))

@@ -1,0 +1,157 @@
+"""Several opinions into one; labels by Dawid and Skene; panels that stop when nothing can change any more."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from app.statistics import escalation
+from app.statistics.combining import COMBINATIONS, combine_trimmed, learned_weights, weighted_mean
+from app.statistics.escalation import replay
+from app.statistics.labels import dawid_skene
+
+_ = np.nan
+
+
+@pytest.mark.parametrize(
+    "name, wanted",
+    [
+        ("mean", [3, 2.5, 4, _]),
+        ("median", [2, 2.5, 4, _]),
+        ("trimmed", [7 / 3, 2.5, 4, _]),
+        ("majority", [2, 1, 4, _]),
+        ("worst", [1, 1, 4, _]),
+    ],
+)
+def test_combinations(name, wanted):
+    scores = np.array([[1, 2, 2, 3, 7.0], [1, _, 4, _, _], [_, _, _, _, 4], [_, _, _, _, _]])
+    np.testing.assert_allclose(COMBINATIONS[name](scores), wanted)
+
+
+def test_a_majority_that_is_tied_is_the_middle_of_the_tied():
+    assert COMBINATIONS["majority"](np.array([[1.0, 3, 5]])).tolist() == [3]
+    assert COMBINATIONS["majority"](np.array([[1.0, 1, 5, 5, 3]])).tolist() == [1]
+
+
+def test_trimming_keeps_the_middle():
+    assert combine_trimmed(np.array([[0.0, 3, 4, 5, 100, 4, 4, 4, 4, 4]])).tolist() == [4]
+
+
+def test_weights_are_checked_and_go_to_those_who_spoke():
+    scores = np.array([[1.0, 5], [_, 5], [_, _]])
+    np.testing.assert_allclose(weighted_mean(scores, np.array([3.0, 1])), [2, 5, _])
+    for weights in ([-1.0, 2], [0.0, 0], [1.0], [_, 1]):
+        with pytest.raises(ValueError, match="weights"):
+            weighted_mean(scores, np.array(weights))
+
+
+def test_learned_weights_trust_the_better_judge_and_nobody_who_is_noise():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=2000)
+    judges = truth[:, None] + rng.normal(size=(2000, 3)) * [0.5, 1.0, 100.0] + [0, 2, 0]
+    weights = learned_weights(judges, truth + rng.normal(0, 0.5, 2000))
+    # Weights that err least are as 1 to the variance.
+    np.testing.assert_allclose(weights, [0.8, 0.2, 0.0], atol=0.03)
+    np.testing.assert_allclose(learned_weights(np.ones((50, 2)), np.arange(50.0)), [0.5, 0.5])
+    np.testing.assert_allclose(learned_weights(judges[:2], truth[:2]), [1 / 3] * 3)
+
+
+def labelled(rng, items=400):
+    truth = rng.choice(3, items, p=[0.5, 0.3, 0.2])
+    skill = np.array([0.9, 0.8, 0.7, 0.35, 0.35])
+    wrong = (truth[:, None] + rng.integers(1, 3, (items, 5))) % 3
+    given = np.where(rng.random((items, 5)) < skill, truth[:, None], wrong)
+    return truth, np.where(rng.random((items, 5)) < 0.1, -1, given)
+
+
+@pytest.mark.filterwarnings("ignore")  # crowd-kit's, of pandas
+def test_dawid_skene_is_another_librarys():
+    from crowdkit.aggregation import DawidSkene
+
+    _truth, given = labelled(np.random.default_rng(1))
+    task, worker = np.nonzero(given >= 0)
+    frame = pd.DataFrame({"task": task, "worker": worker, "label": given[task, worker]})
+    second = DawidSkene(n_iter=100, tol=0).fit(frame)
+    mine = dawid_skene(given, 3, rounds=100)
+    np.testing.assert_array_equal(mine.labels, second.labels_.sort_index().to_numpy())
+    np.testing.assert_allclose(mine.probabilities, second.probas_.sort_index()[[0, 1, 2]].to_numpy(), atol=1e-8)
+
+
+def test_dawid_skene_beats_the_vote_where_judges_differ_in_skill():
+    truth, given = labelled(np.random.default_rng(2))
+    vote = COMBINATIONS["majority"](np.where(given < 0, np.nan, given))
+    found = dawid_skene(given, 3)
+    assert (found.labels == truth).mean() > (vote == truth).mean() + 0.03
+    np.testing.assert_allclose(found.errors.sum(axis=2), 1)
+    assert found.errors[0].diagonal().mean() == pytest.approx(0.9, abs=0.05)
+
+
+def test_labels_that_are_missing_or_wrong():
+    given = np.array([[0, 0], [-1, -1], [1, 1]])
+    assert dawid_skene(given, 2).labels.tolist() == [0, -1, 1]
+    with pytest.raises(ValueError, match="labels are 0 to 1"):
+        dawid_skene(np.array([[2]]), 2)
+    with pytest.raises(ValueError, match="no item"):
+        dawid_skene(np.array([[-1]]), 2)
+
+
+LEVELS, JUDGES = (1, 2, 3), 4
+FULL = np.array(list(itertools.product(LEVELS, repeat=JUDGES)), dtype=float)
+RULES = {
+    "majority": (escalation.majority_settled, COMBINATIONS["majority"]),
+    "votes": (
+        lambda s, left: escalation.votes_settled(s, left, passing=2, needed=3),
+        lambda full: (full >= 2).sum(axis=1) >= 3,
+    ),
+    "mean": (
+        lambda s, left: escalation.mean_settled(s, left, threshold=2.25, low=1, high=3),
+        lambda full: full.mean(axis=1) >= 2.25,
+    ),
+    "median": (
+        lambda s, left: escalation.median_settled(s, left, threshold=2.5, low=1, high=3),
+        lambda full: np.median(full, axis=1) >= 2.5,
+    ),
+    "worst": (lambda s, left: escalation.worst_settled(s, left, low=1), COMBINATIONS["worst"]),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_settled_outcome_is_the_full_panels_whatever_the_others_would_have_said(name):
+    """Over every panel there is: all that share the opinions asked for have the same outcome."""
+    settled, outcome = RULES[name]
+    seen = replay(FULL, settled)
+    outcomes = outcome(FULL)
+    told = {}
+    for row, calls, full in zip(FULL, seen.calls, outcomes, strict=True):
+        assert told.setdefault((calls, *row[:calls]), full) == full
+    assert seen.share < 1
+    # And nobody was asked in vain: one opinion less, and the outcome was still open.
+    for calls, asked in {(c, tuple(r[: c - 1])) for c, r in zip(seen.calls, FULL, strict=True) if c > 1}:
+        same = [o for r, o in zip(FULL, outcomes, strict=True) if tuple(r[: calls - 1]) == asked]
+        assert len(set(same)) > 1 or name == "majority"
+
+
+def test_a_panel_of_three_that_votes_saves_a_fifth_of_its_calls_and_loses_nothing():
+    rng = np.random.default_rng(3)
+    first = rng.integers(1, 6, 3000).astype(float)
+    agree = rng.random((3000, 2)) < 0.6
+    others = np.where(agree, first[:, None], rng.integers(1, 6, (3000, 2)))
+    scores = np.column_stack([first, others])
+    seen = replay(scores, escalation.majority_settled)
+    decided = seen.calls < 3
+    np.testing.assert_array_equal(
+        COMBINATIONS["majority"](seen.shorter)[decided], COMBINATIONS["majority"](scores)[decided]
+    )
+    np.testing.assert_array_equal(seen.shorter[~decided], scores[~decided])
+    assert (scores[:, 0] == scores[:, 1]).mean() >= 0.6
+    assert seen.share <= 0.80
+
+
+def test_means_stop_where_the_first_agree():
+    scores = np.array([[3.0, 3, 5], [1, 4, 4], [_, 2, 2]])
+    seen = replay(scores, lambda s, left: escalation.agrees(s, left, within=1))
+    assert seen.calls.tolist() == [2, 3, 3]
+    assert escalation.agrees([3], 0, within=0)
+    assert not escalation.majority_settled([], 1)
+    assert replay(np.empty((0, 3)), escalation.majority_settled).share == 0
