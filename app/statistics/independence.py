@@ -65,6 +65,6 @@ def error_correlation_sums(errors: Floats, noise: Floats) -> Sums:
         spread = np.sqrt(np.einsum("bjj->bj", covariance).clip(0))
         with np.errstate(divide="ignore", invalid="ignore"):
             correlation = covariance / (spread[:, :, None] * spread[:, None, :])
-        return np.asarray((correlation.sum(axis=(1, 2)) - judges) / (judges * (judges - 1)))
+            return np.asarray((correlation.sum(axis=(1, 2)) - judges) / (judges * (judges - 1)))
 
     return Sums(np.column_stack([np.ones(len(errors)), noise, errors, products]), of)

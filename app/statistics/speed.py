@@ -1,0 +1,113 @@
+"""How long the statistics of a large run take. `python -m app.statistics.speed --opinions 1000000`
+
+Four dimensions, three judges, ten systems, and people's ratings of a thousand items: the frame is checked, and for each
+dimension everything is computed that a report would tell. The time and the memory of making the data do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+
+from app.statistics import simulated
+from app.statistics.agreement import among, judge_with_people, person_with_others
+from app.statistics.arrays import Floats
+from app.statistics.calibration import cross_fitted
+from app.statistics.estimates import Estimate
+from app.statistics.groups import compare_groups
+from app.statistics.independence import effective_judges
+from app.statistics.panel_search import search
+from app.statistics.powered import powered_mean, powered_share
+from app.statistics.ratings import Checked, Scale, Table, check, table
+from app.statistics.simulated import LEVELS, World
+
+DIMENSIONS = ("faithfulness", "fluency", "coherence", "relevance")
+JUDGES = ("judge-0", "judge-1", "judge-2")
+PEOPLE = ("person-0", "person-1", "person-2")
+SYSTEMS = 10
+RATED = 1000
+MOST_SECONDS = 60.0
+MOST_MB = 1024.0
+
+
+def opinions(count: int, rng: np.random.Generator) -> pd.DataFrame:
+    """A frame with about `count` opinions by judges, and people's ratings of `RATED` of the items."""
+    items = max(count // (len(DIMENSIONS) * len(JUDGES)), RATED)
+    names = pd.Series([f"item-{item}" for item in range(items)]).astype("category")
+    parts = []
+    for dimension in DIMENSIONS:
+        drawn = simulated.draw(World(), items, rng)
+        scores = {judge: drawn.judges[:, at] for at, judge in enumerate(JUDGES)}
+        scores |= {person: drawn.people[:RATED, at] for at, person in enumerate(PEOPLE)}
+        parts += [_part(names[: len(given)], dimension, rater, given) for rater, given in scores.items()]
+    return pd.concat(parts, ignore_index=True).astype({"dimension": "category", "rater": "category"})
+
+
+def everything(frame: pd.DataFrame, rng: np.random.Generator) -> int:
+    """Everything that a report tells of these opinions; the number of intervals that came of it."""
+    items = frame["item"].unique().tolist()
+    checked = check(frame, dict.fromkeys(DIMENSIONS, Scale(1, 5)), items)
+    return sum(_dimension(checked, dimension, items, rng) for dimension in DIMENSIONS)
+
+
+def _dimension(checked: Checked, dimension: str, items: list[str], rng: np.random.Generator) -> int:
+    scores = table(checked, dimension, items=items)
+    judges, people = scores.of(JUDGES), scores.of(PEOPLE)
+    found: list[object] = [among(judges, "ordinal", LEVELS, rng), among(people, "ordinal", LEVELS, rng)]
+    found += [judge_with_people(judges[:, at], people, "ordinal", LEVELS, rng) for at in range(len(JUDGES))]
+    found += [person_with_others(people, "ordinal", LEVELS, rng)]
+    found += [effective_judges(judges, people, rng)]
+    means = _means_of_people(scores)
+    panel = judges.mean(axis=1)
+    found += [powered_mean(panel, means), powered_share(panel, means, 4.0)]
+    found += [cross_fitted(panel, means, "isotonic", rng), search(judges, means, np.ones(len(JUDGES)), rng)]
+    system = np.tile(np.arange(len(items)) % SYSTEMS, len(JUDGES))
+    groups = compare_groups(judges.T.ravel(), system, np.tile(np.arange(len(items)), len(JUDGES)), rng)
+    return sum(_intervals(one) for one in (*found, *groups.means))
+
+
+def _means_of_people(scores: Table) -> Floats:
+    people = scores.of(PEOPLE)
+    counts = (~np.isnan(people)).sum(axis=1)
+    sums = np.nansum(people, axis=1)
+    means: Floats = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    return means
+
+
+def _intervals(found: object) -> int:
+    if isinstance(found, Estimate):
+        return 1
+    fields = getattr(found, "__dataclass_fields__", {})
+    return sum(_intervals(getattr(found, field)) for field in fields)
+
+
+def _part(names: pd.Series, dimension: str, rater: str, scores: Floats) -> pd.DataFrame:
+    return pd.DataFrame({"item": names, "dimension": dimension, "rater": rater, "score": scores})
+
+
+def peak_mb() -> float:
+    """The most memory this process has had so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="How long the statistics of a large run take.")
+    parser.add_argument("--opinions", type=int, default=1_000_000, help="opinions by judges (1000000)")
+    parser.add_argument("--seed", type=int, default=1, help="where chance starts (1)")
+    given = parser.parse_args()
+    rng = np.random.default_rng(given.seed)
+    frame = opinions(given.opinions, rng)
+    started = time.monotonic()
+    intervals = everything(frame, rng)
+    seconds, memory = time.monotonic() - started, peak_mb()
+    sys.stdout.write(f"{len(frame)} opinions, {intervals} intervals: {seconds:.1f} s, at most {memory:.0f} MB\n")
+    return 0 if seconds <= MOST_SECONDS and memory <= MOST_MB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

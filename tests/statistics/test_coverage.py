@@ -1,0 +1,102 @@
+"""Intervals hold what was planted, in the small: `python -m app.statistics.coverage` does it in the large."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from app.statistics import coverage, speed
+from app.statistics.estimates import Estimate, Unknown
+from app.statistics.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
+
+RUNS = 120
+
+
+@pytest.mark.parametrize("study", [coverage.estimation, coverage.agreement], ids=["estimation", "agreement"])
+def test_intervals_hold_the_truth(study):
+    """Of 120 runs an interval that holds in 95 % of all misses more than 14 once in a thousand times."""
+    truth = coverage.truths(study, coverage.WORLDS["skewed"], 1, items=5000)
+    for row in coverage.rows(study, "skewed", 100, truth, RUNS, 1):
+        assert row.unknown == 0, row
+        assert row.held >= 1 - 14 / RUNS, row
+
+
+def test_a_question_on_its_threshold_stays_open():
+    row = coverage.wrongly_answered("even", 200, 1)
+    assert row.good
+    assert row.held >= 0.95
+
+
+def test_an_interval_that_is_too_narrow_is_noticed():
+    def too_narrow(world, rated, rng):
+        found = coverage.estimation(world, rated, rng)["people's mean"]
+        middle = (found.low + found.high) / 2
+        return {"half": Estimate(found.value, (found.low + middle) / 2, (found.high + middle) / 2, rated, "half")}
+
+    truth = coverage.truths(too_narrow, coverage.WORLDS["skewed"], 1, items=5000)
+    (row,) = coverage.rows(too_narrow, "skewed", 100, truth, RUNS, 1)
+    assert not row.good
+    assert any("does not hold" in line for line in coverage.table([row]))
+
+
+def test_the_command_tells_its_table(monkeypatch, capsys):
+    monkeypatch.setattr(coverage, "TRUTH_DRAWS", 1)
+    monkeypatch.setattr(coverage, "truths", lambda *_: {"people's mean": 4.054})
+    monkeypatch.setattr(coverage, "estimation", lambda *_: {"people's mean": Estimate(4, 3.9, 4.1, 50, "t")})
+    monkeypatch.setattr(coverage, "agreement", lambda *_: {"people's mean": Unknown("nobody rated")})
+    monkeypatch.setattr(sys, "argv", ["coverage", "--runs", "20", "--worlds", "even", "--rated", "50"])
+    assert coverage.main() == 1
+    told = capsys.readouterr().out.splitlines()
+    assert "held" in told[0]
+    assert told[-1].startswith("2 do not hold; 20 runs")
+
+
+def test_a_large_run_is_told_of_in_full():
+    intervals = speed.everything(speed.opinions(24_000, np.random.default_rng(1)), np.random.default_rng(1))
+    assert intervals == 200
+    assert speed.peak_mb() < 1024
+
+
+def mean_sums(x):
+    return Sums(np.stack([np.ones(len(x)), x], axis=1), lambda sums: sums[:, 1] / sums[:, 0])
+
+
+def test_resamples_draw_as_many_items_as_there_are():
+    weights = resample(30, 500, np.random.default_rng(0))
+    assert weights.shape == (500, 30)
+    assert (weights.sum(axis=1) == 30).all()
+    assert weights.mean() == 1
+    assert weights.var() == pytest.approx(29 / 30, abs=0.05)
+
+
+def test_the_interval_of_a_mean_is_students():
+    x = np.random.default_rng(1).normal(size=40)
+    found = interval(x.mean(), 40, rows(mean_sums, x), np.random.default_rng(0), shape="difference")
+    assert isinstance(found, Estimate)
+    assert found.width / 2 == pytest.approx(2.0227 * x.std(ddof=1) / np.sqrt(40), rel=0.05)
+    assert found.width / 2 >= 2.0226 * x.std(ddof=1) / np.sqrt(40)
+
+
+def test_no_interval_from_too_little():
+    rng = np.random.default_rng(0)
+    few, undefined, rare = np.arange(FEWEST_ITEMS - 1.0), np.arange(20.0), np.r_[np.zeros(19), 1]
+    assert "10 items or more" in str(interval(1.0, len(few), rows(mean_sums, few), rng, shape="difference"))
+    assert "not defined" in str(interval(np.nan, 20, rows(mean_sums, undefined), rng, shape="difference"))
+
+    def needs_a_one(x):
+        def of(sums):
+            return np.where(sums[:, 1] > 0, sums[:, 1], np.nan)
+
+        return Sums(mean_sums(x).columns, of)
+
+    assert "some resamples have none" in str(interval(1.0, 20, rows(needs_a_one, rare), rng, shape="difference"))
+
+
+def test_estimates_are_finite_and_in_order():
+    with pytest.raises(ValueError, match="finite"):
+        Estimate(np.nan, 0, 1, 10, "t")
+    with pytest.raises(ValueError, match="ends before it starts"):
+        Estimate(0, 1, -1, 10, "t")
+    assert Estimate(0, -1, 1, 10, "t").width == 2
+    assert Estimate(0, -1, 1, 10, "t").holds(1)
+    assert not Estimate(0, -1, 1, 10, "t").holds(1.1)
