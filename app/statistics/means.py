@@ -40,15 +40,18 @@ def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, f
 
 
 def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | None = None) -> Deviation:
-    """The (weighted) mean and its standard error from the clusters' sums of residuals."""
+    """The (weighted) mean and its standard error, by the jackknife over clusters."""
     weights = np.ones(len(scores)) if weights is None else weights
     value = float(np.average(scores, weights=weights))
-    residuals = weights * (scores - value) / weights.sum()
+    share = weights / weights.sum()
+    residuals = share * (scores - value)
     if clusters is not None:
-        residuals = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=residuals)
+        own = np.unique(clusters, return_inverse=True)[1]
+        residuals, share = np.bincount(own, weights=residuals), np.bincount(own, weights=share)
     pieces = len(residuals)
-    spread = float((residuals**2).sum()) * pieces / max(pieces - 1, 1)
-    return Deviation(value, float(np.sqrt(spread)), pieces)
+    # The jackknife: how far the mean would move without each piece.
+    moved = residuals / (1 - share) if pieces > 1 else residuals
+    return Deviation(value, float(np.sqrt((moved**2).sum() * (pieces - 1) / pieces)), pieces)
 
 
 def estimate(
@@ -57,6 +60,8 @@ def estimate(
     """The interval value +- t * error with `degrees` of freedom; Unknown where the pieces are too few or all alike."""
     if items < FEWEST:
         return Unknown(f"an interval needs {FEWEST} items or more, and there are {items}")
+    if degrees < 1:
+        return Unknown("a few items carry nearly all the weight")
     if found.error <= SMALLEST:
         return Unknown(
             f"all {items} items say the same ({found.value:.3g}), which leaves nothing to draw an interval from"

@@ -44,6 +44,7 @@ class _Fit:
     alone: Deviation
     weight: float
     rated: int
+    degrees: float
 
 
 def powered_mean(
@@ -100,7 +101,13 @@ def powered_difference(
         if isinstance(fitted, Unknown):
             return _nothing(fitted)
     a, b = (fitted for fitted in fits if isinstance(fitted, _Fit))
-    apart = _Fit(a.both.minus(b.both), a.alone.minus(b.alone), (a.weight + b.weight) / 2, min(a.rated, b.rated))
+    apart = _Fit(
+        a.both.minus(b.both),
+        a.alone.minus(b.alone),
+        (a.weight + b.weight) / 2,
+        min(a.rated, b.rated),
+        min(a.degrees, b.degrees),
+    )
     return _answer(apart, None)
 
 
@@ -121,11 +128,14 @@ def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: f
     residual = deviation(y - tuned * f, None, shares)
     value = tuned * float(judges[usable].mean()) + residual.value
     # Each item's influence on the value: what the judges say of it, and, if it is rated, how far they are off there.
+    # Those are as if the item had been left out of the mean they are compared with (the jackknife): with few ratings,
+    # and the more with unlike weights, a residual is smaller than the error it stands for.
     influence = tuned * (judges[usable] - judges[usable].mean()) / usable.sum()
-    influence[seen] += shares * (y - tuned * f - residual.value) / shares.sum()
-    estimated = 1 if weight is None and tuned else 0
-    lost = len(y) / (len(y) - 1 - estimated)
-    return _Fit(Deviation(value, float(np.sqrt((influence**2).sum() * lost)), len(y)), alone, tuned, len(y))
+    share = shares / shares.sum()
+    influence[seen] += share / (1 - share) * (y - tuned * f - residual.value)
+    pieces = 1 / float((share**2).sum())
+    lost = (pieces - 1) / pieces * ((len(y) - 1) / (len(y) - 2) if weight is None and tuned else 1.0)
+    return _Fit(Deviation(value, float(np.sqrt((influence**2).sum() * lost)), len(y)), alone, tuned, len(y), pieces - 1)
 
 
 def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats) -> float:
@@ -142,8 +152,8 @@ def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats
 
 
 def _answer(fitted: _Fit, bounds: tuple[float, float] | None) -> Powered:
-    both = estimate(fitted.both, degrees=fitted.rated - 1, items=fitted.rated, method="PPI++", bounds=bounds)
-    alone = estimate(fitted.alone, degrees=fitted.rated - 1, items=fitted.rated, method="t", bounds=bounds)
+    both = estimate(fitted.both, degrees=fitted.degrees, items=fitted.rated, method="PPI++", bounds=bounds)
+    alone = estimate(fitted.alone, degrees=fitted.degrees, items=fitted.rated, method="t", bounds=bounds)
     saved: float | Unknown = Unknown("one of the intervals is not known")
     if isinstance(both, Estimate) and isinstance(alone, Estimate):
         saved = (fitted.alone.error / fitted.both.error) ** 2

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse, stats
+from threadpoolctl import ThreadpoolController
 
 from app.statistics.arrays import Floats, Ints
 from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
@@ -86,8 +88,10 @@ def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generat
         return Unknown("it is not defined for these scores")
     chosen = np.sort(rng.choice(items, MOST_ITEMS, replace=False)) if items > MOST_ITEMS else np.arange(items)
     used, statistic = len(chosen), of_items(chosen)
-    drawn = _stretched(statistic.of(resample(used, RESAMPLES, rng) @ statistic.columns), shape)
-    without = _stretched(statistic.of(statistic.columns.sum(axis=0) - statistic.columns), shape)
+    # Products of matrices as small as these take several times as long on several threads.
+    with _threads().limit(limits=1, user_api="blas"):
+        drawn = _stretched(statistic.of(resample(used, RESAMPLES, rng) @ statistic.columns), shape)
+        without = _stretched(statistic.of(statistic.columns.sum(axis=0) - statistic.columns), shape)
     defined = drawn[np.isfinite(drawn)]
     if len(defined) < (1 - MOST_UNDEFINED) * RESAMPLES or not np.isfinite(without).all():
         return Unknown("it rests on so few differing scores that some resamples have none")
@@ -105,6 +109,11 @@ def resample(items: int, times: int, rng: np.random.Generator) -> Floats:
     """`times` resamples of `items` items with replacement, as weights (times x items)."""
     drawn = rng.integers(0, items, (times, items)) + np.arange(times)[:, None] * items
     return np.bincount(drawn.ravel(), minlength=times * items).reshape(times, items).astype(np.float64)
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _stretched(values: Floats, shape: Shape) -> Floats:

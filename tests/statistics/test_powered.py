@@ -132,6 +132,9 @@ def test_what_cannot_be_said():
         assert isinstance(powered_difference((judges, judges), (people, people), paired=False).both, Unknown)
     unlikely = powered_mean(judges, alike + np.arange(50), probabilities=np.zeros(50))
     assert "no known probability" in str(unlikely.both)
+    lone = np.where(np.arange(50) < 8, np.arange(50.0), np.nan)
+    weighty = powered_mean(judges, lone, probabilities=np.where(np.arange(50) < 1, 1e-6, 1.0))
+    assert "nearly all the weight" in str(weighty.both)
     constant = powered_mean(np.ones(50), np.where(np.arange(50) < 20, np.arange(50.0), np.nan))
     assert constant.judges_weight == 0
     assert isinstance(constant.both, Estimate)
