@@ -28,7 +28,8 @@ from app.statistics.sampling import draw_sample, draw_weighted
 from app.statistics.simulated import LEVELS, Drawn, World
 
 RATED = (50, 100, 300)
-WORLDS = {"skewed": World(), "even": World(cuts=simulated.EVEN)}
+WORLDS = {"skewed": World(), "even": World(cuts=simulated.EVEN), "ceiling": World(cuts=simulated.CEILING)}
+BOUNDS = (1.0, 5.0)
 UNJUDGED_FACTOR = 6
 TRUTH_ITEMS = 50_000
 TRUTH_DRAWS = 8
@@ -80,9 +81,9 @@ def estimation(world: World, rated: int, rng: np.random.Generator) -> dict[str, 
     other = better.judges.mean(axis=1), _only(np.nanmean(better.people, axis=1), draw_sample(items, rated, rng).chosen)
     wins = np.sign(drawn.judges[:, 0] - better.judges[:, 0]) / 2 + 0.5
     won = _only(np.sign(drawn.people[:, 0] - better.people[:, 0]) / 2 + 0.5, draw_sample(items, rated, rng).chosen)
-    weighted = powered_mean(judge, _only(people, unlike.chosen), probabilities=unlike.probabilities)
+    weighted = powered_mean(judge, _only(people, unlike.chosen), probabilities=unlike.probabilities, bounds=BOUNDS)
     share = powered_share(judge, chosen, 4.0)
-    plain = powered_mean(judge, chosen)
+    plain = powered_mean(judge, chosen, bounds=BOUNDS)
     return {
         "PPI mean": plain.both,
         "people's mean": plain.people_alone,
@@ -101,7 +102,7 @@ def _groups(drawn: Drawn, better: Drawn, rated: int, rng: np.random.Generator) -
     scores = np.concatenate([drawn.judges[:rated].ravel(), better.judges[:rated].ravel()])
     item = np.tile(np.repeat(np.arange(rated), judges), 2)
     seen = compare_groups(scores, np.repeat(["a", "b"], rated * judges), item, rng)
-    clustered = mean(drawn.judges[:rated].ravel(), clusters=np.repeat(np.arange(rated), judges))
+    clustered = mean(drawn.judges[:rated].ravel(), clusters=np.repeat(np.arange(rated), judges), bounds=BOUNDS)
     return {"mean by item": clustered, "difference of groups": seen.differences[0].difference}
 
 
@@ -182,11 +183,16 @@ def table(found: Iterable[Row]) -> Iterator[str]:
         yield f"{row.world:8}{row.statistic:34}{numbers}{'' if row.good else '  <-- does not hold'}"
 
 
-def study(runs: int, seed: int, worlds: Iterable[str] = tuple(WORLDS), rated: Iterable[int] = RATED) -> Iterator[Row]:
+STUDIES: dict[str, Study] = {"estimation": estimation, "agreement": agreement}
+
+
+def study(
+    runs: int, seed: int, worlds: Iterable[str], rated: Iterable[int], studies: Iterable[str] = tuple(STUDIES)
+) -> Iterator[Row]:
     """All rows, as they are ready."""
     for name in worlds:
         yield wrongly_answered(name, runs, seed)
-        for one in (estimation, agreement):
+        for one in (STUDIES[chosen] for chosen in studies):
             truth = truths(one, WORLDS[name], seed)
             for number in rated:
                 yield from rows(one, name, number, truth, runs, seed)
@@ -198,12 +204,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="where chance starts (1)")
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), help="scales (all)")
     parser.add_argument("--rated", nargs="+", type=int, default=list(RATED), help="rated items (50 100 300)")
+    parser.add_argument("--studies", nargs="+", choices=STUDIES, default=list(STUDIES), help="what is studied (all)")
     given = parser.parse_args()
     started, failed = time.monotonic(), 0
 
     def counted() -> Iterator[Row]:
         nonlocal failed
-        for row in study(given.runs, given.seed, given.worlds, given.rated):
+        for row in study(given.runs, given.seed, given.worlds, given.rated, given.studies):
             failed += not row.good
             yield row
 

@@ -1,8 +1,9 @@
 """Can the next judge still change the outcome? If not, he need not be asked.
 
 For votes, labels and thresholds the answer is exact: the outcome is the full panel's, whatever the judges left out
-would have said. For means it is a choice: a small disagreement of the first judges says little about the error of their
-mean, and `disagrees` lets the caller see what it saves and costs on his own data (`replay`).
+would have said. For means it is a choice, on how far the first judges lie apart or on how uncertain they are: a small
+disagreement says little about the error of their mean. `replay` tells what a rule would have called, `trade` what that
+would have cost and gained, both from a full panel's opinions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.statistics.arrays import Floats, Ints
+from app.statistics.combining import combine_mean
+from app.statistics.estimates import Estimate, Result, Unknown
+from app.statistics.means import mean
 
 Settled = Callable[[Sequence[float], int], bool]
 """From the scores so far and how many judges are left to whether the outcome is settled."""
@@ -56,6 +60,15 @@ def agrees(scores: Sequence[float], left: int, *, within: float, first: int = 2)
     return left == 0 or (len(scores) >= first and max(scores) - min(scores) <= within)
 
 
+def certain(uncertainties: Sequence[float], left: int, *, within: float) -> bool:
+    """For means: whether the standard error of the mean so far, from each judge's own uncertainty, is at most `within`.
+
+    `uncertainties` are standard deviations on the scale of the scores, as from replicates. Not lossless: what judges
+    have in common none of them is uncertain about.
+    """
+    return left == 0 or (bool(uncertainties) and float(np.linalg.norm(uncertainties)) / len(uncertainties) <= within)
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """What an escalating panel would have called, and what it would have missed, on a full panel's opinions.
@@ -82,3 +95,32 @@ def replay(scores: Floats, settled: Settled) -> Replay:
                 calls[item] = asked
                 break
     return Replay(calls, np.where(np.arange(judges) < calls[:, None], scores, np.nan))
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """What an escalating panel saves and loses, on the items people rated.
+
+    `later_calls` is the share of the later judges' calls that were made, `gain` the share of what the later judges
+    lower the squared error by that was kept (Unknown where they lower it by nothing that can be told from 0).
+    `worse` is by how much the squared error is above the full panel's.
+    """
+
+    later_calls: float
+    gain: float | Unknown
+    worse: Result
+
+
+def trade(scores: Floats, people: Floats, replayed: Replay, *, first: int = 2) -> Trade:
+    """The trade of a replayed panel whose score is its judges' mean, beside the `first` judges' alone and the full."""
+    usable = ~(np.isnan(people) | np.isnan(scores).any(axis=1))
+    scores, people = scores[usable], people[usable]
+    short = combine_mean(replayed.shorter[usable])
+    few, full, kept = ((given - people) ** 2 for given in (scores[:, :first].mean(axis=1), scores.mean(axis=1), short))
+    later = scores.shape[1] - first
+    calls = float((replayed.calls[usable] - first).clip(0).mean() / later) if len(people) and later > 0 else 0.0
+    lowered = mean(few - full)
+    gain: float | Unknown = Unknown("the later judges lower the error by nothing that can be told from 0")
+    if isinstance(lowered, Estimate) and lowered.low > 0:
+        gain = float((few - kept).mean() / lowered.value)
+    return Trade(calls, gain, mean(kept - full))

@@ -46,8 +46,18 @@ class Groups:
     ranks: Floats | None
 
 
-def compare_groups(scores: Floats, groups: npt.ArrayLike, items: npt.ArrayLike, rng: np.random.Generator) -> Groups:
-    """The groups of these scores (one score, group and item a row; a NaN score is left out), by name."""
+def compare_groups(
+    scores: Floats,
+    groups: npt.ArrayLike,
+    items: npt.ArrayLike,
+    rng: np.random.Generator,
+    *,
+    bounds: tuple[float, float] | None = None,
+) -> Groups:
+    """The groups of these scores (one score, group and item a row; a NaN score is left out), by name.
+
+    `bounds` are the scale's ends: with them the means' intervals are better near one (`means.mean`).
+    """
     given = ~np.isnan(scores)
     names, group = np.unique(np.asarray(groups)[given].astype(str), return_inverse=True)
     cluster = np.unique(np.asarray(items)[given], return_inverse=True)[1]
@@ -64,13 +74,8 @@ def compare_groups(scores: Floats, groups: npt.ArrayLike, items: npt.ArrayLike, 
     influence *= np.sqrt(pieces / np.maximum(pieces - 1, 1))
     errors = np.sqrt((influence**2).sum(axis=0))
     means = tuple(
-        estimate(
-            Deviation(values[at], errors[at], int(pieces[at])),
-            degrees=pieces[at] - 1,
-            items=int(pieces[at]),
-            method="t by item",
-        )
-        for at in range(len(names))
+        estimate(Deviation(value, error, n), degrees=n - 1, items=n, method="t by item", bounds=bounds)
+        for value, error, n in zip(values.tolist(), errors.tolist(), pieces.tolist(), strict=True)
     )
     told = all(not isinstance(found, Unknown) for found in means)
     return Groups(

@@ -20,6 +20,8 @@ from app.statistics.arrays import Bools, Floats
 from app.statistics.estimates import Estimate, Result, Unknown
 from app.statistics.means import FEWEST, Deviation, deviation, estimate
 
+MOST_LEVERAGE = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Powered:
@@ -57,8 +59,8 @@ def powered_mean(
 ) -> Powered:
     """People's mean of all items. `judges` and `people` have one number an item, `people` NaN where nobody rated.
 
-    `probabilities` is how likely each item was to be rated; without them all are alike. `bounds` keeps the interval of
-    a share or a win rate inside. `weight` fixes the judges' weight instead of tuning it.
+    `probabilities` is how likely each item was to be rated; without them all are alike. `bounds` are the ends of
+    the scale, as for `means.mean`. `weight` fixes the judges' weight instead of tuning it.
     """
     fitted = _fit(judges, people, probabilities, weight)
     return _answer(fitted, bounds) if isinstance(fitted, _Fit) else _nothing(fitted)
@@ -128,14 +130,21 @@ def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: f
     residual = deviation(y - tuned * f, None, shares)
     value = tuned * float(judges[usable].mean()) + residual.value
     # Each item's influence on the value: what the judges say of it, and, if it is rated, how far they are off there.
-    # Those are as if the item had been left out of the mean they are compared with (the jackknife): with few ratings,
-    # and the more with unlike weights, a residual is smaller than the error it stands for.
+    # The latter as if the item had been left out of the mean and of the weight it is compared with (the jackknife):
+    # with few ratings, and the more with unlike weights, a residual is smaller than the error it stands for.
     influence = tuned * (judges[usable] - judges[usable].mean()) / usable.sum()
     share = shares / shares.sum()
-    influence[seen] += share / (1 - share) * (y - tuned * f - residual.value)
+    lever = share * (1 + (_leverage(f, share) if weight is None and tuned else 0.0))
+    influence[seen] += share / (1 - lever.clip(max=MOST_LEVERAGE)) * (y - tuned * f - residual.value)
     pieces = 1 / float((share**2).sum())
-    lost = (pieces - 1) / pieces * ((len(y) - 1) / (len(y) - 2) if weight is None and tuned else 1.0)
-    return _Fit(Deviation(value, float(np.sqrt((influence**2).sum() * lost)), len(y)), alone, tuned, len(y), pieces - 1)
+    error = float(np.sqrt((influence**2).sum() * (pieces - 1) / pieces))
+    return _Fit(Deviation(value, error, len(y)), alone, tuned, len(y), pieces - 1)
+
+
+def _leverage(f: Floats, share: Floats) -> Floats:
+    """How much a rated item's judgement weighs in the judges' weight, as a multiple of its share."""
+    apart = (f - np.average(f, weights=share)) ** 2
+    return np.asarray(apart / np.average(apart, weights=share))
 
 
 def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats) -> float:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from app.statistics.arrays import Floats, Ints
 
-EVERYBODY = 0.25
+EVERYBODY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def draw_stratified(strata: npt.ArrayLike, size: int, rng: np.random.Generator) 
 def draw_weighted(disagreement: Floats, size: int, rng: np.random.Generator) -> Sample:
     """`size` items, likelier the more the judges disagree (0 or more an item, as the spread of their scores).
 
-    A quarter of the sample is spread evenly, so that items on which the judges agree are rated too. ValueError for a
+    Half of the sample is spread evenly, so that items on which the judges agree are rated too. ValueError for a
     disagreement that is negative or no finite number.
     """
     items = len(disagreement)

@@ -14,6 +14,7 @@ from app.statistics.arrays import Floats
 
 LEVELS = np.arange(1.0, 6.0)
 SKEWED = (-1.9, -1.4, -0.8, 0.1)
+CEILING = (-2.6, -2.1, -1.6, -0.9)
 EVEN = (-1.3, -0.5, 0.5, 1.3)
 
 

@@ -67,7 +67,9 @@ def _dimension(checked: Checked, dimension: str, items: list[str], rng: np.rando
     found += [powered_mean(panel, means), powered_share(panel, means, 4.0)]
     found += [cross_fitted(panel, means, "isotonic", rng), search(judges, means, np.ones(len(JUDGES)), rng)]
     system = np.tile(np.arange(len(items)) % SYSTEMS, len(JUDGES))
-    groups = compare_groups(judges.T.ravel(), system, np.tile(np.arange(len(items)), len(JUDGES)), rng)
+    groups = compare_groups(
+        judges.T.ravel(), system, np.tile(np.arange(len(items)), len(JUDGES)), rng, bounds=(1.0, 5.0)
+    )
     return sum(_intervals(one) for one in (*found, *groups.means))
 
 

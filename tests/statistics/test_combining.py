@@ -9,6 +9,7 @@ import pytest
 from app.statistics import escalation
 from app.statistics.combining import COMBINATIONS, combine_trimmed, learned_weights, weighted_mean
 from app.statistics.escalation import replay
+from app.statistics.estimates import Unknown
 from app.statistics.labels import dawid_skene
 
 _ = np.nan
@@ -155,3 +156,37 @@ def test_means_stop_where_the_first_agree():
     assert escalation.agrees([3], 0, within=0)
     assert not escalation.majority_settled([], 1)
     assert replay(np.empty((0, 3)), escalation.majority_settled).share == 0
+
+
+def test_what_a_rule_for_means_saves_and_costs_is_told():
+    """Under equal noise a disagreement says little about the mean's error: calls kept are gain kept."""
+    rng = np.random.default_rng(4)
+    truth = rng.normal(size=20_000)
+    scores = truth[:, None] + rng.normal(size=(20_000, 3))
+    told = {}
+    for within in (0.0, 1.0, 2.0, np.inf):
+        told[within] = escalation.trade(
+            scores, truth, replay(scores, lambda s, left, within=within: escalation.agrees(s, left, within=within))
+        )
+    assert (told[0.0].later_calls, told[0.0].gain) == (1.0, 1.0)
+    assert told[np.inf].later_calls == told[np.inf].gain == 0.0
+    # The full panel's squared error is 1/3, that of the first two 1/2.
+    assert told[np.inf].worse.holds(1 / 6)
+    assert 0.12 < told[2.0].later_calls < 0.23
+    assert told[2.0].gain == pytest.approx(told[2.0].later_calls, abs=0.05)
+    assert isinstance(told[0.0].worse, Unknown)
+
+
+def test_judges_who_are_no_help_have_no_gain():
+    rng = np.random.default_rng(5)
+    truth = rng.normal(size=200)
+    scores = np.column_stack([truth, truth, truth + rng.normal(0, 5, 200)])
+    seen = escalation.trade(scores, truth, replay(scores, lambda s, left: escalation.agrees(s, left, within=9)))
+    assert "nothing that can be told from 0" in str(seen.gain)
+
+
+def test_judges_who_are_certain_need_no_other():
+    assert escalation.certain([0.3, 0.4], 1, within=0.25)
+    assert not escalation.certain([0.3, 0.4], 1, within=0.24)
+    assert not escalation.certain([], 1, within=9)
+    assert escalation.certain([9.0], 0, within=0.1)

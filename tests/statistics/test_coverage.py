@@ -41,8 +41,9 @@ def test_an_interval_that_is_too_narrow_is_noticed():
 
 def test_the_command_tells_its_table(monkeypatch, capsys):
     monkeypatch.setattr(coverage, "truths", lambda *_: {"people's mean": 4.054})
-    monkeypatch.setattr(coverage, "estimation", lambda *_: {"people's mean": Estimate(4, 3.9, 4.1, 50, "t")})
-    monkeypatch.setattr(coverage, "agreement", lambda *_: {"people's mean": Unknown("nobody rated")})
+    told = {"estimation": Estimate(4, 3.9, 4.1, 50, "t"), "agreement": Unknown("nobody rated")}
+    studies = {name: lambda *_, found=found: {"people's mean": found} for name, found in told.items()}
+    monkeypatch.setattr(coverage, "STUDIES", studies)
     monkeypatch.setattr(sys, "argv", ["coverage", "--runs", "20", "--worlds", "even", "--rated", "50"])
     assert coverage.main() == 1
     told = capsys.readouterr().out.splitlines()

@@ -1,0 +1,110 @@
+"""Whatever the ratings are, an answer is a number with an interval or a reason: no exception, no warning, no NaN."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import app.statistics
+from app.statistics.agreement import among, judge_with_people, person_with_others
+from app.statistics.calibration import cross_fitted
+from app.statistics.combining import COMBINATIONS, learned_weights
+from app.statistics.estimates import Estimate, Unknown
+from app.statistics.groups import compare_groups
+from app.statistics.independence import effective_judges
+from app.statistics.means import mean
+from app.statistics.panel_search import search
+from app.statistics.powered import powered_difference, powered_mean, powered_share
+from app.statistics.preferences import bradley_terry, position, win_rate
+from tests.statistics.worlds import LEVELS
+
+PACKAGE = Path(app.statistics.__file__).parent
+
+
+def matrices(values):
+    shape = st.tuples(st.integers(0, 30), st.integers(1, 4))
+    return shape.flatmap(lambda size: arrays.arrays(np.float64, size, elements=st.sampled_from(values)))
+
+
+few_levels = matrices([np.nan, 1.0, 5.0])
+levels = matrices([np.nan, np.nan, *LEVELS])
+anything = st.one_of(few_levels, levels)
+
+
+def answers(found):
+    """All answers inside, however deep."""
+    if isinstance(found, Estimate | Unknown):
+        return [found]
+    if isinstance(found, tuple):
+        return [answer for part in found for answer in answers(part)]
+    return [a for name in getattr(found, "__dataclass_fields__", ()) for a in answers(getattr(found, name))]
+
+
+@settings(max_examples=60)
+@given(anything, st.sampled_from(["nominal", "ordinal", "interval"]))
+def test_agreement(scores, level):
+    rng = np.random.default_rng(0)
+    judge, people = scores[:, 0], scores[:, 1:]
+    found = (
+        among(scores, level, LEVELS, rng),
+        judge_with_people(judge, people, level, LEVELS, rng),
+        person_with_others(people, level, LEVELS, rng),
+        effective_judges(scores[:, :2], people, rng),
+    )
+    assert len(answers(found)) == 4 + 7 + 7 + 1
+    judge_with_people(judge, people, "interval", None, rng)
+
+
+@settings(max_examples=60)
+@given(anything)
+def test_estimation(scores):
+    judges, people = scores[:, 0], scores[:, -1]
+    found = (
+        mean(people),
+        mean(scores.ravel(), clusters=np.repeat(np.arange(len(scores)), scores.shape[1])),
+        powered_mean(judges, people),
+        powered_share(judges, people, 3.0),
+        powered_difference((judges, people), (people, judges), paired=True),
+        powered_difference((judges, people), (people, judges), paired=False),
+        win_rate((people - 1) / 4),
+    )
+    assert len(answers(found)) >= 2 + 4 * 2 + 1
+
+
+@settings(max_examples=40)
+@given(anything)
+def test_the_rest(scores):
+    rng = np.random.default_rng(0)
+    people = scores[:, -1]
+    item, rater = np.indices(scores.shape)
+    answers(compare_groups(scores.ravel(), rater.ravel().astype(str), item.ravel(), rng))
+    answers(search(scores, people, np.ones(scores.shape[1]), rng, largest=2))
+    cross_fitted(scores[:, 0], people, "isotonic", rng)
+    assert learned_weights(scores, people).sum() > 0.99
+    first = rng.integers(0, 3, len(scores))
+    answers(bradley_terry(first, (first + 1) % 3, np.round((people - 1) / 4), np.arange(len(scores)), rng))
+    answers(position((people - 1) // 4, (scores[:, 0] - 1) // 4))
+    for combine in COMBINATIONS.values():
+        np.testing.assert_array_equal(np.isnan(combine(scores)), np.isnan(scores).all(axis=1))
+
+
+def test_the_package_stands_alone():
+    """It knows nothing of jobs, stores or prompts."""
+    own = app.statistics.__name__
+    for source in PACKAGE.glob("*.py"):
+        tree = ast.walk(ast.parse(source.read_text()))
+        modules = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
+        project = {name for name in modules if name.split(".")[0] in {own.split(".")[0], "workers", "config"}}
+        assert all(name.startswith(own) for name in project), source.name
+
+
+def test_the_package_alone_imports_no_heavy_library():
+    loaded = (
+        f"import sys, {app.statistics.__name__}; sys.exit(any(m in sys.modules for m in ('numpy', 'scipy', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
