@@ -73,8 +73,8 @@ def test_dawid_skene_is_another_librarys():
     _truth, given = labelled(np.random.default_rng(1))
     task, worker = np.nonzero(given >= 0)
     frame = pd.DataFrame({"task": task, "worker": worker, "label": given[task, worker]})
-    second = DawidSkene(n_iter=100, tol=0).fit(frame)
-    mine = dawid_skene(given, 3, rounds=100)
+    second = DawidSkene(n_iter=40, tol=0).fit(frame)
+    mine = dawid_skene(given, 3, rounds=40)
     np.testing.assert_array_equal(mine.labels, second.labels_.sort_index().to_numpy())
     np.testing.assert_allclose(mine.probabilities, second.probas_.sort_index()[[0, 1, 2]].to_numpy(), atol=1e-8)
 
