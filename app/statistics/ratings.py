@@ -131,7 +131,7 @@ def table(
     chosen = frame[frame["dimension"] == dimension]
     if replicate is not None:
         chosen = chosen[chosen["replicate"] == replicate]
-    rows = pd.Index(pd.unique(chosen["item"]) if items is None else pd.Index(items))
+    rows = pd.Index(pd.unique(chosen["item"]) if items is None else [str(item) for item in items])
     columns, names = pd.factorize(chosen["rater"], sort=True)
     return Table(
         tuple(rows),

@@ -80,6 +80,11 @@ def test_a_dimension_that_nobody_rated_is_an_empty_table():
     assert table(checked, "verdict").missing == 0
 
 
+def test_items_may_be_named_by_numbers():
+    checked = check(frame((7, "clarity", "Eva", 4), (8, "clarity", "Eva", 2)), SCALES, [7, 8, 9])
+    np.testing.assert_array_equal(table(checked, "clarity", items=[8, 7, 9]).scores, [[2], [4], [np.nan]])
+
+
 def test_a_scale_has_two_levels_or_more():
     with pytest.raises(ValueError, match="two levels"):
         Scale(labels=("only",))
