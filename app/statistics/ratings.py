@@ -104,6 +104,9 @@ def check(frame: pd.DataFrame, scales: Mapping[str, Scale], items: Collection[st
     nameless = filled["rater"].isna() | (filled["rater"].astype(str).str.strip() == "")
     if nameless.any():
         problems.append(f"{nameless.sum()} ratings without a rater")
+    numbered = pd.to_numeric(filled["replicate"], errors="coerce")
+    if not (numbered >= 0).all() or (numbered % 1 != 0).any():
+        problems.append("a replicate is no whole number from 0")
     scores = pd.Series(np.nan, index=filled.index)
     for dimension, scale in scales.items():
         rows = filled["dimension"] == dimension
@@ -125,13 +128,15 @@ def table(
     """The scores of a dimension, one column a rater (in alphabetical order), one row an item.
 
     `items` fixes the rows and their order; without it they are the items rated in this dimension. Several replicates
-    of one rater are averaged, unless one of them is named.
+    of one rater are averaged, unless one of them is named. ValueError if `items` names one twice.
     """
     frame = checked.frame
     chosen = frame[frame["dimension"] == dimension]
     if replicate is not None:
         chosen = chosen[chosen["replicate"] == replicate]
     rows = pd.Index(pd.unique(chosen["item"]) if items is None else [str(item) for item in items])
+    if not rows.is_unique:
+        raise ValueError("an item is named twice")
     columns, names = pd.factorize(chosen["rater"], sort=True)
     return Table(
         tuple(rows),

@@ -80,6 +80,19 @@ def test_a_dimension_that_nobody_rated_is_an_empty_table():
     assert table(checked, "verdict").missing == 0
 
 
+@pytest.mark.parametrize("replicate", [None, -1, 0.5, "second"])
+def test_replicates_are_numbered(replicate):
+    rows = frame(("a", "clarity", "judge", 2), ("b", "clarity", "judge", 3))
+    with pytest.raises(RatingsError, match="a replicate is no whole number from 0"):
+        check(rows.assign(replicate=[0, replicate]), SCALES, ITEMS)
+
+
+def test_an_item_has_one_row():
+    checked = check(frame(("a", "clarity", "Eva", 4)), SCALES, ITEMS)
+    with pytest.raises(ValueError, match="named twice"):
+        table(checked, "clarity", items=["a", "a"])
+
+
 def test_items_may_be_named_by_numbers():
     checked = check(frame((7, "clarity", "Eva", 4), (8, "clarity", "Eva", 2)), SCALES, [7, 8, 9])
     np.testing.assert_array_equal(table(checked, "clarity", items=[8, 7, 9]).scores, [[2], [4], [np.nan]])
