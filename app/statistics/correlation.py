@@ -59,7 +59,7 @@ def spearman_sums(x: Floats, y: Floats) -> Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((wx * ry).sum(axis=1) / np.sqrt((wx * rx).sum(axis=1) * (wy * ry).sum(axis=1)))
 
-    return Sums(member, of)
+    return Sums(member, of, symmetric=True)
 
 
 def kendall_sums(x: Floats, y: Floats) -> Sums:
@@ -73,7 +73,7 @@ def kendall_sums(x: Floats, y: Floats) -> Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(concordance / np.sqrt(pairs_x * pairs_y))
 
-    return Sums(member, of)
+    return Sums(member, of, symmetric=True)
 
 
 def _cells(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:

@@ -4,11 +4,12 @@ What raters and judges said of an item stays together, so their errors' dependen
 few numbers an item and a function of their sums; a resample is then one row of whole weights, how often each item was
 drawn, and thousands of resamples are one product of matrices.
 
-The interval is value +- t * (standard error), for correlations and the like on the scale of Fisher's z, where they are
-closer to normal, and mapped back. The standard error is the bootstrap's, but never less than the jackknife's: with few
-items the first errs to the low side, the second to the high one (B. Efron and C. Stein, "The jackknife estimate of
-variance", Annals of Statistics 9 (1981), 586-596). With 50 rated items on a skewed scale the plain percentile interval
-holds the truth in 90 to 93 of 100 cases, this one in 93 to 96.
+The interval is a studentized bootstrap one (B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap" (1993),
+section 12.5), for correlations and the like on the scale of Fisher's z: a statistic of few or skewed scores errs
+together with its own standard error, which symmetric and percentile intervals miss. In each resample that error follows
+from the items' influence, the derivative of the statistic by the sums; outside it is the jackknife's. With 50 items of
+which four fifths have the highest score, a symmetric interval of quadratic kappa holds the truth in 87 cases of 100,
+this one in 95. For rank correlations, which need it less, the interval is value +- t * error.
 
 Above `MOST_ITEMS` items the standard error comes from a random part of them and shrinks with the root of their number.
 """
@@ -32,6 +33,7 @@ MOST_ITEMS = 2000
 FEWEST_ITEMS = 10
 MOST_UNDEFINED = 0.05
 EDGE = 1e-9  # Fisher's z of 1 is infinite
+STEP = 0.01
 
 Shape = Literal["correlation", "difference"]
 
@@ -40,11 +42,12 @@ Shape = Literal["correlation", "difference"]
 class Sums:
     """A statistic as a function of sums: `columns` (items x k), and from sums (resamples x k) to its values.
 
-    It is NaN in a resample where it is not defined.
+    It is NaN in a resample where it is not defined. `symmetric` asks for value +- t * error.
     """
 
     columns: Floats
     of: Callable[[Floats], Floats]
+    symmetric: bool = False
 
     @property
     def value(self) -> float:
@@ -71,7 +74,7 @@ def pairs(build: Callable[[Any, Any], Sums], x: Any, y: Any, item: Ints) -> OfIt
             (np.ones(inside.sum()), (np.searchsorted(chosen, item[inside]), np.arange(inside.sum()))),
             shape=(len(chosen), int(inside.sum())),
         )
-        return Sums(member @ of_pairs.columns, of_pairs.of)
+        return Sums(member @ of_pairs.columns, of_pairs.of, of_pairs.symmetric)
 
     return of_items
 
@@ -87,22 +90,55 @@ def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generat
     if not np.isfinite(value):
         return Unknown("it is not defined for these scores")
     chosen = np.sort(rng.choice(items, MOST_ITEMS, replace=False)) if items > MOST_ITEMS else np.arange(items)
-    used, statistic = len(chosen), of_items(chosen)
+    statistic = of_items(chosen)
     # Products of matrices as small as these take several times as long on several threads.
     with _threads().limit(limits=1, user_api="blas"):
-        drawn = _stretched(statistic.of(resample(used, RESAMPLES, rng) @ statistic.columns), shape)
-        without = _stretched(statistic.of(statistic.columns.sum(axis=0) - statistic.columns), shape)
-    defined = drawn[np.isfinite(drawn)]
-    if len(defined) < (1 - MOST_UNDEFINED) * RESAMPLES or not np.isfinite(without).all():
-        return Unknown("it rests on so few differing scores that some resamples have none")
-    jackknife = np.sqrt((used - 1) / used * ((without - without.mean()) ** 2).sum())
-    error = max(float(defined.std(ddof=1)), float(jackknife)) * np.sqrt(used / items)
+        error, off = _spread(statistic, rng, shape)
     if error < EDGE:
         return Unknown(f"all {items} items say the same ({value:.3g}), which leaves nothing to draw an interval from")
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, items - 1)) * error
+    off, error = off[np.isfinite(off)], error * np.sqrt(len(chosen) / items)
+    if len(off) < (1 - MOST_UNDEFINED) * RESAMPLES or not np.isfinite(error):
+        return Unknown("it rests on so few differing scores that some resamples have none")
+    ends = (1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2
+    reach = stats.t.ppf(ends, items - 1) if statistic.symmetric else np.quantile(off, ends)
     middle = _stretched(np.array([value]), shape)[0]
-    low, high = _shrunk(np.array([middle - reach, middle + reach]), shape)
+    low, high = _shrunk(middle - reach * error, shape)
     return Estimate(value, float(low), float(high), items, "bootstrap by item")
+
+
+def _spread(statistic: Sums, rng: np.random.Generator, shape: Shape) -> tuple[float, Floats]:
+    """The standard error, and how many standard errors of its own each resample is off (NaN where it has none).
+
+    For a symmetric statistic the error is the larger one of the bootstrap and the jackknife: with few items the first
+    errs to the low side, the second to the high one (B. Efron and C. Stein, Annals of Statistics 9 (1981), 586-596).
+    """
+    items, columns = statistic.columns.shape[0], statistic.columns
+    weights = resample(items, RESAMPLES, rng)
+    sums = weights @ columns
+    drawn = _stretched(statistic.of(sums), shape)
+    without = _stretched(statistic.of(columns.sum(axis=0) - columns), shape)
+    jackknife = float(np.sqrt((items - 1) / items * ((without - without.mean()) ** 2).sum()))
+    centre = _stretched(np.array([statistic.value]), shape)[0]
+    if statistic.symmetric:
+        defined = drawn[np.isfinite(drawn)]
+        return max(float(defined.std(ddof=1)) if len(defined) > 1 else 0.0, jackknife), drawn - centre
+    errors = _errors(statistic, weights, sums, shape)
+    return jackknife, np.divide(drawn - centre, errors, out=np.full(RESAMPLES, np.nan), where=errors > EDGE)
+
+
+def _errors(statistic: Sums, weights: Floats, sums: Floats, shape: Shape) -> Floats:
+    """Each resample's own standard error: the derivative by every sum, times what each item adds to it."""
+    steps = STEP * statistic.columns.std(axis=0)
+    slopes = np.zeros_like(sums)
+    for column in np.flatnonzero(steps):
+        aside = np.zeros(len(steps))
+        aside[column] = steps[column]
+        up, down = (_stretched(statistic.of(sums + side), shape) for side in (aside, -aside))
+        slopes[:, column] = (up - down) / (2 * steps[column])
+    influence = slopes @ statistic.columns.T
+    items = weights.shape[1]
+    influence -= (weights * influence).sum(axis=1, keepdims=True) / items
+    return np.asarray(np.sqrt((weights * influence**2).sum(axis=1) * items / (items - 1)))
 
 
 def resample(items: int, times: int, rng: np.random.Generator) -> Floats:
