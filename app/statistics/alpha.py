@@ -62,18 +62,22 @@ def interval_alpha_sums(matrix: Floats) -> Sums:
 
 def alpha_sums(counts: Floats, level: Level) -> Sums:
     """Nominal and ordinal alpha from each item's counts of each level (items x levels)."""
-    items, levels = counts.shape
+    levels = counts.shape[1]
     within = counts[:, :, None] * (counts[:, None, :] - np.eye(levels))
-    coincidences = within.reshape(items, -1) / (counts.sum(axis=1) - 1)[:, None]
+    upper = np.triu_indices(levels)  # coincidences are symmetric, and their rows sum to the margins
+    coincidences = within[:, *upper] / (counts.sum(axis=1) - 1)[:, None]
 
     def of(sums: Floats) -> Floats:
-        margins, observed = sums[:, :levels], sums[:, levels:]
+        observed = np.zeros((len(sums), levels, levels))
+        observed[:, *upper] = sums
+        observed += np.triu(observed, 1).transpose(0, 2, 1)
+        margins = observed.sum(axis=2)
         apart = _distances(margins, level)
-        by_chance = np.einsum("bc,bck,bk->b", margins, apart, margins) / (margins.sum(axis=1) - 1)
+        by_chance = (margins[:, :, None] * apart * margins[:, None, :]).sum(axis=(1, 2)) / (margins.sum(axis=1) - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - (observed * apart.reshape(len(sums), -1)).sum(axis=1) / by_chance)
+            return np.asarray(1 - (observed * apart).sum(axis=(1, 2)) / by_chance)
 
-    return Sums(np.column_stack([counts, coincidences]), of)
+    return Sums(coincidences, of)
 
 
 def _distances(margins: Floats, level: Level) -> Floats:

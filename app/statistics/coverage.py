@@ -17,6 +17,7 @@ import numpy as np
 
 from app.statistics import simulated
 from app.statistics.agreement import among, judge_with_people, person_with_others
+from app.statistics.alpha import alpha
 from app.statistics.arrays import Floats, Ints
 from app.statistics.estimates import Estimate, Result, Unknown
 from app.statistics.groups import compare_groups
@@ -107,19 +108,18 @@ def _groups(drawn: Drawn, better: Drawn, rated: int, rng: np.random.Generator) -
 
 
 def _coefficients(drawn: Drawn, rng: np.random.Generator) -> dict[str, Result]:
-    judge = judge_with_people(drawn.judges[:, 0], drawn.people, "ordinal", LEVELS, rng)
-    biased = judge_with_people(drawn.judges[:, 1], drawn.people, "interval", LEVELS, rng)
+    judge = judge_with_people(drawn.judges[:, 1], drawn.people, "interval", LEVELS, rng)
     person = person_with_others(drawn.people, "ordinal", LEVELS, rng)
-    people = among(drawn.people, "ordinal", LEVELS, rng)
     judges = among(drawn.judges, "interval", LEVELS, rng)
-    found = {f"judge: {name}": getattr(judge, name) for name in ("pearson", "spearman", "kendall", "kappa")}
-    found |= {f"people: {name}": getattr(person, name) for name in ("pearson", "spearman", "kendall", "kappa")}
+    found = {f"judge: {name}": getattr(judge, name) for name in ("pearson", "spearman", "kendall")}
+    found |= {f"people: {name}": getattr(person, name) for name in ("pearson", "spearman", "kendall")}
     return found | {
-        "judge: kappa, quadratic": biased.kappa,
-        "judge: bias": biased.differences.bias,
-        "judge: lower limit": biased.differences.lower_limit,
-        "judge: upper limit": biased.differences.upper_limit,
-        "people: alpha, ordinal": people.alpha,
+        "judge: kappa, quadratic": judge.kappa,
+        "judge: bias": judge.differences.bias,
+        "judge: lower limit": judge.differences.lower_limit,
+        "judge: upper limit": judge.differences.upper_limit,
+        "people: kappa, linear": person.kappa,
+        "people: alpha, ordinal": alpha(drawn.people, LEVELS, "ordinal", rng),
         "judges: alpha, interval": judges.alpha,
         "judges: Fleiss": judges.fleiss,
         "judges: ICC(2,1)": judges.icc_single,
