@@ -67,4 +67,5 @@ def error_correlation_sums(errors: Floats, noise: Floats) -> Sums:
             correlation = covariance / (spread[:, :, None] * spread[:, None, :])
             return np.asarray((correlation.sum(axis=(1, 2)) - judges) / (judges * (judges - 1)))
 
-    return Sums(np.column_stack([np.ones(len(errors)), noise, errors, products]), of)
+    # A ratio whose denominator may come near 0: its own standard error in a resample says little.
+    return Sums(np.column_stack([np.ones(len(errors)), noise, errors, products]), of, symmetric=True)

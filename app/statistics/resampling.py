@@ -9,7 +9,8 @@ section 12.5), for correlations and the like on the scale of Fisher's z: a stati
 together with its own standard error, which symmetric and percentile intervals miss. In each resample that error follows
 from the items' influence, the derivative of the statistic by the sums; outside it is the jackknife's. With 50 items of
 which four fifths have the highest score, a symmetric interval of quadratic kappa holds the truth in 87 cases of 100,
-this one in 95. For rank correlations, which need it less, the interval is value +- t * error.
+this one in 95. For rank correlations, which need it less, and ratios with denominators near 0, which it does not help,
+the interval is value +- t * error.
 
 Above `MOST_ITEMS` items the standard error comes from a random part of them and shrinks with the root of their number.
 """
