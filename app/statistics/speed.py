@@ -18,12 +18,13 @@ from app.statistics import simulated
 from app.statistics.agreement import among, judge_with_people, person_with_others
 from app.statistics.arrays import Floats
 from app.statistics.calibration import cross_fitted
+from app.statistics.combining import combine_mean
 from app.statistics.estimates import Estimate
 from app.statistics.groups import compare_groups
 from app.statistics.independence import effective_judges
 from app.statistics.panel_search import search
 from app.statistics.powered import powered_mean, powered_share
-from app.statistics.ratings import Checked, Scale, Table, check, table
+from app.statistics.ratings import Checked, Scale, check, table
 from app.statistics.simulated import LEVELS, World
 
 DIMENSIONS = ("faithfulness", "fluency", "coherence", "relevance")
@@ -62,7 +63,7 @@ def _dimension(checked: Checked, dimension: str, items: list[str], rng: np.rando
     found += [judge_with_people(judges[:, at], people, "ordinal", LEVELS, rng) for at in range(len(JUDGES))]
     found += [person_with_others(people, "ordinal", LEVELS, rng)]
     found += [effective_judges(judges, people, rng)]
-    means = _means_of_people(scores)
+    means = combine_mean(people)
     panel = judges.mean(axis=1)
     found += [powered_mean(panel, means), powered_share(panel, means, 4.0)]
     found += [cross_fitted(panel, means, "isotonic", rng), search(judges, means, np.ones(len(JUDGES)), rng)]
@@ -71,14 +72,6 @@ def _dimension(checked: Checked, dimension: str, items: list[str], rng: np.rando
         judges.T.ravel(), system, np.tile(np.arange(len(items)), len(JUDGES)), rng, bounds=(1.0, 5.0)
     )
     return sum(_intervals(one) for one in (*found, *groups.means))
-
-
-def _means_of_people(scores: Table) -> Floats:
-    people = scores.of(PEOPLE)
-    counts = (~np.isnan(people)).sum(axis=1)
-    sums = np.nansum(people, axis=1)
-    means: Floats = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
-    return means
 
 
 def _intervals(found: object) -> int:
