@@ -18,13 +18,13 @@ from typing import Literal
 
 import numpy as np
 
-from app.statistics.alpha import alpha
-from app.statistics.arrays import Floats, Ints
-from app.statistics.correlation import correlation
-from app.statistics.differences import Differences, differences
-from app.statistics.estimates import Result, Unknown
-from app.statistics.icc import icc
-from app.statistics.kappa import Weighting, base_rate, codes, cohen, fleiss
+from dicast.app.statistics.alpha import alpha
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.correlation import correlation
+from dicast.app.statistics.differences import Differences, differences
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.icc import icc
+from dicast.app.statistics.kappa import Weighting, base_rate, codes, cohen, fleiss
 
 Level = Literal["nominal", "ordinal", "interval"]
 WEIGHTINGS: dict[Level, Weighting] = {"nominal": "none", "ordinal": "linear", "interval": "quadratic"}

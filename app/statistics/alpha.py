@@ -11,10 +11,10 @@ from typing import Literal
 import krippendorff
 import numpy as np
 
-from app.statistics.arrays import Floats
-from app.statistics.estimates import Result, Unknown
-from app.statistics.kappa import codes
-from app.statistics.resampling import Sums, interval, rows
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.kappa import codes
+from dicast.app.statistics.resampling import Sums, interval, rows
 
 Level = Literal["nominal", "ordinal", "interval"]
 

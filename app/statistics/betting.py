@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.statistics.arrays import Floats
-from app.statistics.estimates import CONFIDENCE
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import CONFIDENCE
 
 FRACTIONS = np.linspace(0.2, 0.99, 10) ** 2
 NEARLY = 1e-12

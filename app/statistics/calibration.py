@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from app.statistics.arrays import Floats
-from app.statistics.estimates import Unknown
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import Unknown
 
 Method = Literal["isotonic", "ordinal", "linear"]
 VERSION = 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import nnls
 
-from app.statistics.arrays import Floats
+from dicast.app.statistics.arrays import Floats
 
 TRIMMED_SHARE = 0.2
 RIDGE = 1e-6

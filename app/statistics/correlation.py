@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import Sums, interval, pairs
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.resampling import Sums, interval, pairs
 
 Kind = Literal["pearson", "spearman", "kendall"]
 MOST_LEVELS = 30

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import Sums, interval, pairs
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.resampling import Sums, interval, pairs
 
 LIMIT = 1.96
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.combining import combine_mean
-from app.statistics.estimates import Estimate, Result, Unknown
-from app.statistics.means import mean
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.estimates import Estimate, Result, Unknown
+from dicast.app.statistics.means import mean
 
 Settled = Callable[[Sequence[float], int], bool]
 """From the scores so far and how many judges are left to whether the outcome is settled."""

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import Result, Unknown
-from app.statistics.means import FEWEST, SMALLEST, Deviation, estimate
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.means import FEWEST, SMALLEST, Deviation, estimate
 
 DRAWS = 10_000
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.statistics.arrays import Floats
-from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import Sums, interval, rows
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.resampling import Sums, interval, rows
 
 
 def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> Result:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.statistics.arrays import Floats
-from app.statistics.estimates import Estimate, Result, Unknown
-from app.statistics.resampling import Sums, interval, rows
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import Estimate, Result, Unknown
+from dicast.app.statistics.resampling import Sums, interval, rows
 
 LEAST = 1e-3
 

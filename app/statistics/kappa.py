@@ -12,9 +12,9 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import fleiss_kappa
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import Result, Unknown
-from app.statistics.resampling import Sums, interval, pairs, rows
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.resampling import Sums, interval, pairs, rows
 
 Weighting = Literal["none", "linear", "quadratic"]
 

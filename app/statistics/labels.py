@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.arrays import Floats, Ints
 
 ROUNDS = 1000
 SETTLED = 1e-9

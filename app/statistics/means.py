@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 
 FEWEST = 5
 SMALLEST = 1e-9

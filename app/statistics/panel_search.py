@@ -20,10 +20,10 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from app.statistics.arrays import Bools, Floats, Ints
-from app.statistics.combining import COMBINATIONS, learned_weights, weighted_mean
-from app.statistics.correlation import correlation
-from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.arrays import Bools, Floats, Ints
+from dicast.app.statistics.combining import COMBINATIONS, learned_weights, weighted_mean
+from dicast.app.statistics.correlation import correlation
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 
 Measure = Literal["pearson", "spearman"]
 LEARNED = "learned"
@@ -41,7 +41,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PanelChoice:
     """The best panel within a budget, what it shows, and what choosing it is worth on other items."""
 
     panel: Panel
@@ -55,10 +55,10 @@ class Search:
 
     panels: tuple[Panel, ...]
     apparent: Floats
-    front: tuple[Choice, ...]
+    front: tuple[PanelChoice, ...]
     items: int
 
-    def cheapest(self, agreement: float) -> Choice | Unknown:
+    def cheapest(self, agreement: float) -> PanelChoice | Unknown:
         """The cheapest panel that reaches this agreement on items that had no say in choosing it."""
         if not self.front:
             return Unknown("no panel agrees with people more than chance does")
@@ -96,14 +96,14 @@ def search(
     if not _beats_chance(scores, people, panels, measure, rng):
         return Search(panels, apparent, (), len(people))
     outside = _outside(scores, people, panels, budgets, fold, measure)
-    front: list[Choice] = []
+    front: list[PanelChoice] = []
     for at, budget in enumerate(budgets):
         best = _best(apparent, panels, float(budget))
         # A dearer panel is on the front if it is better where it had no say, not only where it was chosen.
         agreement = correlation(outside[:, at], people, measure, rng)
         reached = front[-1].agreement.value if front and isinstance(front[-1].agreement, Estimate) else 0.0
         if isinstance(agreement, Estimate) and agreement.low > 0 and agreement.value > reached:
-            front.append(Choice(panels[best], float(apparent[best]), agreement))
+            front.append(PanelChoice(panels[best], float(apparent[best]), agreement))
     return Search(panels, apparent, tuple(front), len(people))
 
 

@@ -6,8 +6,8 @@ differences of two systems. The judges' mean over all items is corrected by how 
 their weight is the one that makes the interval narrowest, so that useless judges do no harm.
 
 It holds however biased the judges are, on one condition: which items people rated is a random choice, or one with
-known probabilities (`app.statistics.sampling`), given as `probabilities`. It speaks of the population the items are
-drawn from, as do the intervals of people's ratings alone, which stand beside it.
+known probabilities (sampling.py), given as `probabilities`. It speaks of the population the items are drawn from,
+as do the intervals of people's ratings alone, which stand beside it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.statistics.arrays import Bools, Floats
-from app.statistics.estimates import Estimate, Result, Unknown
-from app.statistics.means import FEWEST, Deviation, deviation, estimate
+from dicast.app.statistics.arrays import Bools, Floats
+from dicast.app.statistics.estimates import Estimate, Result, Unknown
+from dicast.app.statistics.means import FEWEST, Deviation, deviation, estimate
 
 MOST_LEVERAGE = 0.9
 

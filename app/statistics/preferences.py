@@ -13,10 +13,10 @@ import numpy.typing as npt
 from scipy import sparse, stats
 from scipy.sparse.csgraph import connected_components
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
-from app.statistics.groups import rank_probabilities
-from app.statistics.means import FEWEST, mean
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.groups import rank_probabilities
+from dicast.app.statistics.means import FEWEST, mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Stopping as soon as it is known: a question, fed page by page, that says when it is answered.
 
-One may look after every page: the intervals are confidence sequences (`app.statistics.betting`). All answers a question
+One may look after every page: the intervals are confidence sequences (betting.py). All answers a question
 ever gives are wrong with probability 1 - 0.95 at most, provided the items come in random order.
 """
 
@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from app.statistics.arrays import Floats
-from app.statistics.betting import Capital, needed, sequence
-from app.statistics.estimates import Estimate, Result, Unknown
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.betting import Capital, needed, sequence
+from dicast.app.statistics.estimates import Estimate, Result, Unknown
 
 State = Literal["yes", "no", "known", "not yet", "spent"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.statistics.arrays import Floats
+from dicast.app.statistics.arrays import Floats
 
 KEY = ["item", "dimension", "rater", "replicate"]
 COLUMNS = [*KEY, "score"]
@@ -29,7 +29,7 @@ class RatingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class RatingScale:
     """What a score may be: from `low` to `high`, whole numbers unless `whole` is false, or one of `labels`.
 
     Labels are named in their order if they have one; their scores are their places, 0 to len(labels) - 1.
@@ -64,7 +64,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RatingTable:
     """The scores of one dimension: items (rows) x raters (columns), NaN where a rating is missing."""
 
     items: tuple[str, ...]
@@ -83,7 +83,7 @@ class Table:
         return np.stack(columns, axis=1) if columns else np.empty((len(self.items), 0))
 
 
-def check(frame: pd.DataFrame, scales: Mapping[str, Scale], items: Collection[str]) -> Checked:
+def check(frame: pd.DataFrame, scales: Mapping[str, RatingScale], items: Collection[str]) -> Checked:
     """The ratings, ready for use, or `RatingsError` with all that is wrong with them.
 
     Wrong are: a column that is missing, items that are not among `items`, dimensions without a scale, an empty name,
@@ -124,7 +124,7 @@ def check(frame: pd.DataFrame, scales: Mapping[str, Scale], items: Collection[st
 
 def table(
     checked: Checked, dimension: str, *, items: Sequence[str] | None = None, replicate: int | None = None
-) -> Table:
+) -> RatingTable:
     """The scores of a dimension, one column a rater (in alphabetical order), one row an item.
 
     `items` fixes the rows and their order; without it they are the items rated in this dimension. Several replicates
@@ -138,7 +138,7 @@ def table(
     if not rows.is_unique:
         raise ValueError("an item is named twice")
     columns, names = pd.factorize(chosen["rater"], sort=True)
-    return Table(
+    return RatingTable(
         tuple(rows),
         tuple(names),
         _spread(rows.get_indexer(chosen["item"]), columns, chosen["score"], (len(rows), len(names))),
@@ -170,7 +170,7 @@ def _strange(frame: pd.DataFrame, column: str, known: set[str], what: str) -> li
     return [f"{len(strange)} {what}, as {_shown(strange)}"] if strange else []
 
 
-def _scores(given: pd.Series, scale: Scale) -> tuple[pd.Series, str]:
+def _scores(given: pd.Series, scale: RatingScale) -> tuple[pd.Series, str]:
     """The scores as numbers, and what is wrong with them ("" if nothing)."""
     if scale.labels:
         numbers = given.map({label: float(place) for place, label in enumerate(scale.labels)})

@@ -26,8 +26,8 @@ import numpy as np
 from scipy import sparse, stats
 from threadpoolctl import ThreadpoolController
 
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 
 RESAMPLES = 1000
 MOST_ITEMS = 2000

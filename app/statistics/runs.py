@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from app.statistics.estimates import Estimate, Result
-from app.statistics.groups import holm
-from app.statistics.means import mean
-from app.statistics.ratings import Checked, Scale
+from dicast.app.statistics.estimates import Estimate, Result
+from dicast.app.statistics.groups import holm
+from dicast.app.statistics.means import mean
+from dicast.app.statistics.ratings import Checked, RatingScale
 
 PAIR = ["dimension", "rater", "item"]
 
@@ -26,11 +26,11 @@ class NotComparable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RunScores:
     """What a dimension was measured by: the hash of its rubric, and its scale."""
 
     rubric: str
-    scale: Scale
+    scale: RatingScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RunComparison:
     moved: pd.DataFrame
 
 
-def check_comparable(first: Mapping[str, Measured], second: Mapping[str, Measured]) -> None:
+def check_comparable(first: Mapping[str, RunScores], second: Mapping[str, RunScores]) -> None:
     """`NotComparable` where a dimension of both runs had another rubric or another scale, or none is common."""
     common = [name for name in first if name in second]
     problems = [f"{name}: another rubric" for name in common if first[name].rubric != second[name].rubric]

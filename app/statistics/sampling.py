@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.arrays import Floats, Ints
 
 EVERYBODY = 0.5
 

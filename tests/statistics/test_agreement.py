@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.statistics.agreement import among, confusion, judge_with_people, person_with_others
-from app.statistics.estimates import Estimate, Unknown
-from app.statistics.independence import effective_judges, error_correlation
+from dicast.app.statistics.agreement import among, confusion, judge_with_people, person_with_others
+from dicast.app.statistics.estimates import Estimate, Unknown
+from dicast.app.statistics.independence import effective_judges, error_correlation
 from tests.statistics.worlds import EVEN, LEVELS, scores
 
 

@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import app.statistics
-from app.statistics.agreement import among, judge_with_people, person_with_others
-from app.statistics.calibration import cross_fitted
-from app.statistics.combining import COMBINATIONS, learned_weights
-from app.statistics.estimates import Estimate, Unknown
-from app.statistics.groups import compare_groups
-from app.statistics.independence import effective_judges
-from app.statistics.means import mean
-from app.statistics.panel_search import search
-from app.statistics.powered import powered_difference, powered_mean, powered_share
-from app.statistics.preferences import bradley_terry, position, win_rate
+import dicast.app.statistics
+from dicast.app.statistics.agreement import among, judge_with_people, person_with_others
+from dicast.app.statistics.calibration import cross_fitted
+from dicast.app.statistics.combining import COMBINATIONS, learned_weights
+from dicast.app.statistics.estimates import Estimate, Unknown
+from dicast.app.statistics.groups import compare_groups
+from dicast.app.statistics.independence import effective_judges
+from dicast.app.statistics.means import mean
+from dicast.app.statistics.panel_search import search
+from dicast.app.statistics.powered import powered_difference, powered_mean, powered_share
+from dicast.app.statistics.preferences import bradley_terry, position, win_rate
 from tests.statistics.worlds import LEVELS
 
-PACKAGE = Path(app.statistics.__file__).parent
+PACKAGE = Path(dicast.app.statistics.__file__).parent
 
 
 def matrices(values):
@@ -95,7 +95,7 @@ def test_the_rest(scores):
 
 def test_the_package_stands_alone():
     """It knows nothing of jobs, stores or prompts."""
-    own = app.statistics.__name__
+    own = dicast.app.statistics.__name__
     for source in PACKAGE.glob("*.py"):
         tree = ast.walk(ast.parse(source.read_text()))
         modules = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
@@ -104,7 +104,6 @@ def test_the_package_stands_alone():
 
 
 def test_the_package_alone_imports_no_heavy_library():
-    loaded = (
-        f"import sys, {app.statistics.__name__}; sys.exit(any(m in sys.modules for m in ('numpy', 'scipy', 'pandas')))"
-    )
+    heavy = "('numpy', 'scipy', 'pandas')"
+    loaded = f"import sys, dicast.app.statistics; sys.exit(any(m in sys.modules for m in {heavy}))"
     assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0

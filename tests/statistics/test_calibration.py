@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from app.statistics.calibration import Binding, CalibrationMismatch, cross_fitted, from_dict, learn
-from app.statistics.estimates import Unknown
+from dicast.app.statistics.calibration import Binding, CalibrationMismatch, cross_fitted, from_dict, learn
+from dicast.app.statistics.estimates import Unknown
 
 MADE_FOR = Binding("judge-1", "model-1", "prompt-1", "rubric-1")
 

@@ -2,18 +2,17 @@
 
 import numpy as np
 import pandas as pd
-import pingouin
 import pytest
 from krippendorff import alpha as second_alpha
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
 
-from app.statistics import kappa
-from app.statistics.alpha import alpha, alpha_sums, interval_alpha_sums
-from app.statistics.correlation import correlation, kendall_sums, pearson_sums, spearman_sums
-from app.statistics.estimates import Estimate, Unknown
-from app.statistics.icc import icc, icc_sums
+from dicast.app.statistics import kappa
+from dicast.app.statistics.alpha import alpha, alpha_sums, interval_alpha_sums
+from dicast.app.statistics.correlation import correlation, kendall_sums, pearson_sums, spearman_sums
+from dicast.app.statistics.estimates import Estimate, Unknown
+from dicast.app.statistics.icc import icc, icc_sums
 from tests.statistics.worlds import LEVELS, scores
 
 EXACT = 1e-9
@@ -142,6 +141,7 @@ def test_kappa_and_icc_are_a_second_librarys(seed):
         second = cohens_kappa(table, wt=None if weighting == "none" else weighting).kappa
         assert value(kappa.cohen(x, y, LEVELS, weighting, chance())) == pytest.approx(second, abs=EXACT)
     long = pd.DataFrame(ratings).reset_index().melt("index", var_name="rater", value_name="score")
+    pingouin = pytest.importorskip("pingouin", reason="pip install -e .[references]")
     second = pingouin.intraclass_corr(long, targets="index", raters="rater", ratings="score").set_index("Type")["ICC"]
     assert value(icc(ratings, chance())) == pytest.approx(second.iloc[1], abs=EXACT)
     assert value(icc(ratings, chance(), of_mean=True)) == pytest.approx(second.iloc[4], abs=EXACT)

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.statistics import escalation
-from app.statistics.combining import COMBINATIONS, combine_trimmed, learned_weights, weighted_mean
-from app.statistics.escalation import replay
-from app.statistics.estimates import Unknown
-from app.statistics.labels import dawid_skene
+from dicast.app.statistics import escalation
+from dicast.app.statistics.combining import COMBINATIONS, combine_trimmed, learned_weights, weighted_mean
+from dicast.app.statistics.escalation import replay
+from dicast.app.statistics.estimates import Unknown
+from dicast.app.statistics.labels import dawid_skene
 
 _ = np.nan
 
@@ -68,12 +68,12 @@ def labelled(rng, items=400):
 
 @pytest.mark.filterwarnings("ignore")  # crowd-kit's, of pandas
 def test_dawid_skene_is_another_librarys():
-    from crowdkit.aggregation import DawidSkene
+    aggregation = pytest.importorskip("crowdkit.aggregation", reason="pip install -e .[references]")
 
     _truth, given = labelled(np.random.default_rng(1))
     task, worker = np.nonzero(given >= 0)
     frame = pd.DataFrame({"task": task, "worker": worker, "label": given[task, worker]})
-    second = DawidSkene(n_iter=40, tol=0).fit(frame)
+    second = aggregation.DawidSkene(n_iter=40, tol=0).fit(frame)
     mine = dawid_skene(given, 3, rounds=40)
     np.testing.assert_array_equal(mine.labels, second.labels_.sort_index().to_numpy())
     np.testing.assert_allclose(mine.probabilities, second.probas_.sort_index()[[0, 1, 2]].to_numpy(), atol=1e-8)

@@ -1,13 +1,13 @@
-"""Intervals hold what was planted, in the small: `python -m app.statistics.coverage` does it in the large."""
+"""Intervals hold what was planted, in the small: `python -m lab.statistics.coverage` does it in the large."""
 
 import sys
 
 import numpy as np
 import pytest
 
-from app.statistics import coverage, speed
-from app.statistics.estimates import Estimate, Unknown
-from app.statistics.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
+from dicast.app.statistics.estimates import Estimate, Unknown
+from dicast.app.statistics.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
+from lab.statistics import coverage, speed
 
 RUNS = 60
 

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from app.statistics.estimates import Estimate, Unknown
-from app.statistics.groups import compare_groups, holm
-from app.statistics.preferences import both_orders, bradley_terry, position, win_rate
-from app.statistics.ratings import Scale, check
-from app.statistics.runs import Measured, NotComparable, check_comparable, compare_runs
+from dicast.app.statistics.estimates import Estimate, Unknown
+from dicast.app.statistics.groups import compare_groups, holm
+from dicast.app.statistics.preferences import both_orders, bradley_terry, position, win_rate
+from dicast.app.statistics.ratings import RatingScale, check
+from dicast.app.statistics.runs import NotComparable, RunScores, check_comparable, compare_runs
 
 
 def systems(rng, items=200):
@@ -85,7 +85,7 @@ def run(rng, moved):
     ]
     return check(
         pd.DataFrame(rows, columns=["item", "dimension", "rater", "score"]),
-        {"clarity": Scale(1, 5)},
+        {"clarity": RatingScale(1, 5)},
         {row[0] for row in rows},
     )
 
@@ -113,7 +113,7 @@ def test_items_of_one_run_alone_are_counted():
 
 
 def test_runs_that_measured_something_else_are_refused():
-    one, other = Measured("hash-1", Scale(1, 5)), Measured("hash-2", Scale(1, 7))
+    one, other = RunScores("hash-1", RatingScale(1, 5)), RunScores("hash-2", RatingScale(1, 7))
     check_comparable({"clarity": one, "x": one}, {"clarity": one})
     with pytest.raises(NotComparable, match="clarity: another rubric; clarity: another scale"):
         check_comparable({"clarity": one}, {"clarity": other})

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from ville import BettingCS
 
-from app.statistics.betting import Capital, needed, sequence
-from app.statistics.estimates import Estimate, Unknown
-from app.statistics.questions import AtLeast, BetterBy, Inquiry, NoWiderThan, differences_of
+from dicast.app.statistics.betting import Capital, needed, sequence
+from dicast.app.statistics.estimates import Estimate, Unknown
+from dicast.app.statistics.questions import AtLeast, BetterBy, Inquiry, NoWiderThan, differences_of
 
 ITEMS, PAGE = 1200, 25
 SHAPES = {"skewed": [0.03, 0.05, 0.1, 0.27, 0.55], "even": [0.1, 0.2, 0.4, 0.2, 0.1], "yes or no": [0.4, 0, 0, 0, 0.6]}
@@ -85,11 +84,12 @@ def test_an_interval_that_must_be_narrow():
 
 def test_the_sequence_is_about_as_narrow_as_another_librarys():
     """Both bet by Waudby-Smith and Ramdas, with other stakes; without a population, as the library knows none."""
+    ville = pytest.importorskip("ville", reason="pip install -e .[references]")
     rng = np.random.default_rng(5)
     for shape in SHAPES:
         scores = (some_scores(rng, shape, 400) - 1) / 4
         low, high = sequence(scores)
-        second = BettingCS(bounds=(0, 1), alpha=0.05, grid=2000).fit(scores).interval()
+        second = ville.BettingCS(bounds=(0, 1), alpha=0.05, grid=2000).fit(scores).interval()
         assert low < scores.mean() < high
         assert high - low <= 1.1 * (second[1] - second[0])
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.statistics.ratings import RatingsError, Scale, check, replicates, table
+from dicast.app.statistics.ratings import RatingScale, RatingsError, check, replicates, table
 
-SCALES = {"clarity": Scale(1, 5), "verdict": Scale(labels=("fail", "pass"))}
+SCALES = {"clarity": RatingScale(1, 5), "verdict": RatingScale(labels=("fail", "pass"))}
 ITEMS = ["a", "b", "c"]
 
 
@@ -62,7 +62,8 @@ def test_labels_are_their_places_and_fractions_are_allowed_where_the_scale_has_t
     checked = check(frame(("a", "verdict", "Eva", "pass"), ("b", "verdict", "Eva", "fail")), SCALES, ITEMS)
     assert checked.frame["score"].tolist() == [1.0, 0.0]
     assert (
-        check(frame(("a", "share", "Eva", 0.25)), {"share": Scale(0, 1, whole=False)}, ITEMS).frame["score"][0] == 0.25
+        check(frame(("a", "share", "Eva", 0.25)), {"share": RatingScale(0, 1, whole=False)}, ITEMS).frame["score"][0]
+        == 0.25
     )
 
 
@@ -100,5 +101,5 @@ def test_items_may_be_named_by_numbers():
 
 def test_a_scale_has_two_levels_or_more():
     with pytest.raises(ValueError, match="two levels"):
-        Scale(labels=("only",))
-    assert Scale(1, 5).levels.tolist() == [1, 2, 3, 4, 5]
+        RatingScale(labels=("only",))
+    assert RatingScale(1, 5).levels.tolist() == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""Do the intervals hold what they promise? `python -m app.statistics.coverage --runs 1000`
+"""Do the intervals hold what they promise? `python -m lab.statistics.coverage --runs 1000`
 
 Judges and people are simulated over and over from a world in which everything is planted, and each 95 % interval is
 asked whether it holds the truth: a statistic's value in that world, from a very large draw of it. Every row of the
@@ -15,21 +15,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.statistics import simulated
-from app.statistics.agreement import among, judge_with_people, person_with_others
-from app.statistics.alpha import alpha
-from app.statistics.arrays import Floats, Ints
-from app.statistics.estimates import Estimate, Result, Unknown
-from app.statistics.groups import compare_groups
-from app.statistics.independence import error_correlation
-from app.statistics.means import mean
-from app.statistics.powered import powered_difference, powered_mean, powered_share, powered_win_rate
-from app.statistics.questions import AtLeast, Inquiry
-from app.statistics.sampling import draw_sample, draw_weighted
-from app.statistics.simulated import LEVELS, Drawn, World
+from dicast.app.statistics.agreement import among, judge_with_people, person_with_others
+from dicast.app.statistics.alpha import alpha
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import Estimate, Result, Unknown
+from dicast.app.statistics.groups import compare_groups
+from dicast.app.statistics.independence import error_correlation
+from dicast.app.statistics.means import mean
+from dicast.app.statistics.powered import powered_difference, powered_mean, powered_share, powered_win_rate
+from dicast.app.statistics.questions import AtLeast, Inquiry
+from dicast.app.statistics.sampling import draw_sample, draw_weighted
+from lab.statistics import simulated
+from lab.statistics.simulated import LEVELS, Drawn, RatingWorld
 
 RATED = (50, 100, 300)
-WORLDS = {"skewed": World(), "even": World(cuts=simulated.EVEN), "ceiling": World(cuts=simulated.CEILING)}
+WORLDS = {
+    "skewed": RatingWorld(),
+    "even": RatingWorld(cuts=simulated.EVEN),
+    "ceiling": RatingWorld(cuts=simulated.CEILING),
+}
 BOUNDS = (1.0, 5.0)
 USUAL = ("skewed", "even")
 UNJUDGED_FACTOR = 6
@@ -39,7 +43,7 @@ MOST_UNKNOWN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CoverageRow:
     """How often the intervals of one statistic held the truth, and in how many runs it could not be said."""
 
     world: str
@@ -64,15 +68,15 @@ class Row:
         return low <= self.held <= high and self.unknown <= MOST_UNKNOWN
 
 
-Study = Callable[[World, int, np.random.Generator], dict[str, Result]]
+Study = Callable[[RatingWorld, int, np.random.Generator], dict[str, Result]]
 
 
-def agreement(world: World, rated: int, rng: np.random.Generator) -> dict[str, Result]:
+def agreement(world: RatingWorld, rated: int, rng: np.random.Generator) -> dict[str, Result]:
     """All coefficients of one draw."""
     return _coefficients(simulated.draw(world, rated, rng), rng)
 
 
-def estimation(world: World, rated: int, rng: np.random.Generator) -> dict[str, Result]:
+def estimation(world: RatingWorld, rated: int, rng: np.random.Generator) -> dict[str, Result]:
     """Means, shares, win rates and differences, with judges on six times as many items as people rated."""
     items = rated * UNJUDGED_FACTOR
     drawn = simulated.draw(world, items, rng)
@@ -129,7 +133,7 @@ def _coefficients(drawn: Drawn, rng: np.random.Generator) -> dict[str, Result]:
     }
 
 
-def truths(study: Study, world: World, seed: int, draws: int = TRUTH_DRAWS) -> dict[str, float]:
+def truths(study: Study, world: RatingWorld, seed: int, draws: int = TRUTH_DRAWS) -> dict[str, float]:
     """What the statistics are in this world: their values in draws so large that they hardly err."""
     found: dict[str, list[float]] = {}
     for draw in range(draws):
@@ -140,7 +144,7 @@ def truths(study: Study, world: World, seed: int, draws: int = TRUTH_DRAWS) -> d
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def rows(study: Study, name: str, rated: int, truth: dict[str, float], runs: int, seed: int) -> Iterator[Row]:
+def rows(study: Study, name: str, rated: int, truth: dict[str, float], runs: int, seed: int) -> Iterator[CoverageRow]:
     """One row a statistic."""
     results: dict[str, list[Result]] = {statistic: [] for statistic in truth}
     for run in range(runs):
@@ -151,7 +155,7 @@ def rows(study: Study, name: str, rated: int, truth: dict[str, float], runs: int
         held = np.mean([result.holds(truth[statistic]) for result in told]) if told else 0.0
         width = np.median([result.width for result in told]) if told else 0.0
         unknown = np.mean([isinstance(result, Unknown) for result in all_results])
-        yield Row(name, statistic, rated, truth[statistic], float(held), float(unknown), float(width))
+        yield CoverageRow(name, statistic, rated, truth[statistic], float(held), float(unknown), float(width))
 
 
 def _only(people: Floats, chosen: Ints) -> Floats:
@@ -161,11 +165,11 @@ def _only(people: Floats, chosen: Ints) -> Floats:
     return seen
 
 
-def _easier(world: World) -> tuple[float, ...]:
+def _easier(world: RatingWorld) -> tuple[float, ...]:
     return tuple(cut - 0.25 for cut in world.cuts)
 
 
-def wrongly_answered(world: str, runs: int, seed: int) -> Row:
+def wrongly_answered(world: str, runs: int, seed: int) -> CoverageRow:
     """How often a question whose truth lies on the threshold stays open, looked at after every item but the last."""
     items, kept = 1200, []
     for run in range(runs):
@@ -173,10 +177,10 @@ def wrongly_answered(world: str, runs: int, seed: int) -> Row:
         scores = simulated.draw(WORLDS[world], items, rng).judges[:, 0]
         answer = Inquiry(AtLeast(float(scores.mean())), 1, 5, items).feed(scores[:-1])
         kept.append(answer.state == "not yet")
-    return Row(world, "question on its threshold", items, 0.0, float(np.mean(kept)), 0.0, 0.0, at_most=1.0)
+    return CoverageRow(world, "question on its threshold", items, 0.0, float(np.mean(kept)), 0.0, 0.0, at_most=1.0)
 
 
-def table(found: Iterable[Row]) -> Iterator[str]:
+def table(found: Iterable[CoverageRow]) -> Iterator[str]:
     """The rows as lines of text, with a mark at what does not hold."""
     yield f"{'world':8}{'statistic':34}{'rated':>6}{'truth':>9}{'width':>8}{'held':>8}{'unknown':>9}"
     for row in found:
@@ -189,7 +193,7 @@ STUDIES: dict[str, Study] = {"estimation": estimation, "agreement": agreement}
 
 def study(
     runs: int, seed: int, worlds: Iterable[str], rated: Iterable[int], studies: Iterable[str] = tuple(STUDIES)
-) -> Iterator[Row]:
+) -> Iterator[CoverageRow]:
     """All rows, as they are ready."""
     for name in worlds:
         yield wrongly_answered(name, runs, seed)
@@ -209,7 +213,7 @@ def main() -> int:
     given = parser.parse_args()
     started, failed = time.monotonic(), 0
 
-    def counted() -> Iterator[Row]:
+    def counted() -> Iterator[CoverageRow]:
         nonlocal failed
         for row in study(given.runs, given.seed, given.worlds, given.rated, given.studies):
             failed += not row.good

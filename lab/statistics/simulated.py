@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.statistics.arrays import Floats
+from dicast.app.statistics.arrays import Floats
 
 LEVELS = np.arange(1.0, 6.0)
 SKEWED = (-1.9, -1.4, -0.8, 0.1)
@@ -19,7 +19,7 @@ EVEN = (-1.3, -0.5, 0.5, 1.3)
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class RatingWorld:
     """What is planted. `noise` are standard deviations beside a quality of 1, `shared` is the part of the judges' error
     variance that they have in common, `bias` one a judge, `missing` the share of people's ratings that are not there.
     """
@@ -41,7 +41,7 @@ class Drawn:
     people: Floats
 
 
-def draw(world: World, items: int, rng: np.random.Generator) -> Drawn:
+def draw(world: RatingWorld, items: int, rng: np.random.Generator) -> Drawn:
     """Items from this world, each with all judges' scores; every item has one person's rating at the least."""
     quality = rng.normal(size=(items, 1))
     seen = quality + world.people_noise * rng.normal(size=(items, world.people))

@@ -1,4 +1,4 @@
-"""How long the statistics of a large run take. `python -m app.statistics.speed --opinions 1000000`
+"""How long the statistics of a large run take. `python -m lab.statistics.speed --opinions 1000000`
 
 Four dimensions, three judges, ten systems, and people's ratings of a thousand items: the frame is checked, and for each
 dimension everything is computed that a report would tell. The time and the memory of making the data do not count.
@@ -14,18 +14,18 @@ import time
 import numpy as np
 import pandas as pd
 
-from app.statistics import simulated
-from app.statistics.agreement import among, judge_with_people, person_with_others
-from app.statistics.arrays import Floats
-from app.statistics.calibration import cross_fitted
-from app.statistics.combining import combine_mean
-from app.statistics.estimates import Estimate
-from app.statistics.groups import compare_groups
-from app.statistics.independence import effective_judges
-from app.statistics.panel_search import search
-from app.statistics.powered import powered_mean, powered_share
-from app.statistics.ratings import Checked, Scale, check, table
-from app.statistics.simulated import LEVELS, World
+from dicast.app.statistics.agreement import among, judge_with_people, person_with_others
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.calibration import cross_fitted
+from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.estimates import Estimate
+from dicast.app.statistics.groups import compare_groups
+from dicast.app.statistics.independence import effective_judges
+from dicast.app.statistics.panel_search import search
+from dicast.app.statistics.powered import powered_mean, powered_share
+from dicast.app.statistics.ratings import Checked, RatingScale, check, table
+from lab.statistics import simulated
+from lab.statistics.simulated import LEVELS, RatingWorld
 
 DIMENSIONS = ("faithfulness", "fluency", "coherence", "relevance")
 JUDGES = ("judge-0", "judge-1", "judge-2")
@@ -42,7 +42,7 @@ def opinions(count: int, rng: np.random.Generator) -> pd.DataFrame:
     names = pd.Series([f"item-{item}" for item in range(items)]).astype("category")
     parts = []
     for dimension in DIMENSIONS:
-        drawn = simulated.draw(World(), items, rng)
+        drawn = simulated.draw(RatingWorld(), items, rng)
         scores = {judge: drawn.judges[:, at] for at, judge in enumerate(JUDGES)}
         scores |= {person: drawn.people[:RATED, at] for at, person in enumerate(PEOPLE)}
         parts += [_part(names[: len(given)], dimension, rater, given) for rater, given in scores.items()]
@@ -52,7 +52,7 @@ def opinions(count: int, rng: np.random.Generator) -> pd.DataFrame:
 def everything(frame: pd.DataFrame, rng: np.random.Generator) -> int:
     """Everything that a report tells of these opinions; the number of intervals that came of it."""
     items = frame["item"].unique().tolist()
-    checked = check(frame, dict.fromkeys(DIMENSIONS, Scale(1, 5)), items)
+    checked = check(frame, dict.fromkeys(DIMENSIONS, RatingScale(1, 5)), items)
     return sum(_dimension(checked, dimension, items, rng) for dimension in DIMENSIONS)
 
 
