@@ -113,8 +113,7 @@ class PoolSpec(BaseModel):
     """One `[pools.<name>]` table, defaults filled in. `limit` to `tpm` are first values: live state is not kept here.
 
     `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
-    `api_key_env` None: no key is sent. `timeout_s` bounds a server's silence, not the whole call, which
-    LLM_CALL_TIMEOUT does; None: no shorter than that.
+    `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT does.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)

@@ -18,7 +18,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         heard = node in alive
         facts = f"{node.name} (pid {node.pid} on {node.host})"
         if heard and node.stuck:
-            yield Finding(Severity.ERROR, "worker", f"{facts} does not take the work in {node.stuck}", "restart it")
+            yield Finding(Severity.ERROR, "worker", f"{facts} takes no work: {node.stuck}", "restart it")
         elif heard and not node.judges:
             yield Finding(
                 Severity.WARNING, "worker", f"{facts} judges nothing: it reads no pool's queue",

@@ -301,9 +301,10 @@ class AdmissionConsumer(CheckedMessages):
 
     @property
     def stuck(self) -> str:
-        """What this worker should take and does not, and why where it knows; '' if all is well. For any thread."""
+        """Why this worker does not take what it should; '' if all is well. For any thread."""
         closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
-        return "; ".join(filter(None, [self.config.suspension.reason, *closed, self._watchdog.stuck]))
+        waiting = self._watchdog.stuck and f"work waits in {self._watchdog.stuck} and none is taken"
+        return "; ".join(filter(None, [self.config.suspension.reason, *closed, waiting]))
 
     def _suspension(self) -> None:
         """Units that wait here are others' from now on."""
