@@ -8,7 +8,7 @@ imported by them, so that a program which submits jobs starts soon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from kombu import Exchange, Queue
 
 from dicast import config
 from dicast.app import logs
+from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
@@ -38,7 +39,7 @@ from dicast.workers.broker.profiles import (
     result_backend,
 )
 from dicast.workers.nodes.reaper import own_unacked
-from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.nodes.registry import Node, NodeIntervals, Registry
 from dicast.workers.runtime.loop_bridge import loop_resource
 from dicast.workers.runtime.steady_schedule import every
 from dicast.workers.store.connection import StoreClient, connect, connect_async
@@ -93,6 +94,9 @@ class Dicast(Celery):  # type: ignore[misc]
     environ: Mapping[str, str]
     settings: Settings
     node: Node | None = None
+    intervals: Intervals = Intervals()
+    """Whoever wants others sets them before the parts are made, as the tests' short ones are."""
+    node_intervals: NodeIntervals = NodeIntervals()
 
     @property
     def message_key(self) -> str | None:
@@ -133,7 +137,12 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def registry(self) -> Registry:
-        return Registry(self.store, self.keys)
+        return Registry(self.store, self.keys, intervals=self.node_intervals)
+
+    def registry_maker(self) -> Callable[[], Registry]:
+        """Makes the thread that renews this process's beacon, and compares epochs, a registry of its own."""
+        url, keys, epoch, intervals = self.store_url, self.keys, self.epoch, self.node_intervals
+        return lambda: Registry(connect(url), keys, epoch, intervals)
 
     @cached_property
     def epoch(self) -> Epoch:
@@ -141,7 +150,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def ledger(self) -> LedgerClient:
-        return LedgerClient(self.store, self.keys)
+        return LedgerClient(self.store, self.keys, self.intervals)
 
     def secrets(self) -> list[str]:
         """Values that no output may show: the settings' own, and the keys that pools name."""

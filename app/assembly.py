@@ -73,7 +73,9 @@ class Services:
         claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
         calls_max = settings.retry_max_attempts + settings.requeue_budget + POISON_DEATHS
         self._node_name = app.node.name
-        self.ledger = Ledger(self._client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max)
+        self.ledger = Ledger(
+            self._client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max, intervals=app.intervals
+        )
         self.spool = Spool(settings.state_dir, settings.namespace, app.node.id)
         self.fail_fast = FailFast(
             StopStore(self._client, app.keys),
@@ -105,9 +107,10 @@ class Services:
             nonce_key=NonceKey(self._client, app.keys, settings, lambda: app.epoch.number).get,
             spool=self.spool,
             suspension=app.suspension,
+            intervals=app.intervals,
         )
-        self.troubles = Troubles(self._client, app.keys)
-        self.unserved = Unserved(self.troubles, self.judge, self.messages, app.pools.pools.keys())
+        self.troubles = Troubles(self._client, app.keys, app.intervals)
+        self.unserved = Unserved(self.troubles, self.judge, self.messages, app.pools.pools.keys(), app.intervals)
         self._planner, self._rejecter = (
             Planner(
                 self.ledger, publish, self._pool_limit,
@@ -130,6 +133,7 @@ class Services:
             store=lambda: (app.epoch.number, app.epoch.server), works_on=self.judge.works_on,
             lost=self._lost, adopt=self._adopt, recall=self._recall, unserved=self.unserved, troubled=self.troubled,
             time_limits=TimeLimits(self.ledger, self.fail_fast, self.judge, self.messages, outages, self.model).look,
+            intervals=app.intervals,
         )  # fmt: skip
 
         self._housekeeping = supervise("housekeeper", self.housekeeper.run)

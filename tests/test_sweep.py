@@ -10,7 +10,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.sweep import Housekeeper
-from dicast.app.pipeline.unserved import DUE_AGAIN_MS, Unserved
+from dicast.app.pipeline.unserved import Unserved
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
 
@@ -167,5 +167,5 @@ async def test_a_pool_is_gone_when_nobody_has_told_of_it_for_two_minutes(trouble
 async def test_what_is_due_again_is_not_what_was_claimed_meanwhile(troubles):
     ref, client = PageRef("j", "n", 0, 0), troubles._redis
     await client.zadd(troubles.keys.due, {f"{ref}|7": 5})
-    await troubles.due_again([(ref, MessageId(7)), (ref, MessageId(8))], DUE_AGAIN_MS)
+    await troubles.due_again([(ref, MessageId(7)), (ref, MessageId(8))])
     assert await client.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|7", 1_001_000.0)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.job import EvaluationJob, Item
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
@@ -31,8 +32,6 @@ STAGING_S = 7200
 STAGED_TOGETHER = 200
 WAITS_SHOWN_MS = 90_000
 """Whoever meets a trouble meets it again sooner than that, and says so."""
-UNATTENDED_MS = 15_000
-"""A job that was submitted so long ago and not started has lost its message."""
 CONTINUATION_S = 30 * 86_400
 
 
@@ -131,8 +130,8 @@ def digest_of(job: EvaluationJob) -> str:
 class LedgerClient:
     """What a caller may do with jobs."""
 
-    def __init__(self, client: StoreClient, keys: Keys) -> None:
-        self._redis = client
+    def __init__(self, client: StoreClient, keys: Keys, intervals: Intervals = STANDARD) -> None:
+        self._redis, self._intervals = client, intervals
         self._keys = LedgerKeys(keys)
         self._submit = client.register_script(script_text(HERE / "submit.lua"))
         self._resume = client.register_script(script_text(HERE / "resume.lua"))
@@ -160,6 +159,7 @@ class LedgerClient:
             "lanes": orjson.dumps(lanes).decode(),
             **extra,
         }
+        start_in_ms = start_in_ms or self._intervals.unattended_ms
         parts, verdict = [part for pair in fields.items() for part in pair], "unstaged"
         while verdict == "unstaged":  # they expire, and a store may be emptied
             attempt = secrets.token_hex(8)
@@ -178,7 +178,7 @@ class LedgerClient:
                     k.watch,
                     k.base.assigned,
                 ],
-                args=["", job.id, digest_of(job), start_in_ms or UNATTENDED_MS, len(items), attempt, *parts],
+                args=["", job.id, digest_of(job), start_in_ms, len(items), attempt, *parts],
             )
         if verdict == "other":
             raise JobConflict(job.id)
@@ -311,7 +311,7 @@ class LedgerClient:
         if JobState(state).ended and incarnation:
             self._redis.delete(k.asking(job, incarnation))  # what stopped it may be mended
         keys = [k.job(job), k.unfinished, k.base.clock]
-        args = ["", job, len(orjson.loads(lanes)), UNATTENDED_MS, secrets.token_hex(8)]
+        args = ["", job, len(orjson.loads(lanes)), self._intervals.unattended_ms, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))
 
     def open_calls(self) -> dict[str, int]:

@@ -18,11 +18,12 @@ from typing import Any
 import orjson
 
 from dicast.app.domain.deadlines import UNBOUNDED, Bounds
+from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.job import EvaluationJob, Item
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown
-from dicast.app.ledger.client import HERE, UNATTENDED_MS, JobState
+from dicast.app.ledger.client import HERE, JobState
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.records import (
     Bounded,
@@ -46,12 +47,8 @@ from dicast.workers.store.scripts import script_text
 
 POISON_DEATHS = 3
 """A unit that was in the hands of so many dead workers is recorded as lost instead of killing another."""
-UNCLAIMED_MS = 60_000
-"""A published unit that nobody claimed for so long is published again."""
 DUE_TOGETHER = 500
-PAGE_STILL_MS = 30_000
 WAITS_CHARS = 300
-LOOK_SOON_MS = 2_000
 ITEMS_FIRST, ITEMS_MOST = 8, 64
 """Items read at once, more each time: how large they are is known when they are there."""
 
@@ -66,10 +63,14 @@ class Unheard(NotReady):
 class Ledger:
     """All verbs, for one event loop. Store errors are raised as they come: nothing is known of that write."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int, calls_max: int) -> None:
+    def __init__(
+        self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int, calls_max: int,
+        intervals: Intervals = STANDARD,
+    ) -> None:  # fmt: skip
         """`claim_ms` is how long a claim may last: longer than the longest call; `calls_max` the calls that may be made
         for one unit, those whose worker died and those that were refused included."""
         self._redis, self._node, self._claim_ms, self._calls_max = client, node, claim_ms, calls_max
+        self._intervals = intervals
         self.keys = LedgerKeys(keys)
         self._due, self._clock, self._epoch = self.keys.due, keys.clock, keys.epoch
         self._assigned, self._beacons = keys.assigned, keys.node("")
@@ -159,7 +160,8 @@ class Ledger:
 
     async def attended(self, job: str) -> None:
         """Somebody looks after this job now: the sweeper need not, for a while."""
-        await self._redis.zadd(self.keys.unfinished, {job: await self.now_ms() + UNATTENDED_MS}, xx=True)
+        unattended_ms = await self.now_ms() + self._intervals.unattended_ms
+        await self._redis.zadd(self.keys.unfinished, {job: unattended_ms}, xx=True)
 
     async def now_ms(self) -> int:
         """The lease clock as last written: at most a few hundred ms old while anybody works."""
@@ -303,7 +305,7 @@ class Ledger:
                     units,
                     cursor,
                     str(ref),
-                    PAGE_STILL_MS,
+                    self._intervals.page_still_ms,
                     low_water,
                     len(results),
                     attempt or self.attempt(),
@@ -325,7 +327,7 @@ class Ledger:
     async def look_soon(self) -> None:
         """A node has died, or the store: let every open page and every job be looked at, when messages that were put
         back have had the time to be claimed. A job's planning may have been asked for from the one who died."""
-        soon = await self.now_ms() + LOOK_SOON_MS
+        soon = await self.now_ms() + self._intervals.look_soon_ms
         for zset in (self.keys.watch, self.keys.unfinished):
             if later := await self._redis.zrangebyscore(zset, f"({soon}", "+inf"):
                 await self._redis.zadd(zset, dict.fromkeys(later, soon), xx=True, lt=True)
@@ -435,7 +437,7 @@ class Ledger:
             self._taking = next(self._numbers)
         members = await self._scripts["take_due"](
             keys=[self._due, self._clock, k.taken(self._node)],
-            args=["", DUE_TOGETHER, UNCLAIMED_MS, k.base.at("job") + ":", self._taking],
+            args=["", DUE_TOGETHER, self._intervals.unclaimed_ms, k.base.at("job") + ":", self._taking],
         )
         self._taking = None
         taken = []

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.ledger.keys import LedgerKeys, PageRef
 from dicast.app.ledger.records import MessageId
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
-TRY_EVERY_MS = 10_000
-"""Failures of a job that come sooner one after the other are one try."""
 REMEMBERED_S = 300
-SEEN_MS = 15_000
-"""A pool that a living worker knows was announced no longer ago."""
-GONE_MS = 120_000
-"""A pool that no worker has announced for so long has left the configuration."""
 
 
 class Troubles:
     """For one event loop. Raises redis errors."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
-        self._redis, self.keys = client, LedgerKeys(keys)
+    def __init__(self, client: AsyncStoreClient, keys: Keys, intervals: Intervals = STANDARD) -> None:
+        self._redis, self.keys, self._intervals = client, LedgerKeys(keys), intervals
 
     async def note(self, job: str, why: str) -> int:
         """Put on record what keeps a job from going on; returns how often in a row this very thing was tried."""
@@ -34,7 +29,7 @@ class Troubles:
         before, tries, at = await self._redis.hmget(key, "why", "tries", "at")
         if before != why:
             tries = 0
-        elif now < int(at or 0) + TRY_EVERY_MS:
+        elif now < int(at or 0) + self._intervals.try_every_ms:
             return int(tries)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(key, mapping={"why": why, "tries": int(tries) + 1, "at": now})
@@ -53,14 +48,15 @@ class Troubles:
         begins to count."""
         now, names = await self._now_ms(), list(pools)
         pipe = self._redis.pipeline(transaction=False)
-        pipe.zadd(self.keys.known_pools, dict.fromkeys(names, now - SEEN_MS), nx=True)
+        pipe.zadd(self.keys.known_pools, dict.fromkeys(names, now - self._intervals.pool_seen_ms), nx=True)
         pipe.zmscore(self.keys.known_pools, names)
         _, seen = await pipe.execute()
         return max(0, now - max(map(int, seen)))
 
     # ------------------------------------------------------------------ messages that this worker cannot send
-    async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]], delay_ms: int) -> None:
+    async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
         """Messages that were due and could not be published are due again soon, unless they were claimed meanwhile."""
+        delay_ms = self._intervals.due_again_ms
         due = {f"{ref}|{token}": await self._now_ms() + delay_ms for ref, token in messages}
         if due:
             await self._redis.zadd(self.keys.due, due, xx=True)

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from dicast.app import logs
 from dicast.app.domain.batching import divide_usage
 from dicast.app.domain.failure import RATE_LIMITS, FailureKind
+from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.job import Deployment
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.opinion import Usage
@@ -30,7 +31,7 @@ from dicast.app.domain.retry import JITTER_MAX_S, Retry, RetryPolicy, decide, gi
 from dicast.app.domain.stop import Stop
 from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.ledger import UNCLAIMED_MS, Ledger
+from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, JobRecord, MessageId, Recorded, Written
 from dicast.app.pipeline.blame import Blames
 from dicast.app.pipeline.call import NO_ANSWER, Call, answered, refused, spent
@@ -54,8 +55,6 @@ logger = logging.getLogger(__name__)
 
 LEASE_MARGIN_S = 5.0
 """A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
-SILENT_MS = 16_000
-"""By then an owner that has died is silent, and its work may be claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,9 @@ class Judge:
         blames: Blames,
         spool: Spool,
         suspension: Suspension | None = None,
+        intervals: Intervals = STANDARD,
     ) -> None:
+        self._intervals = intervals
         self.recorder = Recorder(ledger, spool, suspension)
         self._claims = Claimer(ledger, self.recorder)
         self._jobs = JobCache(lambda job_id: retry_until_available(lambda: ledger.job(job_id)))
@@ -141,7 +142,8 @@ class Judge:
         if deregister is not None and claims and all(c.verdict is ClaimAnswer.OWNED for c in claims):
             # A broker notices a death sooner than the nodes do, and its message is here before the unit is free.
             await retry_until_available(deregister)
-            state, item, claims = await self._claims.claim(ref, token, positions, unit.item, again_ms=SILENT_MS)
+            again_ms = self._intervals.owner_silent_ms
+            state, item, claims = await self._claims.claim(ref, token, positions, unit.item, again_ms=again_ms)
         if state is None or item is None:
             return NextSteps(counts=True)
         run = [c for c in claims if c.verdict is ClaimAnswer.RUN]
@@ -385,7 +387,7 @@ class Judge:
         tokens = [MessageId(c.position) for c in claims]
         again = [d.id for c, d in zip(call.claims, call.dimensions, strict=True) if c in claims]
         call.tell("; ".join(filter(None, (call.told, f"asked one by one: {', '.join(again)}"))))
-        due = [Due(token, UNCLAIMED_MS, wait=False) for token in tokens]
+        due = [Due(token, self._intervals.unclaimed_ms, wait=False) for token in tokens]
         await self.recorder.defer(call.ref, {"retries": spent, **counters}, deferrals, due)
         return replace(_outcome(True, recorded), follow_ups=tokens)
 

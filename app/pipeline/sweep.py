@@ -15,9 +15,10 @@ from typing import ParamSpec, TypeVar
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from dicast.app.ledger.client import UNATTENDED_MS, JobState
+from dicast.app.domain.intervals import STANDARD, Intervals
+from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.ledger import PAGE_STILL_MS, Ledger
+from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.messages import Messages, is_away
@@ -27,11 +28,6 @@ logger = logging.getLogger(__name__)
 
 AWAY = (RedisError, KombuError, OSError)
 """Among these are the errors of a store or a broker that is away; `is_away` tells which are."""
-DUE_EVERY_S = 0.2
-BEAT_SILENT_MS = 5000
-"""After so long without a tick, a worker takes the beat's place."""
-LOOK_AGAIN_MS = 1000
-"""A job's deadlines are looked at again so soon, unless the look itself finds that later will do."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,7 +61,9 @@ class Housekeeper:
         unserved: Unserved,
         troubled: Callable[[str, Exception], Awaitable[None]],
         time_limits: Callable[[str], Awaitable[None]],
+        intervals: Intervals = STANDARD,
     ) -> None:
+        self._intervals = intervals
         self._time_limits = time_limits
         self._unserved, self._troubled = unserved, troubled
         self._ledger, self._messages, self._gatherer = ledger, messages, gatherer
@@ -78,15 +76,15 @@ class Housekeeper:
 
     async def run(self) -> None:
         """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
-        rounds_per_check = round(1 / DUE_EVERY_S)
+        rounds_per_check = round(1 / self._intervals.due_every_s)
         while True:
             for _ in range(rounds_per_check):
-                await asyncio.sleep(DUE_EVERY_S)
+                await asyncio.sleep(self._intervals.due_every_s)
                 await _surviving(self.publish_due)
             await _surviving(self._adopt)
             await _surviving(self.remember)
             await _surviving(self._unserved.tell)
-            if await _surviving(self._ledger.lead, BEAT_SILENT_MS):
+            if await _surviving(self._ledger.lead, self._intervals.beat_silent_ms):
                 await _surviving(self.tick)
                 await _surviving(self.govern)
 
@@ -151,16 +149,15 @@ class Housekeeper:
 
     async def tick(self) -> None:
         """The beat's work."""
-        await self._ledger.led(BEAT_SILENT_MS)
+        await self._ledger.led(self._intervals.beat_silent_ms)
         await _surviving(self._adopt)  # before their units are handed to others, who would call again
         await _surviving(self.deregister)
-        for ref in [PageRef.parse(m) async for m in self._ledger.overdue(self._ledger.keys.watch, PAGE_STILL_MS)]:
+        intervals, keys = self._intervals, self._ledger.keys
+        for ref in [PageRef.parse(m) async for m in self._ledger.overdue(keys.watch, intervals.page_still_ms)]:
             await self._alone(ref.job, f"look after page {ref}", partial(self._look_after_page, ref))
-        jobs = [j async for j in self._ledger.overdue(self._ledger.keys.unfinished, UNATTENDED_MS)]
-        for job_id in jobs:
+        for job_id in [j async for j in self._ledger.overdue(keys.unfinished, intervals.unattended_ms)]:
             await self._alone(job_id, f"look after job {job_id}", partial(self._look_after_job, job_id))
-        bounded = [j async for j in self._ledger.overdue(self._ledger.keys.bounded, LOOK_AGAIN_MS)]
-        for job_id in bounded:
+        for job_id in [j async for j in self._ledger.overdue(keys.bounded, intervals.look_again_ms)]:
             await self._alone(job_id, f"see to the deadlines of job {job_id}", partial(self._time_limits, job_id))
         for job_id in await self._ledger.unannounced():
             await self._alone(job_id, f"announce job {job_id}", partial(self._gatherer.announce, job_id))

@@ -1,8 +1,8 @@
 """Units of pools that this worker does not know: they are others' to publish and to judge.
 
 A client may be newer than its workers, and a pool may have left the configuration. As long as any living worker knows
-the pool, or may come to know it, its units wait. After `GONE_MS` without one they are recorded as rejected, so that
-their job ends; once the pool is back, `dicast jobs resume` has them judged.
+the pool, or may come to know it, its units wait. After `Intervals.pool_gone_ms` without one they are recorded as
+rejected, so that their job ends; once the pool is back, `dicast jobs resume` has them judged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.plan import Lane
-from dicast.app.ledger import troubles
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.ledger.troubles import Troubles
@@ -26,12 +26,8 @@ from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
 
-TELL_EVERY_S = 5.0
 TOLD_KEPT = 100
 """Troubles that this worker has told in its log, and does not tell again with each look."""
-DUE_AGAIN_MS = 1000
-ELSEWHERE_S = 1.0
-"""Planning that this worker leaves to another is asked for again after so long."""
 
 
 class Sender(Protocol):
@@ -42,8 +38,11 @@ class Sender(Protocol):
 class Unserved:
     """For one event loop. `known` are this worker's pools."""
 
-    def __init__(self, found: Troubles, judge: Judge, messages: Sender, known: Collection[str]) -> None:
+    def __init__(
+        self, found: Troubles, judge: Judge, messages: Sender, known: Collection[str], intervals: Intervals = STANDARD
+    ) -> None:
         self._troubles, self._judge, self._messages, self._known = found, judge, messages, known
+        self._intervals = intervals
         self._handed_on: set[tuple[str, str, int]] = set()
         self._tell_at = 0.0
         self._told: deque[tuple[str, str]] = deque(maxlen=TOLD_KEPT)
@@ -53,11 +52,11 @@ class Unserved:
         now = asyncio.get_running_loop().time()
         if now >= self._tell_at:
             await self._troubles.tell_of_pools(self._known)
-            self._tell_at = now + TELL_EVERY_S
+            self._tell_at = now + self._intervals.tell_pools_every_s
 
     async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
         """Messages that were due and that could not be sent from here."""
-        await self._troubles.due_again(messages, DUE_AGAIN_MS)
+        await self._troubles.due_again(messages)
 
     def serves(self, lane: Lane) -> bool:
         """Whether this worker knows a pool that the lane's units may go to."""
@@ -72,9 +71,9 @@ class Unserved:
         that does. That they wait is put on record."""
         names = ", ".join(sorted(set(lane.pools)))
         unseen_ms = await self._troubles.unseen_ms(lane.pools)
-        if unseen_ms < troubles.SEEN_MS:
+        if unseen_ms < self._intervals.pool_seen_ms:
             return ""
-        if unseen_ms < troubles.GONE_MS:
+        if unseen_ms < self._intervals.pool_gone_ms:
             why = f"no worker knows the pool {names}: its units wait for one that does"
             if await self._troubles.note(job.id, why) == 1 and (job.id, why) not in self._told:
                 self._told.append((job.id, why))
@@ -91,7 +90,7 @@ class Unserved:
 
     async def _hand_on(self, job_id: str, incarnation: str, lane: int) -> None:
         try:
-            await asyncio.sleep(ELSEWHERE_S)
+            await asyncio.sleep(self._intervals.elsewhere_s)
             await self._messages.plan(job_id, incarnation, lane)
         finally:
             self._handed_on.discard((job_id, incarnation, lane))

@@ -17,20 +17,17 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import dicast.app.ledger.client
 import dicast.app.ledger.ledger
-import dicast.app.ledger.troubles
 import dicast.app.pipeline.judge
 import dicast.app.pipeline.messages
-import dicast.app.pipeline.plan
 import dicast.app.pipeline.spool
-import dicast.app.pipeline.sweep
 import dicast.app.reports.durable
 import dicast.app.reports.files
-import dicast.workers.nodes.registry
+from dicast.app.application import app
 
 POINTS = {
     "after-acquire": (dicast.app.pipeline.judge.Judge, "_judge", "before"),
@@ -47,17 +44,9 @@ POINTS = {
     "after-take-due": (dicast.app.ledger.ledger.Ledger, "take_due", "after"),
 }
 """Name -> the coroutine function beside which the process dies. `take_due` counts only when something was due."""
-LONG_CLOCKS = (
-    (dicast.app.ledger.ledger, "PAGE_STILL_MS"),
-    (dicast.app.pipeline.sweep, "PAGE_STILL_MS"),
-    (dicast.app.ledger.ledger, "UNCLAIMED_MS"),
-    (dicast.app.pipeline.judge, "UNCLAIMED_MS"),
-    (dicast.app.ledger.client, "UNATTENDED_MS"),
-    (dicast.app.ledger.ledger, "UNATTENDED_MS"),
-    (dicast.app.pipeline.sweep, "UNATTENDED_MS"),
-    (dicast.app.ledger.troubles, "TRY_EVERY_MS"),
-    (dicast.app.ledger.troubles, "GONE_MS"),
-)
+LONG_CLOCKS = ("page_still_ms", "unclaimed_ms", "unattended_ms", "try_every_ms", "pool_gone_ms")
+BEACON_LEAST_S = 8.0
+"""Shorter, and a starved worker of a busy machine would be taken for a silent one."""
 
 _passed: Counter[str] = Counter()
 
@@ -116,7 +105,8 @@ if "CHAOS_FULL" in os.environ:
     _fill(Path(os.environ["CHAOS_FULL"]))
 if "CHAOS_CLOCKS" in os.environ:
     factor = float(os.environ["CHAOS_CLOCKS"])
-    for module, clock in LONG_CLOCKS:
-        setattr(module, clock, type(getattr(module, clock))(getattr(module, clock) * factor))
-    # Shorter, and a starved worker of a busy machine would be taken for a silent one.
-    dicast.workers.nodes.registry.BEACON_S = max(8.0, dicast.workers.nodes.registry.BEACON_S * factor)
+    assert not {"registry", "ledger"} & vars(app).keys(), "they are made of these"
+    shorter = {clock: int(getattr(app.intervals, clock) * factor) for clock in LONG_CLOCKS}
+    app.intervals = replace(app.intervals, **shorter)
+    beacon_s = max(BEACON_LEAST_S, app.node_intervals.beacon_s * factor)
+    app.node_intervals = replace(app.node_intervals, beacon_s=beacon_s)

@@ -31,8 +31,7 @@ def what_killed_nodes_leave_behind():
 
 @pytest.fixture(autouse=True)
 def what_worlds_set(monkeypatch):
-    """The product's chance is seeded for each world, its clocks and names are the world's."""
-    monkeypatch.setattr("dicast.app.pipeline.sweep.DUE_EVERY_S", 1.0)
+    """The product's chance is seeded for each world, its names are the world's."""
     monkeypatch.setattr("dicast.app.ledger.client.new_incarnation", None)
     state = random.getstate()
     yield

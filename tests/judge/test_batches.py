@@ -9,8 +9,8 @@ import pytest
 
 from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.opinion import Usage
-from dicast.app.ledger.ledger import UNCLAIMED_MS
 from dicast.app.ledger.records import Due, MessageId
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from tests.judge.desk import Scripted, batch_of, deferred, failing, recording
@@ -37,7 +37,7 @@ async def test_what_a_batch_left_out_is_asked_for_by_messages_of_its_own_and_spe
     assert {n: counters[n] for n in ("calls", "retries", "scored", "tokens_in", "tokens_out")} == {
         "calls": 1, "retries": 1, "scored": 1, "tokens_in": 60, "tokens_out": 20,
     }  # fmt: skip
-    assert judge.later == {str(n): Due(MessageId(n), UNCLAIMED_MS, wait=False) for n in (0, 2)}, "a safeguard"
+    assert judge.later == {str(n): Due(MessageId(n), STANDARD.unclaimed_ms, wait=False) for n in (0, 2)}, "a safeguard"
     again = await claim(bench.two, ref, 2)
     assert (again.attempts, again.calls) == (1, 2)
 

@@ -9,9 +9,10 @@ import pytest
 
 from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.opinion import Usage
 from dicast.app.ledger.records import Due, MessageId, Recorded, Written
-from dicast.app.pipeline.judge import SILENT_MS, NextSteps
+from dicast.app.pipeline.judge import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
@@ -232,7 +233,7 @@ async def test_a_unit_whose_owner_lives_comes_again_when_that_one_would_be_silen
     assert await judge.do(ref, 0, deregister=deregister) == NextSteps(counts=False)
     assert judge.provider.asked == []
     ((_, due),) = await bench.asyncs.zrange(bench.one.keys.due, 0, -1, withscores=True)
-    assert due - before == pytest.approx(SILENT_MS, abs=5000)
+    assert due - before == pytest.approx(STANDARD.owner_silent_ms, abs=5000)
 
 
 async def test_copies_of_a_message_in_one_process_make_one_call(bench, desk):

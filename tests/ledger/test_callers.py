@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.ledger import client as callers
-from dicast.app.ledger.client import COUNTERS, UNATTENDED_MS, JobConflict, JobLost, JobState, UnknownJob, digest_of
+from dicast.app.ledger.client import COUNTERS, JobConflict, JobLost, JobState, UnknownJob, digest_of
 from dicast.app.ledger.records import Ended
 from dicast.app.ledger.troubles import Troubles
 from tests.ledger.bench import KEYS, a_job, claim, record
@@ -81,7 +82,7 @@ async def test_a_jobs_pools_are_named_once_each(bench):
     assert bench.client.pools("j") == ["p", "q", "r"]
 
 
-@pytest.mark.parametrize("start_in_ms, want", [(0, UNATTENDED_MS), (700, 700)])
+@pytest.mark.parametrize("start_in_ms, want", [(0, STANDARD.unattended_ms), (700, 700)])
 async def test_a_submitted_job_is_looked_after_when_its_message_is_late(bench, start_in_ms, want):
     before = await bench.one.now_ms()
     bench.client.submit(a_job(), [], 4, {}, *([start_in_ms] if start_in_ms else []))

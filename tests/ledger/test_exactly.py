@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.ledger.client import UNATTENDED_MS, JobState
-from dicast.app.ledger.ledger import PAGE_STILL_MS, UNCLAIMED_MS, Ledger
+from dicast.app.domain.intervals import STANDARD
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
 from tests.ledger.bench import KEYS
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
@@ -149,9 +150,9 @@ async def test_messages_are_taken_at_their_time_and_again_a_while_later(stage):
     assert not stage.redis.exists(stage.two.keys.taken(stage.nodes[1]))
     stage.clock.ms += 1
     assert await stage.two.take_due() == [(REF, MessageId(0))]
-    assert due(stage) == {f"{REF}|0": stage.clock.ms + UNCLAIMED_MS}
+    assert due(stage) == {f"{REF}|0": stage.clock.ms + STANDARD.unclaimed_ms}
     assert "w:0" not in page(stage)
-    assert 0 < stage.redis.pttl(stage.two.keys.taken(stage.nodes[1])) <= UNCLAIMED_MS
+    assert 0 < stage.redis.pttl(stage.two.keys.taken(stage.nodes[1])) <= STANDARD.unclaimed_ms
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -238,7 +239,7 @@ async def test_an_assignment_to_a_pool_that_others_count_for_leaves_alone(stage)
 async def test_lost_units_become_due_at_once_and_are_counted_the_same_again(stage):
     await page_open(stage)
     opened = stage.clock.ms
-    assert stage.redis.zscore(stage.one.keys.watch, str(REF)) == opened + PAGE_STILL_MS
+    assert stage.redis.zscore(stage.one.keys.watch, str(REF)) == opened + STANDARD.page_still_ms
     await stage.one.find_lost(REF, 1, queue_empty=True)
     stage.clock.ms += 50
     assert await stage.one.find_lost(REF, 1, queue_empty=True) == 4
@@ -274,7 +275,7 @@ async def test_a_batch_that_is_due_is_not_lost_with_its_units(stage):
 # ---------------------------------------------------------------------------------------------------------------- jobs
 async def test_who_submits_or_resumes_has_time_to_send_the_message(stage):
     submit(stage)
-    assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + UNATTENDED_MS
+    assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + STANDARD.unattended_ms
     await stage.one.start("j", 5)
     await open_page(stage)
     await whole(stage)
@@ -282,7 +283,7 @@ async def test_who_submits_or_resumes_has_time_to_send_the_message(stage):
     stage.clock.ms += 7
     stage.client.resume("j")
     assert not {"cursor:0", "open:0", "low:0", "planning:0"} & set(stage.redis.hkeys(stage.one.keys.job("j")))
-    assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + UNATTENDED_MS
+    assert stage.redis.zscore(stage.one.keys.unfinished, "j") == stage.clock.ms + STANDARD.unattended_ms
 
 
 async def finishing_and_completed(stage):

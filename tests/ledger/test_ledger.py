@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import OutOfMemoryError
 
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.ledger.client import JobConflict, JobState, UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.ledger import LOOK_SOON_MS, Ledger
+from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, Written
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
@@ -187,7 +188,7 @@ async def test_a_page_that_was_sent_does_not_depend_on_its_planner(bench):
     assert await bench.two.find_lost(ref, 1, queue_empty=False) == 0
     await bench.two.look_soon()
     assert [m async for m in bench.two.overdue(bench.two.keys.watch, 1000)] == []
-    assert bench.redis.zscore(bench.two.keys.watch, str(ref)) <= await bench.two.now_ms() + LOOK_SOON_MS
+    assert bench.redis.zscore(bench.two.keys.watch, str(ref)) <= await bench.two.now_ms() + STANDARD.look_soon_ms
 
 
 async def test_an_untouched_batch_is_sent_again_whole(bench):

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.job import Item
 from dicast.app.ledger import client as callers
-from dicast.app.ledger.client import UNATTENDED_MS
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from dicast.app.ledger.ledger import LOOK_SOON_MS, Unheard
+from dicast.app.ledger.ledger import Unheard
 from dicast.app.ledger.records import ClaimAnswer, LaneState, MessageId
 from tests.ledger.bench import KEYS, a_job, claim, record
 
@@ -108,7 +108,7 @@ async def test_an_attended_job_is_looked_after_a_while_later(bench):
     await bench.one.attended("j")
     await bench.one.attended("another")
     found = await bench.asyncs.zrange(bench.one.keys.unfinished, 0, -1, withscores=True)
-    assert found == [("j", 5000 + UNATTENDED_MS)]
+    assert found == [("j", 5000 + STANDARD.unattended_ms)]
 
 
 async def test_what_follows_a_jobs_end_is_kept_until_it_was_sent(bench):
@@ -172,7 +172,7 @@ async def test_a_pools_rate_is_that_of_its_calls(bench):
 
 async def test_after_a_death_all_is_looked_at_soon_and_nothing_later_than_before(bench):
     await clock(bench, 1000)
-    soon = 1000 + LOOK_SOON_MS
+    soon = 1000 + STANDARD.look_soon_ms
     for zset in (bench.one.keys.watch, bench.one.keys.unfinished):
         await bench.asyncs.zadd(zset, {"sooner": 500, "now": soon, "later": soon + 1, "much": 90_000})
     await bench.one.look_soon()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.stops import EXHAUSTED_S, RETENTION_S, StopStore
-from dicast.app.ledger.troubles import GONE_MS, REMEMBERED_S, SEEN_MS, TRY_EVERY_MS, Troubles
+from dicast.app.ledger.troubles import REMEMBERED_S, Troubles
 from tests.ledger.bench import KEYS
 
 
@@ -19,9 +20,9 @@ async def clock(bench, now_ms):
 async def test_what_is_met_at_different_times_counts(bench):
     troubles = Troubles(bench.asyncs, KEYS)
     met = []
-    for now_ms, why in [(0, "a"), (1, "a"), (TRY_EVERY_MS - 1, "a"), (TRY_EVERY_MS, "a"),
-                        (2 * TRY_EVERY_MS - 1, "a"), (2 * TRY_EVERY_MS, "a"),
-                        (2 * TRY_EVERY_MS + 1, "b"), (2 * TRY_EVERY_MS + 2, "a")]:  # fmt: skip
+    for now_ms, why in [(0, "a"), (1, "a"), (STANDARD.try_every_ms - 1, "a"), (STANDARD.try_every_ms, "a"),
+                        (2 * STANDARD.try_every_ms - 1, "a"), (2 * STANDARD.try_every_ms, "a"),
+                        (2 * STANDARD.try_every_ms + 1, "b"), (2 * STANDARD.try_every_ms + 2, "a")]:  # fmt: skip
         await clock(bench, now_ms)
         met.append(await troubles.note("j", why))
     assert met == [1, 1, 1, 2, 2, 3, 1, 1]
@@ -32,24 +33,24 @@ async def test_a_pool_is_unseen_since_a_worker_told_of_it_last(bench):
     troubles = Troubles(bench.asyncs, KEYS)
     await clock(bench, 100_000)
     await troubles.tell_of_pools(["p", "q"])
-    await clock(bench, 100_000 + GONE_MS)
+    await clock(bench, 100_000 + STANDARD.pool_gone_ms)
     await troubles.tell_of_pools(["q"])
-    await clock(bench, 105_000 + GONE_MS)
-    assert await troubles.unseen_ms(["p"]) == GONE_MS + 5000
+    await clock(bench, 105_000 + STANDARD.pool_gone_ms)
+    assert await troubles.unseen_ms(["p"]) == STANDARD.pool_gone_ms + 5000
     assert await troubles.unseen_ms(["p", "q"]) == 5000
-    assert await troubles.unseen_ms(["never"]) == SEEN_MS, "from now on it counts"
-    await clock(bench, 106_000 + GONE_MS)
-    assert await troubles.unseen_ms(["never"]) == SEEN_MS + 1000
+    assert await troubles.unseen_ms(["never"]) == STANDARD.pool_seen_ms, "from now on it counts"
+    await clock(bench, 106_000 + STANDARD.pool_gone_ms)
+    assert await troubles.unseen_ms(["never"]) == STANDARD.pool_seen_ms + 1000
     await clock(bench, 0)
     assert await troubles.unseen_ms(["q"]) == 0
 
 
 async def test_messages_that_cannot_be_sent_are_due_again_unless_they_were_claimed(bench):
-    troubles, ref = Troubles(bench.asyncs, KEYS), PageRef("j", "abc", 0, 1)
+    troubles, ref = Troubles(bench.asyncs, KEYS, Intervals(due_again_ms=500)), PageRef("j", "abc", 0, 1)
     await clock(bench, 1000)
     await bench.asyncs.zadd(troubles.keys.due, {f"{ref}|3": 1})
-    await troubles.due_again([(ref, MessageId(3)), (ref, MessageId(4, batch=True))], 500)
-    await troubles.due_again([], 500)
+    await troubles.due_again([(ref, MessageId(3)), (ref, MessageId(4, batch=True))])
+    await troubles.due_again([])
     assert await bench.asyncs.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|3", 1500.0)]
 
 

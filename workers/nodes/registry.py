@@ -1,9 +1,9 @@
 """Nodes: worker processes with a name, a beacon and, when they die, an heir.
 
 A beacon is a key that its node renews each second from a thread of its own, so that neither a busy loop nor a slow
-task silences it. Silence for `BEACON_S` lets others take the node's *work* over. Its *leases* are freed only on proof
-of death, for a frozen or cut-off node may have calls open: the proof is that its process is gone from this host;
-otherwise they end at their deadlines.
+task silences it. Silence for `NodeIntervals.beacon_s` lets others take the node's *work* over. Its *leases* are freed
+only on proof of death, for a frozen or cut-off node may have calls open: the proof is that its process is gone from
+this host; otherwise they end at their deadlines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from dicast.workers.admission.leases import tell_ended
 from dicast.workers.policy.rules import RulesStatus
-from dicast.workers.store.connection import StoreClient, connect
+from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.errors import is_passing
 from dicast.workers.store.keys import Keys
@@ -36,12 +36,22 @@ logger = logging.getLogger(__name__)
 _TICK = Path(__file__).parent / "tick.lua"
 _DEREGISTER = Path(__file__).parent / "deregister.lua"
 
-BEACON_S = 15.0
-"""Silence, by the lease clock."""
-BEACON_EVERY_S = 1.0
-BEACON_KEPT_S = 7200.0
-"""A beacon that nobody ends, since no node lives, ends by itself so much later: by the server's clock, which may be put
-ahead by nearly as much without silencing anybody."""
+
+@dataclass(frozen=True, slots=True)
+class NodeIntervals:
+    """When nodes are heard, and for how long they are believed to live."""
+
+    beacon_s: float = 15.0
+    """Silence for so long, by the lease clock, lets others take a node's work over: a starved process on a busy machine
+    must not be taken for a silent one."""
+    beacon_every_s: float = 1.0
+    """How often a node renews its beacon: several times in `beacon_s`, so that a lost command silences nobody."""
+    beacon_kept_s: float = 7200.0
+    """A beacon that nobody ends, since no node lives, ends by itself so much later: by the server's clock, which may be
+    put ahead by nearly as much without silencing anybody."""
+
+
+STANDARD = NodeIntervals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +113,10 @@ _TOLD = {f.name for f in fields(RulesStatus)}
 class Registry:
     """The store's list of nodes: the facts of each, kept until its heirs have taken over, and its beacon."""
 
-    def __init__(self, client: StoreClient, keys: Keys, epoch: Epoch | None = None) -> None:
-        self._redis, self._keys, self._epoch = client, keys, epoch or Epoch()
+    def __init__(
+        self, client: StoreClient, keys: Keys, epoch: Epoch | None = None, intervals: NodeIntervals = STANDARD
+    ) -> None:
+        self._redis, self._keys, self._epoch, self.intervals = client, keys, epoch or Epoch(), intervals
         self._tick = client.register_script(script_text(_TICK))
         self._bury = client.register_script(script_text(_DEREGISTER))
 
@@ -118,8 +130,8 @@ class Registry:
                 k.clock, k.epoch, k.nodes, k.node(node.id), k.leases, k.holders, k.open, k.nodes_heard, k.nodes_silent,
             ],
             args=[
-                "", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width, int(BEACON_S * 1000), k.freed,
-                k.node(""), int(BEACON_KEPT_S * 1000),
+                "", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width,
+                int(self.intervals.beacon_s * 1000), k.freed, k.node(""), int(self.intervals.beacon_kept_s * 1000),
             ],
         )  # fmt: skip
         tell_ended(over, "expired")
@@ -135,13 +147,13 @@ class Registry:
         return sorted(((n, beacon is not None) for n, beacon in zip(nodes, heard, strict=True)), key=lambda x: x[0].id)
 
     def alive(self) -> list[Node]:
-        """For people: nodes heard in the last `BEACON_S` by the server's own clock. Where no node lives there is nobody
+        """For people: nodes heard in the last `beacon_s` by the server's own clock. Where no node lives there is nobody
         to notice the silence of the others."""
         known = [node for node, heard in self.known() if heard]
         pipe = self._redis.pipeline(transaction=False)
         for node in known:
             pipe.pttl(self._keys.node(node.id))
-        oldest_ms = (BEACON_KEPT_S - BEACON_S) * 1000
+        oldest_ms = (self.intervals.beacon_kept_s - self.intervals.beacon_s) * 1000
         return [node for node, left_ms in zip(known, pipe.execute(), strict=True) if left_ms >= oldest_ms]
 
     def statuses(self) -> list[tuple[Node, RulesStatus]]:
@@ -164,21 +176,27 @@ class Registry:
         keys = [k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent]
         return tell_ended(self._bury(keys=keys, args=[node.id, k.freed]), reason)
 
+    def leave(self, node: Node) -> None:
+        """This process is the node, and ends; its epoch is not compared any more."""
+        self._epoch.forget(node.id)
+        self.deregister(node, "node_left")
+
     def forget(self, node: Node) -> None:
         """Forget a silent node whose work is taken over; its leases run until their deadlines."""
         self._redis.hdel(self._keys.nodes, node.id)
 
 
 class Beacon:
-    """Renews a node's beacon from a supervised thread until it is stopped; `look` is asked each time for what to tell,
-    `stuck` for what the node should take and does not, `judges` for whether it reads the queue of any pool."""
+    """Renews a node's beacon from a supervised thread until it is stopped. `make_registry` makes the thread one of its
+    own; `look` is asked each time for what to tell, `stuck` for what the node should take and does not, `judges` for
+    whether it reads the queue of any pool."""
 
     def __init__(
-        self, store_url: str, keys: Keys, node: Node, look: Callable[[], RulesStatus], epoch: Epoch,
+        self, make_registry: Callable[[], Registry], node: Node, look: Callable[[], RulesStatus],
         stuck: Callable[[], str], judges: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
-        self._url, self._keys, self._node, self._look = store_url, keys, node, look
-        self._epoch, self._stuck, self._judges = epoch, stuck, judges
+        self._make_registry, self._node, self._look = make_registry, node, look
+        self._stuck, self._judges = stuck, judges
         self._stop = threading.Event()
         self._thread = supervised_thread("beacon", self._run)
 
@@ -190,7 +208,7 @@ class Beacon:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        registry = Registry(connect(self._url), self._keys, self._epoch)
+        registry = self._make_registry()
         while True:
             node, status = replace(self._node, stuck=self._stuck(), judges=self._judges()), self._look()
             try:
@@ -199,10 +217,9 @@ class Beacon:
                 if not is_passing(error):
                     raise
                 logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
-            if self._stop.wait(BEACON_EVERY_S):
+            if self._stop.wait(registry.intervals.beacon_every_s):
                 break
-        self._epoch.forget(self._node.id)
         try:
-            registry.deregister(self._node, "node_left")
+            registry.leave(self._node)
         except (RedisError, OSError) as error:
             logger.warning("node %s leaves without a word: %s", self._node.id, error)

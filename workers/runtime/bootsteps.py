@@ -27,7 +27,7 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         app = worker.app
         app.registry.announce(app.node, app.width.look())
         self._beacon = Beacon(
-            app.store_url, app.keys, app.node, app.width.look, app.epoch,
+            app.registry_maker(), app.node, app.width.look,
             lambda: getattr(worker.consumer, "stuck", ""), lambda: getattr(worker.consumer, "judges", True),
         )  # fmt: skip
         self._beacon.start()

@@ -13,6 +13,7 @@ import orjson
 from redis.exceptions import RedisError
 
 from dicast.app.assembly import CLAIM_GRACE_S
+from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.keys import PageRef
@@ -57,6 +58,7 @@ SLOTS = 8
 ANNOUNCE_EVERY_S = 1.0
 PULL_EVERY_S = 0.25
 IDLE_EVERY_S = 1.0
+INTERVALS = Intervals(due_every_s=1.0)
 RETENTION_S = 86_400
 EXPECTED = (RedisError, OSError)
 """What a task may fail with while the store is away: its message is acknowledged, the sweeper finds what is left."""
@@ -142,6 +144,7 @@ class VirtualNode:
             store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
             lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
             unserved=self.unserved, troubled=self.services.troubled,
+            intervals=INTERVALS,
             time_limits=TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
         )  # fmt: skip
         self.services.housekeeper = self.housekeeper

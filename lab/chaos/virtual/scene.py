@@ -16,7 +16,6 @@ from typing import Any
 import orjson
 
 import dicast.app.ledger.client
-import dicast.app.pipeline.sweep
 from dicast.app.ledger.client import JobState, LedgerClient
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.workers.store.connection import StoreClient
@@ -29,7 +28,6 @@ from lab.chaos.virtual.wire import Direct
 from lab.chaos.virtual.world import Odds, World
 from tests.workers.pools import parameters
 
-HOUSEKEEPING_EVERY_S = 1.0
 REST_S = 2.0
 KIND = Odds()
 MEMORY = Path("/dev/shm")
@@ -54,7 +52,6 @@ class Scene:
     ) -> None:  # fmt: skip
         client.flushdb()
         random.seed(seed)  # the product's own jitter
-        dicast.app.pipeline.sweep.DUE_EVERY_S = HOUSEKEEPING_EVERY_S
         numbers = itertools.count(1)
         dicast.app.ledger.client.new_incarnation = lambda: f"{next(numbers):06}"
         folder = tempfile.mkdtemp(prefix="dicast-virtual-", dir=MEMORY if MEMORY.is_dir() else None)
