@@ -18,10 +18,11 @@ from dicast.app.domain.job import Deployment
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.client import JobLost, JobState, UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.ledger import POISON_DEATHS, Ledger
+from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord, Recorded, Written
 from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
+from dicast.app.ledger.unit_verbs import POISON_DEATHS
 from dicast.app.pipeline.blame import Blames
 from dicast.app.pipeline.calling_options import Continuation
 from dicast.app.pipeline.fail_fast import FailFast

@@ -1,0 +1,205 @@
+"""The ledger's verbs of jobs: start, bound, complete, announce, and their lanes and items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from dicast.app.domain.deadlines import UNBOUNDED, Bounds
+from dicast.app.domain.job import EvaluationJob, Item
+from dicast.app.domain.pieces import PIECE_BYTES
+from dicast.app.domain.plan import Lane
+from dicast.app.domain.text import shown
+from dicast.app.ledger.client import JobState
+from dicast.app.ledger.keys import PageRef, new_incarnation
+from dicast.app.ledger.records import Bounded, JobRecord, LaneState, Started
+from dicast.app.ledger.verbs import Verbs
+
+WAITS_CHARS = 300
+ITEMS_FIRST, ITEMS_MOST = 8, 64
+"""Items read at once, more each time: how large they are is known when they are there."""
+
+
+class JobVerbs(Verbs):
+    """A job from its start to the announcement of its end."""
+
+    async def job(self, job: str) -> JobRecord | None:
+        """The job, or None if the ledger does not hold it."""
+        spec, lanes, units, limit, fingerprint, incarnation, resumed = await self._redis.hmget(
+            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint", "incarnation", "resumed"
+        )
+        if spec is None:
+            return None
+        if incarnation is None:  # submitted by a version that knew of none
+            await self._redis.hsetnx(self.keys.job(job), "incarnation", new_incarnation())
+            return await self.job(job)
+        return JobRecord(
+            id=job,
+            # Items of the job itself are kept apart, so the stored spec has an empty list of them.
+            spec=EvaluationJob.model_construct(**_spec_fields(spec)),
+            lanes=[
+                Lane(**{**lane, "pools": tuple(lane["pools"]), "agents": tuple(lane["agents"])})
+                for lane in orjson.loads(lanes)
+            ],
+            units=int(units),
+            limit=int(limit or 0),
+            fingerprint=fingerprint,
+            incarnation=incarnation,
+            resumed=int(resumed or 0),
+        )
+
+    async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:
+        """Freeze the limit and the bounds of a submitted job. One that was resumed more often than `resumed` is left
+        alone, and one that should have been started sooner."""
+        k = self.keys
+        state, started, expired = await self._scripts["start"](
+            keys=[k.job(job), k.base.job_limits, self._clock, k.bounded],
+            args=["", job, limit, resumed, self.attempt(), *("" if bound is None else bound for bound in bounds)],
+        )
+        return Started(JobState(state) if state else None, bool(started), bool(expired))
+
+    async def bounds(self, job: str) -> Bounded | None:
+        """What a running job is bounded by; it is looked at again when its bounds make that worthwhile. None if it does
+        not run."""
+        k = self.keys
+        found = await self._scripts["bounds"](keys=[k.job(job), k.bounded, self._clock], args=["", job])
+        if not found:
+            return None
+        now_ms, began_ms, *bounds = map(int, found)
+        return Bounded(now_ms, began_ms, *(None if bound < 0 else bound for bound in bounds))
+
+    async def attended(self, job: str) -> None:
+        """Somebody looks after this job now: the sweeper need not, for a while."""
+        unattended_ms = await self.now_ms() + self._intervals.unattended_ms
+        await self._redis.zadd(self.keys.unfinished, {job: unattended_ms}, xx=True)
+
+    async def progress(self, job: str) -> dict[str, str]:
+        fields: dict[str, str] = await self._redis.hgetall(self.keys.job(job))
+        fields.pop("spec", None)
+        return fields
+
+    async def waits(self, job: str, reason: str) -> None:
+        """Tell those who watch a job for what it waits. It is shown for a while, so a lasting trouble is told again."""
+        await self._scripts["waits"](keys=[self.keys.job(job)], args=["", shown(reason, WAITS_CHARS)])
+
+    async def claim_finish(self, job: str) -> bool:
+        """Whether this node may write the report of a finishing job; not while another living node is at it."""
+        return bool(await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self._beacons]))
+
+    async def complete(self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = "") -> bool:
+        """End a finishing job with its report; True for the one attempt that did it, however often it is repeated."""
+        k = self.keys
+        return bool(
+            await self._scripts["complete"](
+                keys=[
+                    k.job(job),
+                    k.items(job),
+                    k.pages(job),
+                    k.base.job_limits,
+                    k.unfinished,
+                    k.outbox,
+                    k.jobs,
+                    k.bounded,
+                ],
+                args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation],
+            )
+        )
+
+    async def announced(self, job: str, continued: Sequence[str] = ()) -> None:
+        """The job's waiters have been told, and these task ids have had what follows its end sent."""
+        if continued:
+            await self._redis.hdel(self.keys.continuations(job), *continued)
+        await self._redis.srem(self.keys.outbox, job)
+
+    async def unannounced(self) -> list[str]:
+        """Jobs that are complete, or lost, and whose waiters have not been told."""
+        return sorted(await self._redis.smembers(self.keys.outbox))
+
+    async def continuations(self, job: str) -> dict[str, str]:
+        """What follows the job's end, by task id."""
+        found: dict[str, str] = await self._redis.hgetall(self.keys.continuations(job))
+        return found
+
+    async def unfinished(self) -> list[str]:
+        """Jobs that have not ended, those without a message to their name included."""
+        return list(await self._redis.zrange(self.keys.unfinished, 0, -1))
+
+    async def facts(self, jobs: Sequence[str]) -> list[dict[str, str] | None]:
+        """What is to be known of jobs should the store lose them; None for one that it does not hold."""
+        names = ("project", "units", "created_ms")
+        pipe = self._redis.pipeline(transaction=False)
+        for job in jobs:
+            pipe.hmget(self.keys.job(job), *names)
+        return [dict(zip(names, values, strict=True)) if all(values) else None for values in await pipe.execute()]
+
+    async def mark_lost(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
+        """Put a job on record as lost; True for the one call that did it, False if there is a job of this id. Its
+        waiters are to be told, as of one that completed (see `unannounced`)."""
+        k, fields = self.keys, [part for pair in facts.items() for part in pair]
+        return bool(
+            await self._scripts["mark_lost"](
+                keys=[k.job(job), k.jobs, k.outbox], args=["", job, retention_s, self.attempt(), *fields]
+            )
+        )
+
+    async def ripe(self, job: str) -> bool:
+        """Whether a cancelled job is to be finished; it is, as soon as nothing of it is open any more."""
+        return bool(await self._scripts["ripe"](keys=[self.keys.job(job), self.keys.pages(job)]))
+
+    # ------------------------------------------------------------------ lanes and items
+    async def lane(self, job: str, lane: int) -> LaneState:
+        state, cursor, page, open_units = await self._redis.hmget(
+            self.keys.job(job), "state", f"cursor:{lane}", f"page:{lane}", f"open:{lane}"
+        )
+        return LaneState(state or "", cursor, int(page or 0), int(open_units or 0))
+
+    async def lane_count(self, ref: PageRef) -> int:
+        """How many lanes a page's job has; 0 if the ledger does not hold it, or another job of its id."""
+        lanes, incarnation = await self._redis.hmget(self.keys.job(ref.job), "lanes", "incarnation")
+        return len(orjson.loads(lanes)) if incarnation == ref.incarnation else 0
+
+    async def planned(self, job: str, lane: int) -> None:
+        """The next unit that empties the lane's window asks for planning again."""
+        await self._redis.hdel(self.keys.job(job), f"planning:{lane}")
+
+    async def items(self, job: str, numbers: range) -> list[Item]:
+        """Items that came with the job; [] once it has ended, for they leave with it."""
+        texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
+        return [] if None in texts else [Item.model_validate_json(text) for text in texts]
+
+    async def items_within(self, job: str, numbers: range, most_bytes: int = PIECE_BYTES) -> list[Item]:
+        """The first of these items, at least one, until their texts reach `most_bytes`; [] once the job has ended."""
+        found: list[Item] = []
+        size, together = 0, ITEMS_FIRST
+        while len(found) < len(numbers) and size < most_bytes:
+            more = await self.items(job, numbers[len(found) : len(found) + together])
+            if not more:
+                return []
+            for item in more:
+                if size < most_bytes:
+                    found.append(item)
+                    size += item.text_bytes
+            together = min(2 * together, ITEMS_MOST)
+        return found
+
+    async def item_count(self, job: str) -> int:
+        """How many items that came with the job the ledger holds."""
+        return int(await self._redis.hlen(self.keys.items(job)))
+
+    async def put_items(self, job: str, first: int, items: Sequence[Item]) -> None:
+        """Items of a resumed job come back."""
+        texts = {str(n): item.model_dump_json(exclude_defaults=True) for n, item in enumerate(items, first)}
+        await self._redis.hset(self.keys.items(job), mapping=texts)
+
+
+def _spec_fields(text: str) -> dict[str, Any]:
+    """The stored spec was validated when it was submitted; it is read with its types, without the rule of one item."""
+    fields = orjson.loads(text)
+    inline = isinstance(fields["items"], list)
+    checked = EvaluationJob.model_validate(
+        {**fields, "items": [{"id": "-", "text": "-"}] if inline else fields["items"]}
+    )
+    values = {name: getattr(checked, name) for name in EvaluationJob.model_fields}
+    return {**values, "items": []} if inline else values

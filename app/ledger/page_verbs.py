@@ -1,0 +1,126 @@
+"""The ledger's verbs of pages: open, look for what is lost, gather, close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dicast.app.domain.job import Item
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import MessageId, OpenPage
+from dicast.app.ledger.verbs import Verbs
+
+
+class PageVerbs(Verbs):
+    """A page from before its messages to after its results have left the store."""
+
+    async def open_page(
+        self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
+        results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0,
+    ) -> int:  # fmt: skip
+        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did. To be
+        repeated with the same `attempt`, a name of its own, until there is an answer.
+
+        `results` are those that units have already, from before the job was resumed, or without being asked; `failed`
+        of them have no score.
+        """
+        k, results = self.keys, results or {}
+        fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
+        fields += [part for position, payload in results.items() for part in (f"r:{position}", f";{payload.decode()}")]
+        return int(
+            await self._scripts["open_page"](
+                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, self._clock, self._epoch],
+                args=[
+                    "",
+                    ref.lane,
+                    ref.page,
+                    units,
+                    cursor,
+                    str(ref),
+                    self._intervals.page_still_ms,
+                    low_water,
+                    len(results),
+                    attempt or self.attempt(),
+                    ref.incarnation,
+                    failed,
+                    "first",
+                    first,
+                    "planner",
+                    self._node,
+                    *fields,
+                ],
+            )
+        )
+
+    async def published(self, ref: PageRef) -> None:
+        """All messages of a page have been sent: it does not depend on its planner any more."""
+        await self._redis.hdel(self.keys.page(ref), "planner")
+
+    async def open_pages(self) -> list[PageRef]:
+        return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]
+
+    async def unended(self, job: str) -> list[OpenPage]:
+        """The job's open pages, with the units that have no result."""
+        refs = sorted(
+            PageRef(job, incarnation, int(lane), int(page))
+            for member in await self._redis.smembers(self.keys.pages(job))
+            for lane, _, number in [member.partition("|")]
+            for incarnation, _, page in [number.partition(".")]
+        )
+        pipe = self._redis.pipeline(transaction=False)
+        for ref in refs:
+            pipe.hmget(self.keys.page(ref), "first", "units", "opened_ms")
+            pipe.hkeys(self.keys.page(ref))
+        answers = await pipe.execute() if refs else []
+        pages = []
+        for ref, (first, units, opened_ms), names in zip(refs, answers[::2], answers[1::2], strict=True):
+            if first is not None:
+                positions, ended = range(int(first), int(first) + int(units)), set(names)
+                pages.append(OpenPage(ref, int(opened_ms), [p for p in positions if f"r:{p}" not in ended]))
+        return pages
+
+    async def assignments(self, ref: PageRef) -> dict[MessageId, str]:
+        """The pools that were chosen for messages of a page which nobody has worked on."""
+        found = await self._redis.hgetall(self.keys.assignments(ref))
+        return {MessageId.parse(token): pool for token, pool in found.items()}
+
+    async def find_lost(
+        self, ref: PageRef, stride: int, *, queue_empty: bool, queues: Sequence[str] = ()
+    ) -> int | None:
+        """Of a page that stands still: None if it is whole, else how many lost messages were made due now.
+
+        A unit that was never claimed is lost only if its message is not waiting: `queue_empty` tells, or the store by
+        what comes next in `queues`.
+        """
+        k = self.keys
+        lost = await self._scripts["find_lost"](
+            keys=[k.page(ref), self._due, self._clock, *queues],
+            args=[
+                "",
+                f"{ref}|",
+                self._beacons,
+                stride,
+                int(queue_empty),
+                self._claim_ms,
+                k.base.at("job") + ":",
+                self.attempt(),
+            ],
+        )
+        return None if lost < 0 else int(lost)
+
+    async def take_page(self, ref: PageRef) -> dict[int, str] | None:
+        """The results of a whole page, by position; {} when it is gathered already, None while units are open."""
+        fields = await self._scripts["take_page"](keys=[self.keys.page(ref)])
+        if not fields:
+            return None if await self._redis.exists(self.keys.page(ref)) else {}
+        pairs = zip(fields[::2], fields[1::2], strict=True)
+        # Without the claim that brought each, which those of an earlier version's workers do not have.
+        return {int(name[2:]): text[text.index("{") :] for name, text in pairs if name.startswith("r:")}
+
+    async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
+        """Drop a page whose results lie on disk; returns (finish the job, plan the lane)."""
+        k = self.keys
+        finish, plan = await self._scripts["close_page"](
+            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), self._assigned],
+            args=[ref.lane, ref.number, str(ref), lanes, self._node, self._beacons],
+        )
+        return bool(finish), bool(plan)
