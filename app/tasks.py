@@ -141,7 +141,7 @@ def _only_job(*given: Any, **named: Any) -> Any:
 async def _troubled(job_id: str, error: Exception) -> None:
     """Put on record what keeps a job from being started; it is no result of the job, either, when that fails."""
     try:
-        await retry_until_available(lambda: services().troubled(job_id, error))
+        await retry_until_available(lambda: services().faults.note(job_id, error))
     except Exception:  # the record is for people; the job is tried again with or without it
         logger.exception("what keeps job %s from going on is not on record", job_id, extra={"job": job_id})
 
@@ -160,7 +160,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
         self.apply_async((job,), task_id=self.request.id)
         raise Ignore
     try:
-        await retry_until_available(lambda: services().start(job))
+        await retry_until_available(lambda: services().starter.start(job))
     except UnknownJob:
         raise
     except Exception as error:
@@ -189,10 +189,11 @@ async def deliver(job_id: str) -> dict[str, Any]:
 async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
     service = services()
     came_back = (self.request.get("delivery_info") or {}).get("redelivered")
-    deregister = service.housekeeper.deregister if came_back else None
-    outcome = await service.judge.judge(ref, MessageId.parse(token), self.request.get("lease"), deployment, deregister)
+    outcome = await service.judge.judge(
+        ref, MessageId.parse(token), self.request.get("lease"), deployment, came_back=bool(came_back)
+    )
     if outcome.follow_ups:
-        job = await service.judge.job(ref)
+        job = await service.jobs.get(ref.job, ref.incarnation)
         assert job is not None
         service.messages.join_chord(self, job, ref, outcome.follow_ups, deployment)
     if outcome.plan:
@@ -233,14 +234,14 @@ async def gather_page(job_id: str, incarnation: str, lane: int, page: int) -> No
     ref = PageRef(job_id, incarnation, lane, page)
     gathered = await retry_until_available(lambda: services().gatherer.gather(ref))
     if gathered.plan:
-        await retry_until_available(lambda: services().plan(job_id, incarnation, lane))
+        await retry_until_available(lambda: services().lanes.plan(job_id, incarnation, lane))
     if gathered.finish:
         await services().messages.finish(job_id)
 
 
 @app.task(base=Controlling, name=messages.PLAN_LANE, queue=CONTROL_QUEUE, ignore_result=True)
 async def plan_lane(job_id: str, incarnation: str, lane: int) -> None:
-    await retry_until_available(lambda: services().plan(job_id, incarnation, lane))
+    await retry_until_available(lambda: services().lanes.plan(job_id, incarnation, lane))
 
 
 @app.task(base=Controlling, name=messages.FINISH_JOB, queue=CONTROL_QUEUE, ignore_result=True)
@@ -250,9 +251,9 @@ async def finish_job(job_id: str) -> None:
 
 @app.task(base=Ticking, name=messages.HOUSEKEEPING, queue=BEAT_QUEUE, ignore_result=True)
 async def housekeeping() -> None:
-    await services().housekeeper.tick()
+    await services().beat.tick()
 
 
 @app.task(base=Ticking, name=messages.GOVERNOR, queue=BEAT_QUEUE, ignore_result=True)
 async def govern() -> None:
-    await services().housekeeper.govern()
+    await services().beat.govern()

@@ -1,10 +1,10 @@
-"""What a message may ask the services for."""
+"""What a message may ask to be planned."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from dicast.app.assembly import Services
+from dicast.app.pipeline.lanes import Lanes
 
 
 @pytest.mark.parametrize("lane", [-1, 2, 99, "0", None, 0.0, [0]])
@@ -14,7 +14,6 @@ async def test_a_lane_that_a_job_has_not_is_not_planned_and_is_no_trouble_of_the
     async def job(_):
         return SimpleNamespace(id="j", incarnation="n", lanes=["a", "b"])
 
-    services = Services.__new__(Services)
-    services.ledger = SimpleNamespace(job=job)
+    lanes = Lanes(SimpleNamespace(job=job), None, None, None, None)
     with pytest.raises(LookupError, match="has no lane"):
-        await services.plan("j", "n", lane)
+        await lanes.plan("j", "n", lane)

@@ -4,6 +4,7 @@ import asyncio
 from typing import NamedTuple
 
 import pytest
+from redis.exceptions import ResponseError
 
 from dicast.app.pipeline.job_cache import JOBS_KEPT, JobCache
 
@@ -35,7 +36,7 @@ def store():
 
 @pytest.fixture
 def cache(store):
-    return JobCache(store.job)
+    return JobCache(store)
 
 
 async def asked(cache, times=1, job="j", incarnation="now"):
@@ -55,7 +56,7 @@ async def test_a_job_is_read_once_for_all_who_ask_meanwhile(cache, store):
     assert len(store.reads) == 1
 
 
-@pytest.mark.parametrize("answer", [None, ConnectionError()])
+@pytest.mark.parametrize("answer", [None, ResponseError("ERR")])
 async def test_a_job_that_was_not_there_is_asked_for_again(cache, store, answer):
     [task] = await asked(cache)
     if answer is None:
@@ -63,7 +64,7 @@ async def test_a_job_that_was_not_there_is_asked_for_again(cache, store, answer)
         assert await task is None
     else:
         store.reads[0].set_exception(answer)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ResponseError):
             await task
     [again] = await asked(cache)
     store.reads[1].set_result(THE_JOB)

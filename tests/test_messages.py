@@ -12,7 +12,7 @@ async def test_a_queue_is_empty_before_its_first_message_and_after_its_last(tmp_
     """Redis drops an empty list, so a queue without messages cannot be told from one that was never there."""
     (tmp_path / "pools.toml").write_text(POOLS)
     app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(tmp_path / "pools.toml")})
-    messages = Messages(app, lambda _: "m", lambda *_: {})
+    messages = Messages(app, None, None)
     assert await messages.queues_empty({"sim"})
     app.send_task("dicast.judge_dimension", queue="provider.sim")
     assert not await messages.queues_empty({"sim"})
@@ -35,7 +35,7 @@ async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, mo
         return send(*args, **options)
 
     monkeypatch.setattr(app, "send_task", send_task)
-    await Messages(app, lambda _: "m", lambda *_: {}).plan("j", "i", 0)
+    await Messages(app, None, None).plan("j", "i", 0)
     assert app.store.llen("dicast.control") == 1
     app.store.delete("dicast.control")
     app.close()

@@ -9,7 +9,7 @@ import pytest
 
 from dicast.app.domain.job import Item
 from dicast.app.domain.pieces import PIECE_BYTES, pieces
-from dicast.app.pipeline.plan import Planner
+from dicast.app.pipeline.plan import Ahead, Planner
 from tests.ledger.bench import Bench, a_job
 
 LARGE = 900_000
@@ -42,7 +42,7 @@ async def test_large_texts_make_short_pages(bench, tmp_path, form, dimensions, p
     await bench.one.start("j", units)
     pages = []
 
-    async def publish(record, page):
+    async def publish(_, page):
         carried = [n for n in bench.redis.hkeys(bench.one.keys.page(page.ref)) if n.startswith("i:")]
         pages.append(([token.position for token in page.tokens], carried))
         assert {n: item.text for n, item in page.items.items()} == {n: texts[n]["text"] for n in page.items}
@@ -50,13 +50,12 @@ async def test_large_texts_make_short_pages(bench, tmp_path, form, dimensions, p
     async def limit(pool):
         return units
 
-    async def stopped(_):
+    async def stops(_):
         return {}
 
-    planner = Planner(
-        bench.one, publish, limit, window_s=5, page_max=page_max, earlier=lambda *_: ({}, 0), stopped=stopped, model=str
-    )
-    await planner.plan(await bench.one.job("j"), 0)
+    pools, stopped = SimpleNamespace(limit=limit, model=str), SimpleNamespace(stops=stops)
+    planner = Planner(bench.one, pools, stopped, Ahead(5, page_max), str(tmp_path))
+    await planner.plan(await bench.one.job("j"), 0, SimpleNamespace(page=publish))
     assert [position for positions, _ in pages for position in positions] == list(range(units))
     assert max(len(carried) for _, carried in pages) <= PIECE_BYTES // LARGE + 2
     assert all(len(positions) <= page_max for positions, _ in pages)

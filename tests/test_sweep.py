@@ -6,10 +6,15 @@ import pytest
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as StoreConnectionError
 
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.troubles import Troubles
-from dicast.app.pipeline.sweep import Housekeeper
+from dicast.app.pipeline.dead_nodes import DeadNodes
+from dicast.app.pipeline.due import DueMessages
+from dicast.app.pipeline.housekeeping import Beat
+from dicast.app.pipeline.job_faults import JobFaults
+from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.unserved import Unserved
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
@@ -18,7 +23,9 @@ PAGES = [PageRef(job, "n", 0, 0) for job in ("a", "odd", "b")]
 
 
 class World:
-    """The housekeeper's parts, which tell what they were asked, and fail for what is in `faults`."""
+    """What stands around the housekeeping parts: it tells what it was asked, and fails for what is in `faults`."""
+
+    intervals = STANDARD
 
     def __init__(self, faults):
         self.faults, self.done, self.troubles, self.put_back = faults, [], [], []
@@ -31,8 +38,6 @@ class World:
         self.done.append((what, job))
 
     async def led(self, _): ...
-
-    async def nothing(self): ...
 
     async def overdue(self, zset, _):
         for ref in PAGES:
@@ -61,9 +66,11 @@ class World:
     async def again(self, _, ref, token):
         self._do("again", ref.job)
 
-    async def job(self, asked):
-        job = asked.job if isinstance(asked, PageRef) else asked
+    async def job(self, job):
         return SimpleNamespace(id=job, incarnation="n", lanes=self.lanes)
+
+    async def get(self, job, _):
+        return await self.job(job)
 
     def serves(self, _):
         return True
@@ -77,17 +84,22 @@ class World:
     async def due_again(self, messages):
         self.put_back += [ref.job for ref, _ in messages]
 
-    async def troubled(self, job, error):
-        self.troubles.append((job, repr(error)))
+    async def note(self, job, why):
+        self.troubles.append((job, why))
+        return 1
 
-    def housekeeper(self):
-        return Housekeeper(
-            self, self, self, job=self.job, plan=None, reap=lambda: 0, govern=self.nothing, store=lambda: (0, ""),
-            works_on=lambda *_: False, lost=None, adopt=self.adopt, recall=self.nothing, unserved=self,
-            troubled=self.troubled, time_limits=self.patience,
-        )  # fmt: skip
+    def reap(self):
+        return 0
 
-    async def patience(self, job):
+    def beat(self):
+        faults = JobFaults(self, None)
+        pages, jobs = StillPages(self, self, self, self), UnattendedJobs(self, self, None)
+        return Beat(self, self, DeadNodes(self, self), Sweeper(self, pages, jobs, self, self, faults), None)
+
+    def due(self):
+        return DueMessages(self, self, self, self, JobFaults(self, None))
+
+    async def look(self, job):
         self._do("patience", job)
 
     async def adopt(self):
@@ -101,22 +113,22 @@ def done(*what):
 @pytest.mark.parametrize("what", ["page", "job", "patience", "announce"])
 async def test_a_tick_goes_on_behind_what_is_odd(what, caplog):
     world = World({(what, "odd"): KeyError("provider.gone")})
-    await world.housekeeper().tick()
+    await world.beat().tick()
     wanted = [("adopt", ""), *done("page", "job", "patience", "announce")]
     assert world.done == [one for one in wanted if one != (what, "odd")]
-    assert world.troubles == [("odd", "KeyError('provider.gone')")]
+    assert world.troubles == [("odd", "KeyError: 'provider.gone'")]
     assert [record.job for record in caplog.records if record.levelname == "ERROR"] == ["odd"]
 
 
 async def test_a_disk_that_cannot_be_read_ends_no_tick():
     world = World({("adopt", ""): PermissionError("spool")})
-    await world.housekeeper().tick()
+    await world.beat().tick()
     assert world.done == done("page", "job", "patience", "announce")
 
 
 async def test_one_due_message_that_cannot_be_sent_keeps_no_other():
     world = World({("again", "odd"): KeyError("provider.gone")})
-    await world.housekeeper().publish_due()
+    await world.due().publish()
     assert (world.done, world.put_back) == ([("again", "a"), ("again", "b")], [])
 
 
@@ -125,7 +137,7 @@ async def test_what_is_due_while_the_broker_is_away_is_due_again_soon(error):
     """And not only a minute later, when it would be taken for lost."""
     world = World({("again", "odd"): error})
     with pytest.raises(type(error)):
-        await world.housekeeper().publish_due()
+        await world.due().publish()
     assert (world.put_back, world.troubles) == (["odd", "b"], [])
 
 

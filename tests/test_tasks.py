@@ -10,7 +10,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.pipeline.gather import Gathered
-from dicast.app.pipeline.judge import NextSteps
+from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
 from dicast.config.pools import UnknownPool
 
@@ -25,14 +25,14 @@ def test_a_units_message_is_acknowledged_after_its_work(task):
 async def test_a_store_in_trouble_is_no_result_of_a_job(monkeypatch, error):
     """What is raised here would be what `.get()` gives to the caller, though the job will run."""
 
-    class Away:
-        async def start(self, job_id):
-            raise error
+    async def away(_):
+        raise error
 
-        async def troubled(self, job_id, error):
-            raise ResponseError
+    async def lost(*_):
+        raise ResponseError
 
-    monkeypatch.setattr("dicast.app.tasks.services", Away)
+    away_now = SimpleNamespace(starter=SimpleNamespace(start=away), faults=SimpleNamespace(note=lost))
+    monkeypatch.setattr("dicast.app.tasks.services", lambda: away_now)
     with pytest.raises(Ignore):
         await evaluate.run("j")
 
@@ -48,8 +48,9 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
             raise ReadOnlyError
         return Gathered()
 
-    gatherer = SimpleNamespace(gather=verb, finish=verb)
-    monkeypatch.setattr("dicast.app.tasks.services", lambda: SimpleNamespace(start=verb, plan=verb, gatherer=gatherer))
+    part = SimpleNamespace(start=verb, plan=verb, gather=verb, finish=verb)
+    parts = SimpleNamespace(starter=part, lanes=part, gatherer=part)
+    monkeypatch.setattr("dicast.app.tasks.services", lambda: parts)
     with contextlib.suppress(Ignore):
         await task.run(*{plan_lane: ["j", "i", 0], gather_page: ["j", "i", 0, 0]}.get(task, ["j"]))
     assert len(attempts) == 3
@@ -58,7 +59,7 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
 @pytest.mark.parametrize("counts", [True, False])
 async def test_a_unit_that_comes_again_is_not_counted_by_its_chord(monkeypatch, counts):
     class Judging:
-        async def judge(self, *_):
+        async def judge(self, *_, came_back):
             return NextSteps(counts=counts)
 
     monkeypatch.setattr("dicast.app.tasks.services", lambda: SimpleNamespace(judge=Judging()))

@@ -143,7 +143,7 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
         raise OSError(28, "No space left on device", "/r/j/parts/0.jsonl")
 
     monkeypatch.setattr(files, "write_page", full)
-    gatherer = Gatherer(Books(), results_dir="/r", retention_s=1, model=str, announce=print, stopped=None)  # type: ignore[arg-type]
+    gatherer = Gatherer(Books(), "/r", None, None, None)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="No space left"):
         await gatherer.gather(_ref())
     assert said == [("j", "its results cannot be written: /r/j/parts/0.jsonl: No space left on device")]

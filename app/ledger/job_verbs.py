@@ -72,7 +72,7 @@ class JobVerbs(Verbs):
 
     async def attended(self, job: str) -> None:
         """Somebody looks after this job now: the sweeper need not, for a while."""
-        unattended_ms = await self.now_ms() + self._intervals.unattended_ms
+        unattended_ms = await self.now_ms() + self.intervals.unattended_ms
         await self._redis.zadd(self.keys.unfinished, {job: unattended_ms}, xx=True)
 
     async def progress(self, job: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ class Ledger(JobVerbs, PageVerbs, UnitVerbs):
     async def look_soon(self) -> None:
         """A node has died, or the store: let every open page and every job be looked at, when messages that were put
         back have had the time to be claimed. A job's planning may have been asked for from the one who died."""
-        soon = await self.now_ms() + self._intervals.look_soon_ms
+        soon = await self.now_ms() + self.intervals.look_soon_ms
         for zset in (self.keys.watch, self.keys.unfinished):
             if later := await self._redis.zrangebyscore(zset, f"({soon}", "+inf"):
                 await self._redis.zadd(zset, dict.fromkeys(later, soon), xx=True, lt=True)

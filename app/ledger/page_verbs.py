@@ -36,7 +36,7 @@ class PageVerbs(Verbs):
                     units,
                     cursor,
                     str(ref),
-                    self._intervals.page_still_ms,
+                    self.intervals.page_still_ms,
                     low_water,
                     len(results),
                     attempt or self.attempt(),

@@ -131,7 +131,7 @@ class UnitVerbs(Verbs):
             self._taking = next(self._numbers)
         members = await self._scripts["take_due"](
             keys=[self._due, self._clock, k.taken(self._node)],
-            args=["", DUE_TOGETHER, self._intervals.unclaimed_ms, k.base.at("job") + ":", self._taking],
+            args=["", DUE_TOGETHER, self.intervals.unclaimed_ms, k.base.at("job") + ":", self._taking],
         )
         self._taking = None
         taken = []

@@ -34,7 +34,7 @@ class Verbs:
         """`claim_ms` is how long a claim may last: longer than the longest call; `calls_max` the calls that may be made
         for one unit, those whose worker died and those that were refused included."""
         self._redis, self._node, self._claim_ms, self._calls_max = client, node, claim_ms, calls_max
-        self._intervals = intervals
+        self.intervals = intervals
         self.keys = LedgerKeys(keys)
         self._due, self._clock, self._epoch = self.keys.due, keys.clock, keys.epoch
         self._assigned, self._beacons = keys.assigned, keys.node("")

@@ -12,8 +12,8 @@ spend its attempts: an outage would else use up a job's units one after the othe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from dicast.app.domain.failure import RATE_LIMITS, FailureKind
 from dicast.app.pipeline.call import Call
@@ -25,7 +25,11 @@ from dicast.workers.admission.outages import UNITS_SURE, PoolCondition
 UNAVAILABLE = frozenset({502, 503, 504})
 OUTAGES = frozenset({FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIMEOUT, *RATE_LIMITS})
 
-Read = Callable[[Iterable[str]], Awaitable[Mapping[str, PoolCondition]]]
+
+class Conditions(Protocol):
+    """Knows what is wrong with pools (see `dicast.workers.admission.outages.Outages`)."""
+
+    async def read(self, pools: Iterable[str]) -> Mapping[str, PoolCondition]: ...
 
 
 class Blame(NamedTuple):
@@ -36,10 +40,10 @@ class Blame(NamedTuple):
 
 
 class Blames:
-    """For one event loop; a store that is away is waited for. `outages` reads what is wrong with pools."""
+    """For one event loop; a store that is away is waited for."""
 
-    def __init__(self, outages: Read, fail_fast: FailFast) -> None:
-        self._outages, self._fail_fast = outages, fail_fast
+    def __init__(self, conditions: Conditions, fail_fast: FailFast) -> None:
+        self._conditions, self._fail_fast = conditions, fail_fast
 
     async def of(self, call: Call, failure: ProviderFailure, model: str) -> Blame:
         """Of a call that failed."""
@@ -64,7 +68,7 @@ class Blames:
         return described(pool, trouble)
 
     async def _trouble(self, pool: str) -> PoolCondition:
-        return (await retry_until_available(lambda: self._outages([pool])))[pool]
+        return (await retry_until_available(lambda: self._conditions.read([pool])))[pool]
 
 
 def described(pool: str, trouble: PoolCondition) -> str:

@@ -20,18 +20,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import Stop, place
 from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.stops import StopStore
+from dicast.app.pipeline.places import Models, places_of
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ProviderFailure
 
@@ -61,12 +60,10 @@ class _Known:
 
 
 class FailFast:
-    """For one event loop; a store that is away is waited for. `model` gives a deployment's model."""
+    """For one event loop; a store that is away is waited for."""
 
-    def __init__(
-        self, store: StopStore, *, model: Callable[[Deployment], str], fail_fast: int, recheck_s: float
-    ) -> None:
-        self._store, self._model, self._fail_fast, self._recheck_s = store, model, fail_fast, recheck_s
+    def __init__(self, store: StopStore, models: Models, *, fail_fast: int, recheck_s: float) -> None:
+        self._store, self._models, self._fail_fast, self._recheck_s = store, models, fail_fast, recheck_s
         self._jobs: OrderedDict[tuple[str, str], _Known] = OrderedDict()
 
     async def refusal(
@@ -147,7 +144,7 @@ class FailFast:
     async def _silence(self, job: JobRecord) -> None:
         """A job that asks nowhere any more need not wait for leases."""
         stops = await self._store.stops(job)
-        places = {at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._model)}
+        places = {at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._models)}
         if places <= stops.keys():
             await self._store.silence(job.id)
 
@@ -165,12 +162,6 @@ class FailFast:
         if len(self._jobs) > JOBS_KEPT:
             self._jobs.popitem(last=False)
         return known
-
-
-def places_of(job: JobRecord, lane: Lane, agent: int, model: Callable[[Deployment], str]) -> list[str]:
-    """Where a judge may be asked, in the order of its deployments."""
-    choices = zip(lane.pools, job.spec.agents[agent].choices, strict=True)
-    return [place(pool, model(deployment)) for pool, deployment in choices]
 
 
 _NEVER_MENDED = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}

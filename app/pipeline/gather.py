@@ -8,26 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 import orjson
 from redis.exceptions import RedisError
 
 from dicast.app import logs
-from dicast.app.domain.job import Agent, Deployment, Item
+from dicast.app.domain.job import Agent, Item
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
-from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
+from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
 from dicast.app.reports.resuming import write_items
 
 ITEMS_TOGETHER = 500
+RETENTION_S = 7 * 86_400
+"""How long a job's record is kept after its end."""
+
+
+class Announces(Protocol):
+    """See `dicast.app.pipeline.announce.Announcer`."""
+
+    def announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
+        """Tell how a job has ended, and send what follows that, by task id. Blocks; may be called twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +53,11 @@ class _ItemsGone(LookupError):
 
 
 class Gatherer:
-    """Gathers on one event loop. `announce` tells how a job has ended, and what follows that, by task id; it may be
-    called twice."""
+    """Gathers on one event loop."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        results_dir: str,
-        retention_s: int,
-        model: Callable[[Deployment], str],
-        stopped: Callable[[JobRecord], Awaitable[Mapping[str, Stop]]],
-        announce: Callable[[str, Ended, Mapping[str, str]], None],
-    ) -> None:
-        self._ledger, self._results_dir, self._retention_s = ledger, results_dir, retention_s
-        self._model, self._stopped, self._announce = model, stopped, announce
+    def __init__(self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces) -> None:
+        self._ledger, self._results_dir = ledger, results_dir
+        self._models, self._stops, self._announcer = models, stops, announcer
         self._finishing: set[str] = set()
 
     async def gather(self, ref: PageRef) -> Gathered:
@@ -125,7 +125,7 @@ class Gatherer:
             calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
             reason=record.get("why") if record["outcome"] == "cancelled" else None,
-            stopped=list((await self._stopped(job)).values()),
+            stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),
@@ -136,7 +136,7 @@ class Gatherer:
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
         completed = await retry_until_available(
-            lambda: self._ledger.complete(job_id, job.incarnation, text, self._retention_s, attempt)
+            lambda: self._ledger.complete(job_id, job.incarnation, text, RETENTION_S, attempt)
         )
         if completed:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
@@ -144,7 +144,7 @@ class Gatherer:
         return completed
 
     def _agent(self, agent: Agent) -> ReportAgent:
-        models = dict.fromkeys(map(self._model, agent.choices))
+        models = dict.fromkeys(map(self._models.model, agent.choices))
         return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
 
     async def _keep_items(self, job: JobRecord) -> None:
@@ -175,7 +175,7 @@ class Gatherer:
         if end is None:  # submitted again, or resumed
             return
         continuations = await self._ledger.continuations(job_id)
-        await asyncio.to_thread(self._announce, job_id, end, continuations)
+        await asyncio.to_thread(self._announcer.announce, job_id, end, continuations)
         await self._ledger.announced(job_id, list(continuations))
 
 

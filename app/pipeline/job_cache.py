@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.record import retry_until_available
 
 JOBS_KEPT = 64
 """Those that were read last."""
 
-Read = Callable[[str], Awaitable[JobRecord | None]]
 Key = tuple[str, str]
 
 
-class JobCache:
-    """For one event loop. `read` gives the unchanging part of the job that has an id now, None where there is none."""
+class Jobs(Protocol):
+    """See `dicast.app.ledger.ledger.Ledger`."""
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
+    async def job(self, job: str) -> JobRecord | None: ...
+
+
+class JobCache:
+    """For one event loop. A store that is away is waited for."""
+
+    def __init__(self, ledger: Jobs) -> None:
+        self._ledger = ledger
         self._jobs: dict[Key, JobRecord] = {}
         self._reading: dict[Key, asyncio.Future[JobRecord | None]] = {}
 
     async def get(self, job_id: str, incarnation: str) -> JobRecord | None:
         """The job, as it was when it was first asked for; None if another one has its id, and None is never kept.
-        Raises what `read` raises."""
+        Raises what waiting cannot mend."""
         key = job_id, incarnation
         job = self._jobs.get(key)
         if job is not None:
@@ -37,7 +43,7 @@ class JobCache:
 
     async def _keep(self, key: Key) -> JobRecord | None:
         try:
-            job = await self._read(key[0])
+            job = await retry_until_available(lambda: self._ledger.job(key[0]))
         finally:
             del self._reading[key]
         if job is None or job.incarnation != key[1]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Celery
 from kombu.exceptions import BatchPublishError, OperationalError
@@ -18,11 +18,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from dicast.app.domain.batching import named
 from dicast.app.domain.deployments import Choice
-from dicast.app.domain.job import Agent, Deployment, Dimension, Item
+from dicast.app.domain.job import Agent, Dimension, Item
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
+from dicast.app.pipeline.places import Models
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX
 from dicast.workers.store.errors import is_passing
 
@@ -63,22 +64,33 @@ TYPICAL_CHARS = 2000
 
 ONLY = Choice(0, 0.0, False)
 """Where there is none."""
-Choose = Callable[[JobRecord, PageRef, Lane, Sequence[MessageId]], Awaitable[Mapping[MessageId, Choice]]]
+
+
+class Chooser(Protocol):
+    """Chooses the deployment of each message where there is a choice (see `dicast.app.pipeline.route.Deployments`)."""
+
+    async def choose(
+        self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[MessageId]
+    ) -> Mapping[MessageId, Choice]: ...
+
+
+class Sender(Protocol):
+    """Asks for control work that may come out of one message."""
+
+    async def gather(self, ref: PageRef) -> None: ...
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
 
 
 class Messages:
-    """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads.
+    """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads."""
 
-    `model` gives a deployment's model, `choose` the deployment of each message where there is a choice.
-    """
-
-    def __init__(self, app: Celery, model: Callable[[Deployment], str], choose: Choose) -> None:
-        self._app, self._model, self._choose = app, model, choose
+    def __init__(self, app: Celery, models: Models, chooser: Chooser) -> None:
+        self._app, self._models, self._chooser = app, models, chooser
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Send a page's chord: a header task a message, and the body that gathers them."""
         if page.tokens:
-            choices = await self._choose(job, page.ref, page.lane, page.tokens)
+            choices = await self._chooser.choose(job, page.ref, page.lane, page.tokens)
             await _sent(f"page {page.ref}", self._publish, job, page, choices)
         else:  # all its units had their results before the job was resumed
             await self.gather(page.ref)
@@ -97,7 +109,7 @@ class Messages:
     async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
         group_id, body = self._chord(ref)
-        choices = await self._choose(job, ref, job.lanes[ref.lane], [token])
+        choices = await self._chooser.choose(job, ref, job.lanes[ref.lane], [token])
         message = self._unit(job, ref, token, choices.get(token, ONLY))
         await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
 
@@ -172,7 +184,7 @@ class Messages:
             "dimension": dimension,
             "unit": f"{ref.lane}.{ref.page}.{token}",
             "pool": lane.pools[choice.deployment],
-            "model": self._model(judge.choices[choice.deployment]),
+            "model": self._models.model(judge.choices[choice.deployment]),
             "input_tokens": input_tokens(judge, asked, item_chars),
             "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
             "elsewhere": choice.elsewhere,

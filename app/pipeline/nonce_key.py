@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
 
 from dicast.config.settings import Settings
 from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
 
 KEY_BYTES = 32
 
 
 class NonceKey:
-    """For one event loop. `epoch` is the store's as far as is known: one that was emptied is asked again."""
+    """For one event loop. A store that was emptied is asked again, as soon as its epoch is known."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys, settings: Settings, epoch: Callable[[], int]) -> None:
+    def __init__(self, client: AsyncStoreClient, keys: Keys, settings: Settings, epoch: Epoch) -> None:
         self._redis, self._at, self._epoch = client, keys.nonce_key, epoch
         self._given = given(settings, keys.namespace)
         self._kept = (-1, b"")
@@ -29,7 +29,7 @@ class NonceKey:
         """The same for all processes of the installation. Raises redis errors."""
         if self._given is not None:
             return self._given
-        epoch = self._epoch()
+        epoch = self._epoch.number
         if self._kept[0] != epoch:
             while (key := await self._redis.get(self._at)) is None:
                 await self._redis.set(self._at, secrets.token_hex(KEY_BYTES), nx=True)

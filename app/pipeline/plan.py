@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from dicast.app import datasets
-from dicast.app.domain.job import Deployment, Item, ItemSource
+from dicast.app.domain.job import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
-from dicast.app.domain.plan import Lane, window
+from dicast.app.domain.plan import Lane, Window, window
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline.endings import unasked
-from dicast.app.pipeline.fail_fast import places_of
+from dicast.app.pipeline.places import Models, Stops, places_of
 from dicast.app.pipeline.record import retry_until_available
+from dicast.app.reports.resuming import earlier
 from dicast.errors import DicastError
 
 
@@ -42,70 +43,84 @@ class PageMessages:
     items: Mapping[int, Item]
 
 
-Earlier = Callable[[JobRecord, Lane, Mapping[int, Item], range, int], tuple[dict[int, bytes], int]]
-Stopped = Callable[[JobRecord], Awaitable[Mapping[str, Stop]]]
-Publish = Callable[[JobRecord, PageMessages], Awaitable[None]]
+class Publisher(Protocol):
+    """Sends a page's messages (see `Messages`), or ends its units without (see `Unserved`)."""
+
+    async def page(self, job: JobRecord, page: PageMessages) -> None: ...
+
+
+class LimitedPools(Models, Protocol):
+    """See `dicast.app.pipeline.pools.ServedPools`."""
+
+    async def limit(self, pool: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far planning goes ahead of the calls: so many seconds of work, in pages of `page_max` units at most."""
+
+    seconds: float
+    page_max: int
 
 
 class Planner:
-    """Plans lanes on one event loop; `publish` sends one page's chord, `pool_limit` tells a pool's present limit,
-    `earlier` reads the results that a run of a resumed job's units has already (see `dicast.app.reports.resuming`),
-    `stopped` tells at which places a job asks no more, `model` a deployment's model."""
+    """Plans lanes on one event loop. In `results_dir` lies what units of a resumed job have already."""
 
-    def __init__(
-        self, ledger: Ledger, publish: Publish, pool_limit: Callable[[str], Awaitable[int]], *,
-        window_s: float, page_max: int, earlier: Earlier, stopped: Stopped, model: Callable[[Deployment], str],
-    ) -> None:  # fmt: skip
-        self._earlier, self._stopped, self._model = earlier, stopped, model
-        self._ledger, self._publish, self._pool_limit = ledger, publish, pool_limit
-        self._window_s, self._page_max = window_s, page_max
+    def __init__(self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Ahead, results_dir: str) -> None:
+        self._ledger, self._pools, self._stops = ledger, pools, stops
+        self._ahead, self._results_dir = ahead, results_dir
 
-    async def plan(self, job: JobRecord, lane_number: int) -> None:
+    async def plan(self, job: JobRecord, lane_number: int, publisher: Publisher) -> None:
         """Fill a lane's window. Returns when it is full, at its end, or when another planner is at it."""
         lane = job.lanes[lane_number]
         while True:
             state = await self._ledger.lane(job.id, lane_number)
             if state.state != "running" or state.cursor == "":
                 return
-            stops = await self._stops(job, lane)
+            stops = await self._stopped(job, lane)
             if len(stops) == len(lane.agents):  # nothing of what is left is published, so there is no window
-                units = max(1, self._page_max // lane.stride) * lane.stride
-                if not await self._page(job, lane_number, lane, state, units, 0, stops):
+                units = max(1, self._ahead.page_max // lane.stride) * lane.stride
+                if not await self._page(job, lane_number, state, units, 0, stops, publisher):
                     return
                 continue
-            rate_per_s, limit, jobs = 0.0, 0, 1
-            for pool in set(lane.pools):
-                rate, jobs = await self._ledger.pool_rate(pool)
-                rate_per_s += rate
-                limit += 2 * await self._pool_limit(pool)  # it may grow meanwhile
-            limit = min(job.limit, limit)
-            size = window(
-                rate_per_s=rate_per_s * lane.stride, limit=limit, seconds=self._window_s,
-                page_max=self._page_max, stride=lane.stride, jobs=jobs,
-            )  # fmt: skip
+            size = await self._window(job, lane)
             if state.open_units > size.low_water:
                 # Ask to be called again before the last look, or the unit that empties the window is missed.
                 await self._ledger.planned(job.id, lane_number)
                 if (await self._ledger.lane(job.id, lane_number)).open_units > size.low_water:
                     return
                 continue
-            if not await self._page(job, lane_number, lane, state, size.page, size.low_water, stops):
+            if not await self._page(job, lane_number, state, size.page, size.low_water, stops, publisher):
                 return
 
-    async def _stops(self, job: JobRecord, lane: Lane) -> dict[int, Stop]:
+    async def _window(self, job: JobRecord, lane: Lane) -> Window:
+        """How much of a lane is to be published at the present rate and limit of its pools."""
+        rate_per_s, limit, jobs = 0.0, 0, 1
+        for pool in set(lane.pools):
+            rate, jobs = await self._ledger.pool_rate(pool)
+            rate_per_s += rate
+            limit += 2 * await self._pools.limit(pool)  # it may grow meanwhile
+        return window(
+            rate_per_s=rate_per_s * lane.stride, limit=min(job.limit, limit), seconds=self._ahead.seconds,
+            page_max=self._ahead.page_max, stride=lane.stride, jobs=jobs,
+        )  # fmt: skip
+
+    async def _stopped(self, job: JobRecord, lane: Lane) -> dict[int, Stop]:
         """Agents of the lane that are not asked any more, at none of their deployments, each with one reason why."""
-        found = await self._stopped(job)
+        found = await self._stops.stops(job)
         stops = {}
         for agent in lane.agents if found else ():
-            reasons = [found.get(at) for at in places_of(job, lane, agent, self._model)]
+            reasons = [found.get(at) for at in places_of(job, lane, agent, self._pools)]
             if reasons[0] is not None and None not in reasons:
                 stops[agent] = reasons[0]
         return stops
 
     async def _page(
-        self, job: JobRecord, number: int, lane: Lane, state: LaneState, units: int, low_water: int,
-        stops: Mapping[int, Stop],
+        self, job: JobRecord, number: int, state: LaneState, units: int, low_water: int, stops: Mapping[int, Stop],
+        publisher: Publisher,
     ) -> bool:  # fmt: skip
+        """Put the lane's next page into the ledger, then publish it; False if there is none, or others did."""
+        lane = job.lanes[number]
         cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
         total = job.items * lane.units_per_item
         first: int = cursor["position"]
@@ -123,7 +138,7 @@ class Planner:
         read_to: int = cursor.get("earlier", 0)
         if job.resumed:
             positions = range(first, first + units)
-            results, read_to = await asyncio.to_thread(self._earlier, job, lane, items, positions, read_to)
+            results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
         rest = "" if first + units >= total else _cursor(first + units, source, read_to)
         ref = PageRef(job.id, job.incarnation, number, state.page)
         refused = {
@@ -145,7 +160,7 @@ class Planner:
             for p in range(first, first + units, lane.stride)
             if any(unit not in results for unit in range(p, p + lane.stride))
         ]
-        await self._publish(job, PageMessages(ref, lane, tokens, items))
+        await publisher.page(job, PageMessages(ref, lane, tokens, items))
         await retry_until_available(lambda: self._ledger.published(ref))
         return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -48,10 +49,7 @@ class Recorder:
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
         """Write results into the ledger, however long that takes; on disk too, when it is not at once. Raises what
         waiting cannot mend; then they are nowhere, and a worker to which that happens again and again is suspended."""
-
-        def write() -> Awaitable[Recorded]:
-            return self._ledger.record(ref, counters, results)
-
+        write = partial(self._ledger.record, ref, counters, results)
         writing = asyncio.ensure_future(retry_until_available(write))
         kept: Path | None = None
         try:

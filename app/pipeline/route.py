@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from dicast.app.domain.deployments import Candidate, Choice, assign
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import place
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, MessageId
+from dicast.app.pipeline.places import Models, Stops
 from dicast.workers.admission.pool_health import UNKNOWN, PoolHealth, PoolHealthReader
+
+
+class KnownPools(Models, Protocol):
+    """See `dicast.app.pipeline.pools.ServedPools`."""
+
+    def knows(self, pool: str) -> bool: ...
+    async def limit(self, pool: str) -> int: ...
+
+
+class ChoiceCounter(Protocol):
+    def assigned(self, pool: str, model: str, score: float) -> None: ...
+
 
 ALONE: Mapping[MessageId, Choice] = {}
 
 
 class Deployments:
-    """Chooses on one event loop. `model` gives a deployment's model, `first_limit` the limit of a pool that nobody has
-    used yet; `chosen` is told pool, model and score of every choice. A pool that is not `known` here is as good as
-    broken: no queue of it can be written to. So is a place where the job has `stopped` asking."""
+    """Chooses on one event loop; `metrics` is told of every choice. A pool that is not known here is as good as broken:
+    no queue of it can be written to. So is a place where the job has stopped asking."""
 
     def __init__(
-        self,
-        pool_health: PoolHealthReader,
-        ledger: Ledger,
-        *,
-        model: Callable[[Deployment], str],
-        first_limit: Callable[[str], Awaitable[int]],
-        chosen: Callable[[str, str, float], None],
-        stopped: Callable[[JobRecord], Awaitable[Collection[str]]],
-        known: Callable[[str], bool] = lambda _: True,
+        self, pool_health: PoolHealthReader, ledger: Ledger, pools: KnownPools, stops: Stops, metrics: ChoiceCounter
     ) -> None:
-        self._known, self._stopped = known, stopped
-        self._pool_health, self._ledger = pool_health, ledger
-        self._model, self._first_limit, self._chosen = model, first_limit, chosen
+        self._pool_health, self._ledger, self._pools = pool_health, ledger, pools
+        self._stops, self._metrics = stops, metrics
 
     async def choose(
         self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[MessageId]
@@ -46,25 +49,25 @@ class Deployments:
         """
         if len(lane.pools) == 1:
             return ALONE
-        found, stopped = await self._pool_health.read(lane.pools), await self._stopped(job)
-        limits = {pool: health.limit or await self._first_limit(pool) for pool, health in found.items()}
+        found, stopped = await self._pool_health.read(lane.pools), await self._stops.stops(job)
+        limits = {pool: health.limit or await self._pools.limit(pool) for pool, health in found.items()}
         by_agent: dict[int, list[MessageId]] = {}
         for token in tokens:
             by_agent.setdefault(lane.unit(token.position).agent, []).append(token)
         choices: dict[MessageId, Choice] = {}
         for agent, mine in by_agent.items():
-            models = [self._model(deployment) for deployment in job.spec.agents[agent].choices]
+            models = [self._pools.model(deployment) for deployment in job.spec.agents[agent].choices]
             candidates = [
                 _candidate(
                     found[pool], model, limits[pool], _taken(choices.values(), lane, pool),
-                    usable=self._known(pool) and place(pool, model) not in stopped,
+                    usable=self._pools.knows(pool) and place(pool, model) not in stopped,
                 )
                 for pool, model in zip(lane.pools, models, strict=True)
             ]  # fmt: skip
             draws = [random.random() for _ in mine]  # noqa: S311  spreads work, guards nothing
             for token, choice in zip(mine, assign(candidates, draws), strict=True):
                 choices[token] = choice
-                self._chosen(lane.pools[choice.deployment], models[choice.deployment], choice.score)
+                self._metrics.assigned(lane.pools[choice.deployment], models[choice.deployment], choice.score)
         await self._ledger.assign(ref, {token: lane.pools[choice.deployment] for token, choice in choices.items()})
         return choices
 

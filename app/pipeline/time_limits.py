@@ -11,36 +11,30 @@ the store, by the lease clock: whoever leads next goes on where this one was. Ru
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterator, Mapping
 
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import Stop
-from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Bounded, JobRecord, MessageId, OpenPage
-from dicast.app.pipeline.blame import Read, described
-from dicast.app.pipeline.fail_fast import FailFast, places_of
+from dicast.app.pipeline.blame import Conditions, described
+from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.messages import Sender
+from dicast.app.pipeline.places import Models, places_of
 from dicast.workers.admission.outages import PoolCondition
 
 
-class Sender(Protocol):
-    async def gather(self, ref: PageRef) -> None: ...
-    async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
-
-
 class TimeLimits:
-    """For one event loop. `outages` reads what is wrong with pools, `model` gives a deployment's model."""
+    """For one event loop."""
 
     def __init__(
-        self, ledger: Ledger, fail_fast: FailFast, judge: Judge, messages: Sender, outages: Read,
-        model: Callable[[Deployment], str],
+        self, ledger: Ledger, fail_fast: FailFast, judge: Judge, messages: Sender, conditions: Conditions,
+        models: Models,
     ) -> None:  # fmt: skip
         self._ledger, self._fail_fast, self._judge, self._messages = ledger, fail_fast, judge, messages
-        self._outages, self._model = outages, model
+        self._conditions, self._models = conditions, models
 
     async def look(self, job_id: str) -> None:
         """End what the job does not wait for any longer. Raises redis errors; the next look does the same again."""
@@ -68,7 +62,7 @@ class TimeLimits:
                 yield Stop(pool=pool, model=model, kind=ErrorKind.DEADLINE, after=0, status_code=None, message=message)
         elif bounds.pool_down_ms is not None:
             places = list(self._places(job, stops))
-            troubles = await self._outages({pool for pool, _ in places}) if places else {}
+            troubles = await self._conditions.read({pool for pool, _ in places}) if places else {}
             for pool, model in places:
                 if _is_too_long(troubles[pool], bounds):
                     status, message = _status(troubles[pool]), described(pool, troubles[pool])
@@ -77,7 +71,7 @@ class TimeLimits:
                     )
 
     def _places(self, job: JobRecord, stops: Mapping[str, Stop]) -> Iterator[tuple[str, str]]:
-        places = (at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._model))
+        places = (at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._models))
         for at in dict.fromkeys(places):
             if at not in stops:
                 pool, _, model = at.partition("|")
@@ -106,7 +100,7 @@ class TimeLimits:
         self, job: JobRecord, lane: Lane, page: OpenPage, given_up: set[str], *, all_of_it: bool
     ) -> AsyncIterator[tuple[MessageId, int]]:
         """Messages of a page to be ended or sent elsewhere, each with the deployment where it waits."""
-        places = {agent: places_of(job, lane, agent, self._model) for agent in lane.agents}
+        places = {agent: places_of(job, lane, agent, self._models) for agent in lane.agents}
         partly = len(lane.pools) > 1 and any(given_up & set(at) for at in places.values())
         assigned = await self._ledger.assignments(page.ref) if partly else {}
         seen: set[MessageId] = set()

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable
-from typing import Protocol
 
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.intervals import STANDARD, Intervals
@@ -20,6 +19,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.messages import Sender
 from dicast.app.pipeline.plan import PageMessages
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.system.supervision import watch
@@ -28,11 +28,6 @@ logger = logging.getLogger(__name__)
 
 TOLD_KEPT = 100
 """Troubles that this worker has told in its log, and does not tell again with each look."""
-
-
-class Sender(Protocol):
-    async def gather(self, ref: PageRef) -> None: ...
-    async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
 
 
 class Unserved:
@@ -110,7 +105,7 @@ class Unserved:
         positions = await self._troubles.extent(ref)
         await self.reject(ref, [MessageId(p, batch=lane.batched) for p in positions[:: lane.stride]], why)
 
-    async def reject_planned(self, job: JobRecord, page: PageMessages) -> None:
+    async def page(self, job: JobRecord, page: PageMessages) -> None:
         """In place of publishing a page."""
         why = await self.gone(job, page.lane) or "its pool was in no worker's configuration when it was planned"
         await self.reject(page.ref, page.tokens, why)

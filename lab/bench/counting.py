@@ -31,12 +31,18 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.stops import StopStore
+from dicast.app.pipeline.ask import Asker
 from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.claim import Claimer
+from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Messages
-from dicast.app.pipeline.plan import Planner
+from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.record import Recorder
+from dicast.app.pipeline.settle import Settler
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of
@@ -141,7 +147,7 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     node = Node.here("counting@here", limit=LIMIT, slots=LIMIT)
     Registry(app.store, app.keys).announce(node)
     client = connect_async(redis_url)
-    asking = FailFast(StopStore(client, app.keys), model=_model, fail_fast=20, recheck_s=60.0)
+    asking = FailFast(StopStore(client, app.keys), _Pools(), fail_fast=20, recheck_s=60.0)
     desk = _Desk(app, Ledger(client, app.keys, node.id, claim_ms=600_000, calls_max=9), asking, folder)
     await desk.job("warm-up")  # what is loaded, compiled or remembered with the first unit counts for none
     counts = await desk.job("counted")
@@ -150,8 +156,19 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     return counts
 
 
-async def _no_outages(pools: Iterable[str]) -> dict[str, PoolCondition]:
-    return dict.fromkeys(pools, PoolCondition(0.0, None, 0.0))
+class _Quiet:
+    """All pools are up, no job has stopped, nothing is to be chosen, nobody has died, and nobody waits."""
+
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolCondition]:
+        return dict.fromkeys(pools, PoolCondition(0.0, None, 0.0))
+
+    async def choose(self, *_: Any) -> dict[MessageId, Any]:
+        return {}
+
+    def reap(self) -> int:
+        return 0
+
+    def announce(self, *_: Any) -> None: ...
 
 
 class _Desk:
@@ -159,20 +176,15 @@ class _Desk:
 
     def __init__(self, app: Dicast, ledger: Ledger, asking: FailFast, folder: Path) -> None:
         self._app, self._ledger = app, ledger
-        messages = Messages(app, _model, _no_choice)
-        self._planner = Planner(
-            ledger, messages.page, _limit, window_s=5.0, page_max=500, earlier=_nothing,
-            stopped=asking.stops, model=_model,
-        )  # fmt: skip
+        pools, quiet = _Pools(), _Quiet()
+        self._messages = Messages(app, pools, quiet)
+        self._planner = Planner(ledger, pools, asking, Ahead(seconds=5.0, page_max=500), str(folder))
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
-        self._judge = Judge(
-            ledger, provider=lambda _: _Provider(), model=_model, policy=policy, call_timeout_s=lambda _: 60.0,
-            nonce_key=_nonce_key, fail_fast=asking, blames=Blames(_no_outages, asking),
-            spool=Spool(folder, "counting", "here"),
-        )  # fmt: skip
-        self._gatherer = Gatherer(
-            ledger, results_dir=str(folder), retention_s=60, model=_model, stopped=asking.stops, announce=_ignore
-        )
+        recorder = Recorder(ledger, Spool(folder, "counting", "here"))
+        settler = Settler(ledger, recorder, policy, asking, Blames(quiet, asking), pools)
+        claimer = Claimer(ledger, recorder, DeadNodes(ledger, quiet))
+        self._judge = Judge(JobCache(ledger), claimer, asking, pools, Asker(pools, _Secret(), settler), settler)
+        self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet)
 
     async def job(self, name: str) -> Counts:
         """Plan, publish, judge and gather a job's first window."""
@@ -182,7 +194,7 @@ class _Desk:
         assert job is not None
         before = store.dbsize()
         with _calls() as made:
-            await self._planner.plan(job, 0)
+            await self._planner.plan(job, 0, self._messages)
         raw = store.lrange(QUEUE_PREFIX + POOL, 0, -1)
         units = len(raw)
         pages = [PageRef(name, job.incarnation, 0, page) for page in range(units // LIMIT)]
@@ -216,8 +228,9 @@ class _Desk:
         return sum(self._app.store.memory_usage(self._ledger.keys.page(ref), samples=0) for ref in pages)
 
 
-async def _nonce_key() -> bytes:
-    return b"counting"
+class _Secret:
+    async def get(self) -> bytes:
+        return b"counting"
 
 
 class _Provider:
@@ -233,6 +246,22 @@ class _Provider:
 
     async def close(self) -> None:
         """There is nothing to close."""
+
+
+class _Pools:
+    """One pool, which answers at once."""
+
+    def model(self, deployment: Deployment) -> str:
+        return deployment.model or "simulated-judge"
+
+    def provider(self, _: str) -> _Provider:
+        return _Provider()
+
+    def call_timeout_s(self, _: str) -> float:
+        return 60.0
+
+    async def limit(self, _: str) -> int:
+        return LIMIT
 
 
 @contextmanager
@@ -262,23 +291,3 @@ def _calls() -> Iterator[Counter[str]]:
 
 def _job() -> dict[str, Any]:
     return a_job(agents=1, dimensions=10, items=UNITS // 10, pool=POOL)
-
-
-def _model(deployment: Deployment) -> str:
-    return deployment.model or "simulated-judge"
-
-
-async def _no_choice(*_: Any) -> dict[MessageId, Any]:
-    return {}
-
-
-async def _limit(_: str) -> int:
-    return LIMIT
-
-
-def _nothing(*_: Any) -> tuple[dict[int, bytes], int]:
-    return {}, 0
-
-
-def _ignore(*_: Any) -> None:
-    """Nobody waits."""

@@ -28,6 +28,9 @@ OWNERS = {
     "provider SDK and HTTP": ("app/providers/", "openai/", "httpx2/", "aiohttp/"),
     "prompts, answers, decisions": (
         "app/pipeline/judge.py",
+        "app/pipeline/claim.py",
+        "app/pipeline/ask.py",
+        "app/pipeline/settle.py",
         "app/pipeline/call.py",
         "app/domain/",
         "app/tasks.py",

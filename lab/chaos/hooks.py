@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import dicast.app.ledger.ledger
+import dicast.app.pipeline.ask
 import dicast.app.pipeline.judge
 import dicast.app.pipeline.messages
 import dicast.app.pipeline.spool
@@ -30,9 +31,9 @@ import dicast.app.reports.files
 from dicast.app.application import app
 
 POINTS = {
-    "after-acquire": (dicast.app.pipeline.judge.Judge, "_judge", "before"),
+    "after-acquire": (dicast.app.pipeline.judge.Judge, "_claim", "before"),
     "after-claim": (dicast.app.ledger.ledger.Ledger, "claim", "after"),
-    "after-answer": (dicast.app.pipeline.judge.Judge, "_read_one", "before"),
+    "after-answer": (dicast.app.pipeline.ask.Asker, "_read_one", "before"),
     "after-store": (dicast.app.ledger.ledger.Ledger, "record", "after"),
     "before-complete": (dicast.app.ledger.ledger.Ledger, "complete", "before"),
     "after-complete": (dicast.app.ledger.ledger.Ledger, "complete", "after"),

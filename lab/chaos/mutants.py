@@ -255,13 +255,13 @@ MUTANTS = (
     ),
     Mutant(
         "a rate limit spends an attempt",
-        "app/pipeline/judge.py",
+        "app/pipeline/settle.py",
         'spent=int(decision.spends == "attempt")',
         "spent=1",
     ),
     Mutant(
         "a probe of a pool that is down spends an attempt",
-        "app/pipeline/judge.py",
+        "app/pipeline/settle.py",
         "pool_down=blame.pool_down,",
         "pool_down=False,",
     ),

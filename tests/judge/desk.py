@@ -16,9 +16,16 @@ from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Due, MessageId
 from dicast.app.ledger.stops import StopStore
+from dicast.app.pipeline.ask import Asker
 from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.claim import Claimer
+from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.fail_fast import FailFast
-from dicast.app.pipeline.judge import Judge, NextSteps
+from dicast.app.pipeline.job_cache import JobCache
+from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.next_steps import NextSteps
+from dicast.app.pipeline.record import Recorder
+from dicast.app.pipeline.settle import Settler
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import SimulatedJudge as Answers
@@ -65,6 +72,30 @@ class Scripted:
     async def close(self) -> None: ...
 
 
+class DeskPools:
+    """What the parts are told of pools, of the installation's secret, and of the dead."""
+
+    def __init__(self, desk: Any, timeout_s: float) -> None:
+        self._desk, self._timeout_s = desk, timeout_s
+
+    def model(self, deployment: Deployment) -> str:
+        return deployment.model or "asked-model"
+
+    def provider(self, _: str) -> Any:
+        if isinstance(self._desk.provider, ProviderFailure):
+            raise self._desk.provider
+        return self._desk.provider
+
+    def call_timeout_s(self, pool: str) -> float:
+        return {None: 1e9}.get(pool, self._timeout_s)
+
+    async def get(self) -> bytes:
+        return b"secret"
+
+    def reap(self) -> int:
+        return 0
+
+
 class Desk:
     """One worker's judge. `policy` waits for nothing."""
 
@@ -80,32 +111,22 @@ class Desk:
         **policy: Any,
     ) -> None:
         self.bench, self.provider = bench, provider
+        self.pools = DeskPools(self, timeout_s)
         store = StopStore(bench.asyncs, KEYS)
-        self.asking = FailFast(store, model=self._model, fail_fast=fail_fast, recheck_s=recheck_s)
-        self.judge = Judge(
-            bench.one,
-            provider=self._made,
-            model=self._model,
-            policy=RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy}),
-            call_timeout_s=lambda pool: {None: 1e9}.get(pool, timeout_s),
-            nonce_key=self._nonce_key,
-            fail_fast=self.asking,
-            blames=Blames(Outages(bench.asyncs, KEYS).read, self.asking),
-            spool=Spool(folder, "test", "here"),
-        )
+        self.asking = FailFast(store, self.pools, fail_fast=fail_fast, recheck_s=recheck_s)
+        ledger, self.jobs = bench.one, JobCache(bench.one)
+        self.recorder = Recorder(ledger, Spool(folder, "test", "here"))
+        self.dead_nodes = DeadNodes(ledger, self.pools)
+        retries = RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy})
+        blames = Blames(Outages(bench.asyncs, KEYS), self.asking)
+        settler = Settler(ledger, self.recorder, retries, self.asking, blames, self.pools)
+        claimer = Claimer(ledger, self.recorder, self.dead_nodes)
+        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, Asker(self.pools, self.pools, settler), settler)
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
 
-    def _model(self, deployment: Deployment) -> str:
-        return deployment.model or "asked-model"
-
-    def _made(self, _: str) -> Any:
-        if isinstance(self.provider, ProviderFailure):
-            raise self.provider
-        return self.provider
-
-    async def _nonce_key(self) -> bytes:
-        return b"secret"
+    async def job(self, ref: PageRef) -> Any:
+        return await self.jobs.get(ref.job, ref.incarnation)
 
     async def do(
         self, ref: PageRef, token: str | int, *, lease_s: float = 600.0, probe: bool = False, **more: Any
@@ -159,13 +180,13 @@ class Endless(Scripted):
 def deferred(judge: Any) -> dict[str, Due]:
     """What is put off from now on: each message, and when it is due."""
     found: dict[str, Due] = {}
-    defer = judge.judge.recorder.defer
+    defer = judge.recorder.defer
 
     async def noted(ref: Any, counters: Any, deferrals: Any, due: Any) -> Any:
         found.update({str(message.token): message for message in due})
         return await defer(ref, counters, deferrals, due)
 
-    judge.judge.recorder.defer = noted
+    judge.recorder.defer = noted
     return found
 
 
@@ -181,10 +202,10 @@ def batch_of(judge: Any, *names: str) -> Any:
 
 def recording(judge: Any, *found: tuple[bool, bool]) -> None:
     """What the ledger says of one write after the other: plan the lane, gather the page."""
-    store, left = judge.judge.recorder.store, list(found)
+    store, left = judge.recorder.store, list(found)
 
     async def told(*results: Any) -> Any:
         plan, gather = left.pop(0)
         return replace(await store(*results), plan=plan, gather=gather)
 
-    judge.judge.recorder.store = told
+    judge.recorder.store = told

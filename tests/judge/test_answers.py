@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
 from dicast.app.pipeline.nonce_key import NonceKey, given
@@ -91,19 +93,19 @@ def settings(**variables: str) -> Settings:
 
 
 async def test_all_processes_share_one_key_though_nobody_gave_one(bench):
-    one, two = (NonceKey(bench.asyncs, KEYS, settings(), lambda: 1) for _ in range(2))
+    one, two = (NonceKey(bench.asyncs, KEYS, settings(), SimpleNamespace(number=1)) for _ in range(2))
     assert await one.get() == await two.get() == await one.get()
     assert len(await one.get()) == 32
     assert await bench.asyncs.ttl(KEYS.nonce_key) == -1
 
 
 async def test_a_store_that_was_emptied_has_a_new_key_for_all(bench):
-    epoch = [1]
-    one, two = (NonceKey(bench.asyncs, KEYS, settings(), lambda: epoch[0]) for _ in range(2))
+    epoch = SimpleNamespace(number=1)
+    one, two = (NonceKey(bench.asyncs, KEYS, settings(), epoch) for _ in range(2))
     before = await one.get()
     await bench.asyncs.delete(KEYS.nonce_key)
     assert await one.get() == before
-    epoch[0] = 2
+    epoch.number = 2
     assert await one.get() == await two.get() != before
 
 

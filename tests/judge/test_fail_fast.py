@@ -53,7 +53,7 @@ async def test_a_wrong_key_costs_so_many_calls_and_no_more(bench, desk, stopped)
 async def test_two_workers_stop_together(bench, desk, stopped):
     ref = await job_of(bench)
     one, two = desk(Scripted(WRONG_KEY)), desk(Scripted(WRONG_KEY))
-    job = await one.judge.job(ref)
+    job = await one.job(ref)
     for position in range(0, 100, 2):
         await one.do(ref, position)
         await two.do(ref, position + 1)
@@ -67,7 +67,7 @@ async def test_a_failure_that_is_told_twice_counts_once(bench, desk, stopped):
     """An answer of the store's may be lost, and the same told again."""
     ref = await job_of(bench)
     judge = desk(Scripted(WRONG_KEY), fail_fast=3)
-    job = await judge.judge.job(ref)
+    job = await judge.job(ref)
     failure = ProviderFailure(FailureKind.REJECTED, "401", status_code=401)
     for unit in ("0.0.1", "0.0.1", "0.0.1", "0.0.2"):
         await judge.asking.failed(job, "p", "m", failure, unit=unit, item=1, made=True)
@@ -153,7 +153,7 @@ async def test_a_unit_that_passed_the_gate_knows_why_at_once(bench, desk):
     """Though this worker has looked a moment ago, when nothing had stopped yet."""
     ref = await job_of(bench)
     one, two = desk(Scripted(WRONG_KEY), fail_fast=20), desk(Scripted(good))
-    assert await two.asking.refusal(await two.judge.job(ref), "p", "asked-model") is None
+    assert await two.asking.refusal(await two.job(ref), "p", "asked-model") is None
     for position in range(20):
         await one.do(ref, position)
     await two.do(ref, 20, lease_s=0)
@@ -166,7 +166,7 @@ async def test_a_resumed_job_asks_again(bench, desk):
     judge = desk(Scripted(WRONG_KEY), fail_fast=2)
     for position in range(4):
         await judge.do(ref, position)
-    job = await judge.judge.job(ref)
+    job = await judge.job(ref)
     assert len(await judge.asking.stops(job)) == 1
     await bench.asyncs.hset(bench.one.keys.job("j"), "state", "completed")
     bench.client.resume("j")

@@ -12,7 +12,7 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.opinion import Usage
 from dicast.app.ledger.records import Due, MessageId, Recorded, Written
-from dicast.app.pipeline.judge import NextSteps
+from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
@@ -77,13 +77,13 @@ async def test_the_lease_is_given_back_before_anything_is_written(bench, desk, a
     for position in range(0 if asked else 3):
         await judge.do(ref, position)
     open_leases = []
-    store = judge.judge.recorder.store
+    store = judge.recorder.store
 
     async def slow(*results: Any) -> Any:
         open_leases.append(len(judge.leases) - len(judge.released))
         return await store(*results)
 
-    judge.judge.recorder.store = slow
+    judge.recorder.store = slow
     await judge.do(ref, 3)
     assert (open_leases, len(judge.provider.asked)) == ([0], 1 if asked else 3)
 
@@ -199,7 +199,7 @@ async def test_a_fault_of_this_program_ends_the_unit_and_counts_the_call_if_it_w
     bench, desk, monkeypatch, call_ended, calls
 ):
     ref, judge = await unit_of(bench), desk(Scripted(), max_attempts=1)
-    monkeypatch.setattr(f"dicast.app.pipeline.judge.{'read_single' if call_ended else 'nonce_for'}", None)
+    monkeypatch.setattr(f"dicast.app.pipeline.ask.{'read_single' if call_ended else 'nonce_for'}", None)
     outcome = await judge.do(ref, 0)
     assert outcome.counts and outcome.told.startswith("error: internal: TypeError")
     error = (await judge.results(ref))[0]["error"]
@@ -214,11 +214,13 @@ async def test_a_message_that_came_back_has_the_dead_looked_for(bench, desk, own
     if owned:
         await claim(bench.two, ref, 0)
 
-    async def deregister() -> None:
+    def reap() -> int:
         burials.append(1)
         bench.kill(1)
+        return 0
 
-    outcome = await judge.do(ref, 0, deregister=deregister)
+    judge.pools.reap = reap
+    outcome = await judge.do(ref, 0, came_back=True)
     assert (len(burials), outcome.counts, len(judge.provider.asked)) == (looked, True, 1)
 
 
@@ -226,11 +228,8 @@ async def test_a_unit_whose_owner_lives_comes_again_when_that_one_would_be_silen
     ref, judge = await unit_of(bench), desk(Scripted())
     await claim(bench.two, ref, 0)
 
-    async def deregister() -> None:
-        pass
-
     before = await bench.one.now_ms()
-    assert await judge.do(ref, 0, deregister=deregister) == NextSteps(counts=False)
+    assert await judge.do(ref, 0, came_back=True) == NextSteps(counts=False)
     assert judge.provider.asked == []
     ((_, due),) = await bench.asyncs.zrange(bench.one.keys.due, 0, -1, withscores=True)
     assert due - before == pytest.approx(STANDARD.owner_silent_ms, abs=5000)
@@ -334,7 +333,7 @@ async def test_a_retry_is_told_with_its_number_and_wait(bench, desk, monkeypatch
     monkeypatch.setattr(logs, "retrying", lambda **fields: lines.append(fields))
     slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "slow down", status_code=429, retry_after_s=1.23456))
     ref, judge = await unit_of(bench), desk(Scripted(*failures, slow_down), max_attempts=9)
-    monkeypatch.setattr("dicast.app.pipeline.judge.JITTER_MAX_S", 0.0)
+    monkeypatch.setattr("dicast.app.pipeline.settle.JITTER_MAX_S", 0.0)
     await judge.again(ref, 0, len(failures) + 1)
     line = lines[-1]
     assert (line["attempt"], line["status_code"], line["delay_s"], line["kind"], line["reason"]) == (
@@ -361,5 +360,5 @@ async def test_a_unit_whose_claim_others_have_is_counted_by_them(bench, desk, wr
     async def told(*_: Any) -> Recorded:
         return Recorded(0, plan=False, gather=False, written=written)
 
-    judge.judge.recorder.store = told
+    judge.recorder.store = told
     assert (await judge.do(ref, 0)).counts is counts

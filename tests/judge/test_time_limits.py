@@ -27,10 +27,10 @@ class World:
     def __init__(self, bench, desk):
         self.bench, self.desk, self.down, self.sent = bench, desk(Scripted(good)), {}, []
         ledger = bench.one
-        self.patience = TimeLimits(ledger, self.desk.asking, self.desk.judge, self, self.outages, self.desk._model)
+        self.patience = TimeLimits(ledger, self.desk.asking, self.desk.judge, self, self, self.desk.pools)
         self.now_s = NOW_S
 
-    async def outages(self, pools):
+    async def read(self, pools):
         return {pool: PoolCondition(self.now_s, self.down.get(pool), 0.0) for pool in pools}
 
     async def gather(self, ref):
@@ -91,7 +91,7 @@ async def test_a_job_gives_a_pool_up_that_has_been_down_for_too_long(world, benc
     said = "not asked: pool 'p' has been down for 20 s (last error: status 503: down)"
     assert {(error["message"], error["status_code"], error["calls"]) for error in errors.values()} == {(said, 503, 0)}
     assert world.sent == [("gather", 0), ("plan", 0)]
-    job = await world.desk.judge.job(ref)
+    job = await world.desk.job(ref)
     (stop,) = (await world.desk.asking.stops(job)).values()
     assert stop.reason == "pool 'p' has been down for 20 s (last error: status 503: down)"
     assert not bench.redis.hexists(KEYS.job_limits, "j"), "what is queued passes the gates"
@@ -221,7 +221,7 @@ async def test_a_job_that_must_finish_asks_no_more_from_then_on(world, bench, by
     assert {error["kind"] for error in (await world.errors(ref)).values()} == {"deadline"}
     assert set(await world.errors(ref)) == {1, 2, 3}, "the open call is cut by whoever made it"
     assert ("plan", 0) in world.sent, "and what is not published yet is put on record"
-    job = await world.desk.judge.job(ref)
+    job = await world.desk.job(ref)
     (stop,) = (await world.desk.asking.stops(job)).values()
     assert stop.reason == "the job's finish_by has passed, 60 s after its start"
 
@@ -266,7 +266,7 @@ async def test_it_is_looked_at_as_often_as_its_bounds_are_short(world, bench, ms
 async def test_a_call_that_had_half_of_its_time_is_evidence_though_it_was_cut(world, monkeypatch):
     (ref,) = await world.start(unit_ms=30_000)
     await world.at(29.5)
-    monkeypatch.setattr(world.desk.judge, "_call_timeout_s", lambda _: 0.9)
+    monkeypatch.setattr(world.desk.pools, "call_timeout_s", lambda _: 0.9)
 
     async def hang(_):
         await asyncio.get_running_loop().create_future()

@@ -87,7 +87,7 @@ async def test_what_an_earlier_job_had_open_is_gone_when_its_record_alone_was_lo
 
 
 async def test_an_id_past_its_retention_is_not_judged_by_what_is_remembered_of_it(bench):
-    cache = JobCache(bench.one.job)
+    cache = JobCache(bench.one)
     old = await bench.started(a_job(dimensions=2))
     assert len((await cache.get("j", old.incarnation)).spec.dimensions) == 2
     bench.redis.delete(*bench.redis.scan_iter("*job:j*"))

@@ -1,6 +1,7 @@
 """What was seen when answers of the store were lost: each with the symptom that it had."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
@@ -193,10 +194,8 @@ async def test_who_completed_a_job_is_told_so_again(bench):
 async def test_the_waiters_of_a_lost_job_are_told_by_whoever_comes(bench):
     """The one that recorded the loss may die, or lose the answer, before it has told anybody."""
     told = []
-    gatherer = Gatherer(
-        bench.two, results_dir="", retention_s=60, model=str, stopped=lambda _: None,
-        announce=lambda job, end, _: told.append((job, end.lost)),
-    )  # fmt: skip
+    announcer = SimpleNamespace(announce=lambda job, end, _: told.append((job, end.lost)))
+    gatherer = Gatherer(bench.two, "", None, None, announcer)
     facts = {"project": "p", "units": "4", "created_ms": "1"}
     assert await bench.one.mark_lost("j", facts, 60)
     for job in await bench.two.unannounced():

@@ -29,7 +29,7 @@ def test_a_dead_node_owns_nothing_when_its_messages_come_back(redis_url, monkeyp
         reaper, "restore_messages",
         lambda app, keys, node, lost: heard.append((node, [n.id for n in registry.alive()])) or 1,
     )  # fmt: skip
-    assert reaper.reap(None, registry, KEYS) == 1
+    assert reaper.Reaper(None, registry, KEYS).reap() == 1
     assert heard == [("dead", [living.id])]
     assert [node for node, _ in registry.known()] == [living]
 
@@ -42,7 +42,7 @@ def test_a_silent_node_loses_its_messages_and_keeps_its_leases(redis_url, monkey
     registry.silence(silent)
     registry._redis.hset(KEYS.holders, f"{silent.id}/1", f"p|j|proj|{silent.id}|0")
     monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node, lost: 3)
-    assert reaper.reap(None, registry, KEYS) == 1
+    assert reaper.Reaper(None, registry, KEYS).reap() == 1
     assert registry._redis.hkeys(KEYS.holders) == [f"{silent.id}/1"]
     assert registry.known() == []
 
@@ -54,9 +54,9 @@ def test_nobody_buries_itself(redis_url, monkeypatch):
     registry.announce(own)
     monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node: 3)
     assert own.proven_dead()
-    assert reaper.reap(None, registry, KEYS, own=own.id) == 0
+    assert reaper.Reaper(None, registry, KEYS, own=own.id).reap() == 0
     registry.silence(own)
-    assert reaper.reap(None, registry, KEYS, own=own.id) == 0
+    assert reaper.Reaper(None, registry, KEYS, own=own.id).reap() == 0
     assert [node for node, _ in registry.known()] == [own]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from kombu.utils.encoding import bytes_to_str
 
 from dicast.workers.broker.requeue import requeue
-from dicast.workers.nodes.registry import Registry
+from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -47,28 +47,39 @@ def restore_messages(
             return requeue(channel, client, [tag for tag in tags if tag not in keep], lost=lost)
 
 
-def reap(app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True) -> int:
-    """One pass over all nodes: take over from those that are dead or silent, never from the caller's `own`; returns how
-    many these were. Messages are put back where the broker is the store; RabbitMQ does so itself, as soon as it loses a
-    node's connection."""
-    gone = 0
-    for node, heard in registry.known():
-        if node.id == own:
-            continue
-        dead = node.proven_dead()
-        if heard and not dead:
-            continue
-        gone += 1
+class Reaper:
+    """Takes over from nodes that are dead or silent, never from the caller's `own`. Messages are put back where the
+    broker is the store; RabbitMQ does so itself, as soon as it loses a node's connection."""
+
+    def __init__(
+        self, app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True
+    ) -> None:
+        self._app, self._registry, self._keys = app, registry, keys
+        self._own, self._broker_is_store = own, broker_is_store
+
+    def reap(self) -> int:
+        """One pass over all nodes; returns how many were dead or silent."""
+        gone = 0
+        for node, heard in self._registry.known():
+            if node.id == self._own:
+                continue
+            dead = node.proven_dead()
+            if heard and not dead:
+                continue
+            gone += 1
+            self._take_over(node, dead=dead)
+        return gone
+
+    def _take_over(self, node: Node, *, dead: bool) -> None:
         if dead:  # a message that came back before would find its unit in living hands, and end
-            registry.silence(node)
-        count = restore_messages(app, keys, node.id, lost=True) if broker_is_store else 0
+            self._registry.silence(node)
+        count = restore_messages(self._app, self._keys, node.id, lost=True) if self._broker_is_store else 0
         if dead:
-            freed = registry.deregister(node)
+            freed = self._registry.deregister(node)
             logger.warning(
                 "node %s is dead: %d messages put back, %d leases freed", node.id, count, freed,
                 extra={"event": "node_lost", "node": node.id, "leases": freed, "messages": count},
             )  # fmt: skip
         else:
-            registry.forget(node)
+            self._registry.forget(node)
             logger.warning("node %s is silent: %d messages put back, its leases run out", node.id, count)
-    return gone

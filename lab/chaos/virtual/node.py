@@ -13,26 +13,35 @@ import orjson
 from redis.exceptions import RedisError
 
 from dicast.app.assembly import CLAIM_GRACE_S
-from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.retry import RetryPolicy
-from dicast.app.ledger.client import UnknownJob
+from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
+from dicast.app.pipeline.ask import Asker
 from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.claim import Claimer
+from dicast.app.pipeline.dead_nodes import DeadNodes
+from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.fail_fast import FailFast
+from dicast.app.pipeline.housekeeping import Beat, Housekeeper
+from dicast.app.pipeline.job_cache import JobCache
+from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import is_away
-from dicast.app.pipeline.plan import Planner
-from dicast.app.pipeline.record import retry_until_available
+from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.record import Recorder, retry_until_available
+from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
-from dicast.app.pipeline.sweep import Housekeeper
+from dicast.app.pipeline.settle import Settler
+from dicast.app.pipeline.start import Preparation, Starter
+from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 from dicast.app.providers.base import Provider
-from dicast.app.reports.resuming import earlier
 from dicast.config.pools import UnknownPool
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import LeaseStore
@@ -47,7 +56,7 @@ from dicast.workers.store.epoch import Epoch
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.messages import SimMessages
-from lab.chaos.virtual.parts import Silent, SimGatherer, SimServices, SimSpool
+from lab.chaos.virtual.parts import Silent, SimGatherer, SimMetrics, SimSecret, SimSpool, SimTerms
 from lab.chaos.virtual.provider import CALL_TIMEOUT_S, VirtualProvider
 from lab.chaos.virtual.wire import Direct, link_of
 from lab.chaos.virtual.world import WIRE_S, World
@@ -58,8 +67,7 @@ SLOTS = 8
 ANNOUNCE_EVERY_S = 1.0
 PULL_EVERY_S = 0.25
 IDLE_EVERY_S = 1.0
-INTERVALS = Intervals(due_every_s=1.0)
-RETENTION_S = 86_400
+HOUSEKEEPING_EVERY_S = 1.0
 EXPECTED = (RedisError, OSError)
 """What a task may fail with while the store is away: its message is acknowledged, the sweeper finds what is left."""
 
@@ -91,7 +99,7 @@ class VirtualNode:
     """One worker process."""
 
     def __init__(self, world: World, name: str, shape: Shape) -> None:
-        self.world, self.name, self.shape, self.limit = world, name, shape, world.limit
+        self.world, self.name, self.shape, self.frozen_limit = world, name, shape, world.limit
         self.alive, self.frozen, self.cut_until, self.disk_full = True, False, 0.0, False
         self.loop = NodeLoop(lambda: world.now)
         self.judging: dict[int, Message] = {}
@@ -103,51 +111,39 @@ class VirtualNode:
             client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
         )
         self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
-        asking = FailFast(StopStore(client, world.keys), model=self._model, fail_fast=20, recheck_s=5.0)
-        deployments = Deployments(
-            PoolHealthReader(client, world.keys), self.ledger, model=self._model, first_limit=self._pool_limit,
-            chosen=lambda *_: None, known=shape.pools.__contains__, stopped=asking.stops,
-        )  # fmt: skip
-        self.messages = SimMessages(world, deployments, shape.pools)
+        stops = StopStore(client, world.keys)
+        asking = FailFast(stops, self, fail_fast=20, recheck_s=5.0)
+        deployments = Deployments(PoolHealthReader(client, world.keys), self.ledger, self, stops, SimMetrics())
+        self.messages: Any = SimMessages(world, deployments, shape.pools)
         self._providers = {
             pool: VirtualProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
         }
-        outages = Outages(client, world.keys).read
-        self.judge = Judge(
-            self.ledger, fail_fast=asking, blames=Blames(outages, asking), provider=self._provider, model=self._model,
-            policy=RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20),
-            call_timeout_s=lambda _: CALL_TIMEOUT_S,
-            nonce_key=self._nonce_key,
-            spool=self.spool,
-            suspension=(suspension := Suspension()),
-        )  # fmt: skip
-        results = str(world.folder / "results")
-        self.gatherer = SimGatherer(
-            self.ledger, results_dir=results, retention_s=RETENTION_S, model=self._model, announce=self._announce,
-            stopped=asking.stops,
-        )  # fmt: skip
+        outages, suspension, results = Outages(client, world.keys), Suspension(), str(world.folder / "results")
+        recorder, dead_nodes = Recorder(self.ledger, self.spool, suspension), DeadNodes(self.ledger, self)
+        policy = RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20)
+        settler = Settler(self.ledger, recorder, policy, asking, Blames(outages, asking), self)
+        claimer, self.jobs = Claimer(self.ledger, recorder, dead_nodes), JobCache(self.ledger)
+        self.judge = Judge(self.jobs, claimer, asking, self, Asker(self, SimSecret(), settler), settler)
+        self.gatherer = SimGatherer(self.ledger, results, self, stops, self)
         self.gatherer.pages = world.pages
         self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]
-        self.troubles = Troubles(client, world.keys)
-        self.unserved = Unserved(self.troubles, self.judge, self.messages, shape.pools)
-        self.planner, self.rejecter = (
-            Planner(
-                self.ledger, publish, self._pool_limit, window_s=2.0, page_max=shape.page_max,
-                earlier=lambda *args: earlier(results, *args), stopped=asking.stops, model=self._model,
-            )
-            for publish in (self.messages.page, self.unserved.reject_planned)
-        )  # fmt: skip
-        self.services = SimServices(self)
-        self.housekeeper = Housekeeper(
-            self.ledger, self.messages, self.gatherer,  # type: ignore[arg-type]
-            job=self.judge.job, plan=self.services.plan, reap=self._reap, govern=self._nothing,
-            store=lambda: (self.epoch.number, self.epoch.server), works_on=self.judge.works_on,
-            lost=self.services._lost, adopt=self.services._adopt, recall=self.services._recall,
-            unserved=self.unserved, troubled=self.services.troubled,
-            intervals=INTERVALS,
-            time_limits=TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self._model).look,
-        )  # fmt: skip
-        self.services.housekeeper = self.housekeeper
+        troubles, submitted = Troubles(client, world.keys), LedgerClient(Direct(world, self), world.keys)
+        self.faults = JobFaults(troubles, submitted)
+        unserved = Unserved(troubles, self.judge, self.messages, shape.pools)
+        planner = Planner(self.ledger, self, stops, Ahead(2.0, shape.page_max), results)
+        self.lanes = Lanes(self.ledger, planner, self.messages, unserved, self.faults)
+        recovery = Recovery(self.ledger, self.messages, recorder, self.gatherer, self.judge, self.epoch)
+        terms = SimTerms(self, SimpleNamespace(unit_deadline=0.0, max_pool_down=3600.0))  # type: ignore[arg-type]
+        preparation = Preparation(self.ledger, submitted, results)
+        self.starter = Starter(self.ledger, preparation, terms, recovery, self.lanes, self.gatherer)
+        adoption = Adoption(self.spool, recorder, self.messages, SimMetrics())
+        time_limits = TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self)
+        still_pages = StillPages(self.ledger, self.messages, self.jobs, unserved)
+        unattended = UnattendedJobs(self.ledger, self.messages, self.lanes)
+        sweeper = Sweeper(self.ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
+        beat = Beat(self.ledger, adoption, dead_nodes, sweeper, self)
+        due = DueMessages(self.ledger, self.messages, self.jobs, unserved, self.faults)
+        self.housekeeper = Housekeeper(due, adoption, recovery, unserved, beat, HOUSEKEEPING_EVERY_S)
         # What the gate wants of its host.
         self.config = self
         self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
@@ -198,8 +194,8 @@ class VirtualNode:
                 self.registry.announce(self.facts)
             await asyncio.sleep(ANNOUNCE_EVERY_S)
 
-    def _reap(self) -> int:
-        """As dicast.workers.nodes.reaper.reap: the dead are deregistered, and the messages of the silent put back."""
+    def reap(self) -> int:
+        """As dicast.workers.nodes.reaper.reap: the dead are buried, the silent are relieved of their messages."""
         gone = 0
         for facts, heard in self.registry.known():
             other = self.world.nodes[facts.id]
@@ -218,8 +214,7 @@ class VirtualNode:
                 self.registry.deregister(facts)
         return gone
 
-    @staticmethod
-    async def _nothing() -> None: ...
+    async def govern(self) -> None: ...
 
     # ------------------------------------------------------------------ the gate's host
     def lease_s(self, _pool: str) -> float:
@@ -271,11 +266,12 @@ class VirtualNode:
         *page, token, deployment = message.args
         ref = PageRef(*page)
         try:
-            deregister = self.housekeeper.deregister if message.came_back else None
-            outcome = await self.judge.judge(ref, MessageId.parse(token), request.lease, deployment, deregister)
+            outcome = await self.judge.judge(
+                ref, MessageId.parse(token), request.lease, deployment, came_back=message.came_back
+            )
             counts = outcome.counts and message.header
             if outcome.follow_ups:
-                job = await self.judge.job(ref)
+                job = await self.jobs.get(ref.job, ref.incarnation)
                 assert job is not None
                 choices = {follower: SimpleNamespace(deployment=deployment, elsewhere=False)
                            for follower in outcome.follow_ups}  # fmt: skip
@@ -320,12 +316,12 @@ class VirtualNode:
             case "start", (job_id,):
                 await self._start(job_id)
             case "plan", (job_id, incarnation, lane):
-                await retry_until_available(lambda: self.services.plan(job_id, incarnation, lane))
+                await retry_until_available(lambda: self.lanes.plan(job_id, incarnation, lane))
             case "gather", page:
                 ref = PageRef(*page)
                 gathered = await retry_until_available(lambda: self.gatherer.gather(ref))
                 if gathered.plan:
-                    await retry_until_available(lambda: self.services.plan(ref.job, ref.incarnation, ref.lane))
+                    await retry_until_available(lambda: self.lanes.plan(ref.job, ref.incarnation, ref.lane))
                 if gathered.finish:
                     await self.messages.finish(ref.job)
             case "finish", (job_id,):
@@ -334,32 +330,34 @@ class VirtualNode:
 
     async def _start(self, job_id: str) -> None:
         try:
-            await retry_until_available(lambda: self.services.start(job_id))
+            await retry_until_available(lambda: self.starter.start(job_id))
         except UnknownJob:
             self.world.tell(f"{self.name} knows no job {job_id}")
         except Exception as error:
             if is_away(error):
                 raise
-            await self.services.troubled(job_id, error)
+            await self.faults.note(job_id, error)
 
     # ------------------------------------------------------------------ what is told
-    def _provider(self, pool: str) -> Provider:
+    def knows(self, pool: str) -> bool:
+        return pool in self.shape.pools
+
+    def call_timeout_s(self, _pool: str) -> float:
+        return CALL_TIMEOUT_S
+
+    def provider(self, pool: str) -> Provider:
         try:
             return self._providers[pool]
         except KeyError:
             raise UnknownPool(f"no pool {pool!r}") from None
 
-    def _model(self, deployment: Any) -> str:
+    def model(self, deployment: Any) -> str:
         return "m" if deployment.pool in self.shape.pools else ""
 
-    async def _pool_limit(self, _pool: str) -> int:
+    async def limit(self, _pool: str) -> int:
         return self.world.limit
 
-    @staticmethod
-    async def _nonce_key() -> bytes:
-        return b"virtual"
-
-    def _announce(self, job_id: str, end: Ended, _: Any) -> None:
+    def announce(self, job_id: str, end: Ended, _: Any) -> None:
         if end.lost:
             self.world.lost_jobs.add(job_id)
             self.world.tell(f"{self.name} tells that job {job_id} is lost")

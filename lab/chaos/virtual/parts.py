@@ -5,18 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dicast.app.assembly import Services
-from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.spool import Spool
-from lab.chaos.virtual.wire import Direct
-
-if TYPE_CHECKING:
-    from lab.chaos.virtual.node import VirtualNode
+from dicast.app.pipeline.start import Terms
 
 NO_SPACE = 28
 
@@ -64,23 +58,22 @@ class SimGatherer(Gatherer):
     async def _keep_items(self, job_id: str) -> None: ...
 
 
-class SimServices(Services):
-    """The product's start, plan, adoption and recall, over the simulation's parts."""
+class SimTerms(Terms):
+    """The product's bounds, and the world's limit."""
 
-    def __init__(self, node: VirtualNode) -> None:
-        world = node.world
-        self._node, self._world = node, world
-        self.ledger, self.gatherer = node.ledger, node.gatherer
-        self._planner, self._rejecter = node.planner, node.rejecter
-        self.troubles, self.unserved = node.troubles, node.unserved
-        self.judge, self.messages, self.spool = node.judge, node.messages, node.spool  # type: ignore[assignment]
-        self._settings = SimpleNamespace(  # type: ignore[assignment]
-            results_dir=str(world.folder / "results"), unit_deadline=0.0, max_pool_down=3600.0
-        )
-        self._app = SimpleNamespace(  # type: ignore[assignment]
-            ledger=LedgerClient(Direct(world, node), world.keys),
-            process_metrics=SimpleNamespace(adopted=lambda **_: None),
-        )
+    def limit(self) -> int:
+        return self._registry.frozen_limit  # type: ignore[attr-defined]
 
-    def _limit(self) -> int:
-        return self._node.limit
+
+class SimMetrics:
+    """Nobody looks at them."""
+
+    def adopted(self, **_: Any) -> None: ...
+    def assigned(self, *_: Any) -> None: ...
+
+
+class SimSecret:
+    """The same in all worlds."""
+
+    async def get(self) -> bytes:
+        return b"virtual"

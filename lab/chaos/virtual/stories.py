@@ -64,11 +64,11 @@ class Story(Scene):
 
         def restart() -> None:
             for node in self.living():
-                if node.shape != shape or node.limit != (limit or node.limit):
+                if node.shape != shape or node.frozen_limit != (limit or node.frozen_limit):
                     self.note(f"kill {node.name}, another comes with {', '.join(shape.pools)}, limit {limit}")
                     node.kill()
                     born = self.bear(shape)
-                    born.limit = limit or born.limit
+                    born.frozen_limit = limit or born.frozen_limit
                     self.world.later(self.chance.uniform(0.2, 3), restart)
                     return
 

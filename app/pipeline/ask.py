@@ -1,0 +1,166 @@
+"""One call: its request, its lease, its answer.
+
+The lease is given back as soon as the call has ended, before anything is written: others wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from dicast.app import logs
+from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.opinion import Usage
+from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
+from dicast.app.domain.verdict import Malformed, read_batch, read_single
+from dicast.app.pipeline.call import NO_ANSWER, Call, answered, refused
+from dicast.app.pipeline.next_steps import NextSteps
+from dicast.app.pipeline.places import Models
+from dicast.app.pipeline.record import retry_until_available
+from dicast.app.pipeline.settle import Settler
+from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
+from dicast.workers.admission.request import Lease
+from dicast.workers.policy.admission import CallOutcome
+
+LEASE_MARGIN_S = 5.0
+"""A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
+WHOLE_ENOUGH = 0.5
+"""The share of a pool's time-out that a call needs: with less it is not begun, and one that is cut sooner says nothing
+of the pool, which might have answered yet."""
+
+
+class CalledPools(Models, Protocol):
+    """See `dicast.app.pipeline.pools.ServedPools`."""
+
+    def provider(self, pool: str) -> Provider: ...
+    def call_timeout_s(self, pool: str) -> float: ...
+
+
+class Secret(Protocol):
+    """The installation's, from which nonces follow (see `dicast.app.pipeline.nonce_key.NonceKey`)."""
+
+    async def get(self) -> bytes: ...
+
+
+class Asker:
+    """Makes calls on one event loop; `settler` does what follows from how they went."""
+
+    def __init__(self, pools: CalledPools, secret: Secret, settler: Settler) -> None:
+        self._pools, self._secret, self._settler = pools, secret, settler
+
+    async def ask(self, call: Call, lease: Lease | None) -> NextSteps:
+        """Make a call whose units are claimed, and record what it brings. Without a lease, or with one that leaves no
+        time, the message comes again."""
+        if lease is None:  # not again at once: it would come round and round
+            return await self._settler.unpaid(call, 1.0)
+        full_s = self._pools.call_timeout_s(call.deployment.pool)
+        left_s = lease.expires_at - asyncio.get_running_loop().time() - LEASE_MARGIN_S
+        if left_s < WHOLE_ENOUGH * full_s:  # no right to a whole call: come again for one
+            return await self._settler.unpaid(call, 0.0)
+        try:
+            provider = self._pools.provider(call.deployment.pool)
+        except ProviderFailure as failure:
+            return await self._settler.failed(call, failure, 0.0, {"calls": 0}, made=False)
+        if call.token.batch and not provider.structured_output:
+            return await self._settler.one_by_one(call, call.claims, unpaid=True)
+        key = await retry_until_available(self._secret.get)
+        nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate)
+        request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
+        reply = await self._exchange(call, lease, provider, request, min(full_s, left_s))
+        if isinstance(reply, NextSteps):
+            return reply
+        call.model, call.usage = reply.model, reply.usage
+        return await (self._read_all(call, reply, nonce) if call.token.batch else self._read_one(call, reply, nonce))
+
+    async def _exchange(
+        self, call: Call, lease: Lease, provider: Provider, request: ChatRequest, own_s: float
+    ) -> ChatReply | NextSteps:
+        """The provider's answer within `own_s`, or sooner where the units' deadline is; or what follows if there is
+        none."""
+        loop, reporter = asyncio.get_running_loop(), f"{call.ref}.{call.token}"
+        started = loop.time()
+        timeout_s = max(0.0, min(own_s, call.ends_at - started))
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply = await provider.complete(request)
+            lease.outcome = answered(reply, reporter, time.time())
+            return reply
+        except TimeoutError:
+            cut = _cut(timeout_s, own_s)
+            if timeout_s >= WHOLE_ENOUGH * own_s:
+                lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
+            lease.release()
+            call.log(logs.timed_out, timeout_s=round(timeout_s, 3))
+            return await self._settler.failed(call, cut, loop.time() - started, {})
+        except ProviderFailure as failure:
+            lease.outcome = refused(failure, reporter, time.time())
+            lease.release()
+            return await self._settler.failed(call, failure, loop.time() - started, {})
+        except asyncio.CancelledError:
+            # The worker stops: hand the unit back, so that it need not wait for the proof of a death.
+            await asyncio.shield(self._settler.interrupted(call, loop.time() - started))
+            raise
+        finally:
+            call.latency_s = loop.time() - started
+            lease.release()
+
+    # ------------------------------------------------------------------ answers
+    async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
+        verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
+        if isinstance(verdict, Malformed):
+            reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
+            failure = ProviderFailure(FailureKind.MALFORMED, f"answer refused: {reason}", status_code=200)
+            return await self._settler.failed(call, failure, call.latency_s, _tokens(reply.usage))
+        recorded = await self._settler.scored(call, {call.claims[0]: verdict}, {"calls": 1, **_tokens(reply.usage)})
+        return NextSteps.after(recorded)
+
+    async def _read_all(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
+        """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
+        reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
+        for corrupt in reading.corrupt:
+            call.log(logs.corrupt, dimension=corrupt.dimension_id, reason=corrupt.reason, payload=corrupt.raw)
+        if reading.missing:
+            call.log(logs.corrupt, reason=f"{len(reading.missing)} of {len(call.claims)} dimensions are missing",
+                      payload="", missing=reading.missing)  # fmt: skip
+        by_id = {d.id: c for d, c in zip(call.dimensions, call.claims, strict=True)}
+        accepted = {by_id[name]: verdict for name, verdict in reading.accepted.items()}
+        counters = {"calls": 1, **_tokens(reply.usage)}
+        recorded = await self._settler.scored(call, accepted, counters) if accepted else None
+        rest = [c for c in call.claims if c not in accepted]
+        if not rest:
+            return NextSteps.after(recorded)
+        untold = counters if recorded is None else {}
+        if self._settler.asks_no_more(call):
+            return await self._settler.failed_rest(call, rest, untold, recorded)
+        return await self._settler.one_by_one(call, rest, spent=1, counters=untold, recorded=recorded)
+
+
+def _cut(timeout_s: float, own_s: float) -> ProviderFailure:
+    if timeout_s < own_s:
+        return ProviderFailure(FailureKind.TIMEOUT, f"cut at its deadline, after {timeout_s:.3g} s")
+    return ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
+
+
+def _request(call: Call, model: str, prompt: Prompt) -> ChatRequest:
+    return ChatRequest(
+        model=model,
+        system=prompt.system,
+        user=prompt.user,
+        max_tokens=prompt.max_tokens,
+        temperature=call.agent.temperature,
+        schema=prompt.schema,
+    )
+
+
+def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
+    fixed = provider.nonce_in_schema
+    if call.token.batch:
+        return batch_prompt(call.agent, call.dimensions, call.item, nonce, fixed_nonce=fixed)
+    structured = provider.structured_output
+    return single_prompt(call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed)
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}

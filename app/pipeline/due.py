@@ -1,0 +1,52 @@
+"""Messages whose time has come."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import MessageId
+from dicast.app.pipeline.job_cache import JobCache
+from dicast.app.pipeline.job_faults import JobFaults
+from dicast.app.pipeline.messages import Messages
+from dicast.app.pipeline.unserved import Unserved
+
+AWAY = (RedisError, KombuError, OSError)
+"""Among these are the errors of a store or a broker that is away; `is_away` tells which are."""
+
+
+class DueMessages:
+    """Publishes them from one event loop; every worker does, several times a second."""
+
+    def __init__(
+        self, ledger: Ledger, messages: Messages, jobs: JobCache, unserved: Unserved, faults: JobFaults
+    ) -> None:
+        self._ledger, self._messages, self._jobs = ledger, messages, jobs
+        self._unserved, self._faults = unserved, faults
+
+    async def publish(self) -> None:
+        """Publish every message whose time has come. Those that come after one that finds the broker away are due again
+        soon, and not only when they would be taken for lost."""
+        taken = await self._ledger.take_due()
+        for number, (ref, token) in enumerate(taken):
+            try:
+                await self._faults.alone(ref.job, f"publish {ref}.{token} again", partial(self._again, ref, token))
+            except AWAY:
+                await self._unserved.due_again(taken[number:])
+                raise
+
+    async def _again(self, ref: PageRef, token: MessageId) -> None:
+        job = await self._jobs.get(ref.job, ref.incarnation)
+        if job is None:
+            return
+        lane = job.lanes[ref.lane]
+        if self._unserved.serves(lane):
+            await self._messages.again(job, ref, token)
+        elif why := await self._unserved.gone(job, lane):
+            await self._unserved.reject(ref, [token], why)
+        else:
+            await self._unserved.due_again([(ref, token)])

@@ -1,0 +1,97 @@
+"""What must happen though no message asks for it: due messages, dead nodes, stuck pages and jobs.
+
+Every worker publishes due messages, several times a second. The rest is the beat's tick; where no beat ticks, the
+workers do it themselves, one at a time. Every step is safe to take twice and by several at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, Protocol, TypeVar
+
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.pipeline.dead_nodes import DeadNodes
+from dicast.app.pipeline.due import DueMessages
+from dicast.app.pipeline.messages import is_away
+from dicast.app.pipeline.recovery import Adoption, Recovery
+from dicast.app.pipeline.sweep import Sweeper
+from dicast.app.pipeline.unserved import Unserved
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Governing(Protocol):
+    async def govern(self) -> None:
+        """Have every pool's limits be decided on."""
+
+
+class Beat:
+    """The beat's work, whoever does it."""
+
+    def __init__(
+        self, ledger: Ledger, adoption: Adoption, dead_nodes: DeadNodes, sweeper: Sweeper, pools: Governing
+    ) -> None:
+        self._ledger, self._adoption, self._dead_nodes = ledger, adoption, dead_nodes
+        self._sweeper, self._pools = sweeper, pools
+
+    async def tick(self) -> None:
+        """One of the beat's ticks."""
+        await self._ledger.led(self._ledger.intervals.beat_silent_ms)
+        await _surviving(self._adoption.adopt)  # before their units are handed to others, who would call again
+        await _surviving(self._dead_nodes.deregister)
+        await self._sweeper.sweep()
+
+    async def govern(self) -> None:
+        """The beat's other tick."""
+        await self._pools.govern()
+
+    async def stand_in(self) -> None:
+        """Do both if no beat has ticked for a while, and no other worker leads."""
+        if await _surviving(self._ledger.lead, self._ledger.intervals.beat_silent_ms):
+            await _surviving(self.tick)
+            await _surviving(self.govern)
+
+
+class Housekeeper:
+    """One worker's part of it."""
+
+    def __init__(
+        self,
+        due: DueMessages,
+        adoption: Adoption,
+        recovery: Recovery,
+        unserved: Unserved,
+        beat: Beat,
+        due_every_s: float,
+    ) -> None:
+        self._due, self._adoption, self._recovery = due, adoption, recovery
+        self._unserved, self._beat, self._due_every_s = unserved, beat, due_every_s
+
+    async def run(self) -> None:
+        """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
+        rounds_per_check = round(1 / self._due_every_s)
+        while True:
+            for _ in range(rounds_per_check):
+                await asyncio.sleep(self._due_every_s)
+                await _surviving(self._due.publish)
+            await _surviving(self._adoption.adopt)
+            await _surviving(self._recovery.remember)
+            await _surviving(self._unserved.tell)
+            await self._beat.stand_in()
+
+
+async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """A store or broker that is away stops no housekeeper: it tries again with the next round."""
+    try:
+        return await step(*args, **kwargs)
+    except Exception as error:
+        if is_away(error):
+            logger.warning("housekeeping waits for the store or the broker: %s", error)
+        else:  # a fault of this program: whatever else has to be done still is
+            logger.exception("housekeeping could not %s", step.__name__)
+    return None

@@ -1,0 +1,50 @@
+"""What is wrong with one job alone: it is put on record, and ends that job if it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from dicast.app.ledger.client import JobState, LedgerClient, UnknownJob
+from dicast.app.ledger.troubles import Troubles
+from dicast.app.pipeline.messages import is_away
+
+logger = logging.getLogger(__name__)
+
+TRIES = 5
+"""A job that the same trouble has kept from going on so often is given up."""
+WHY_CHARS = 500
+
+
+class JobFaults:
+    """For one event loop."""
+
+    def __init__(self, troubles: Troubles, jobs: LedgerClient) -> None:
+        self._troubles, self._jobs = troubles, jobs
+
+    async def alone(self, job_id: str, what: str, step: Callable[[], Awaitable[object]]) -> None:
+        """Take one step for a job; what is wrong with that job alone is told, and counted against it. Raises what tells
+        that the store or the broker is away: then nothing can be done for the others either."""
+        try:
+            await step()
+        except Exception as error:
+            if is_away(error):
+                raise
+            logger.exception("housekeeping could not %s", what, extra={"job": job_id})
+            await self.note(job_id, error)
+
+    async def note(self, job_id: str, error: Exception) -> None:
+        """Something keeps a job from going on that is no outage: it is put on record, and after `TRIES` of the same the
+        job is cancelled with that reason."""
+        why = f"{type(error).__name__}: {error}"[:WHY_CHARS]
+        if await self._troubles.note(job_id, why) >= TRIES:
+            await self.cancel(job_id, why)
+
+    async def cancel(self, job_id: str, why: str) -> None:
+        """Nothing becomes of the job."""
+        with contextlib.suppress(UnknownJob):
+            state, _ = await asyncio.to_thread(self._jobs.cancel, job_id, why)
+            if state in (JobState.SUBMITTED, JobState.RUNNING):
+                logger.error("job %s is cancelled: %s", job_id, why, extra={"event": "job_given_up", "job": job_id})

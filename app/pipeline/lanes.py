@@ -1,0 +1,54 @@
+"""Planning of one lane, as messages and housekeeping ask for it."""
+
+from __future__ import annotations
+
+import logging
+
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.job_faults import JobFaults
+from dicast.app.pipeline.messages import is_away
+from dicast.app.pipeline.plan import DatasetChanged, Planner, Publisher
+from dicast.app.pipeline.unserved import Unserved
+
+logger = logging.getLogger(__name__)
+
+
+class Lanes:
+    """For one event loop. What is planned is published by `messages`, or rejected where no worker knows its pool."""
+
+    def __init__(
+        self, ledger: Ledger, planner: Planner, messages: Publisher, unserved: Unserved, faults: JobFaults
+    ) -> None:
+        self._ledger, self._planner, self._messages = ledger, planner, messages
+        self._unserved, self._faults = unserved, faults
+
+    async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
+        """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job;
+        whatever else keeps it from being planned is tried a few times. Raises what passes, and `LookupError` for a lane
+        that the job has not: that is a message's fault, and no trouble of the job's."""
+        job = await self._ledger.job(job_id)
+        if job is None or job.incarnation != incarnation:
+            return
+        if not isinstance(lane, int) or not 0 <= lane < len(job.lanes):  # Python counts -1 from the end
+            raise LookupError(f"job {job_id} has no lane {lane!r}")
+        try:
+            await self._plan(job, lane)
+        except DatasetChanged as error:
+            await self._faults.cancel(job_id, str(error))
+        except Exception as error:
+            if is_away(error):
+                raise
+            logger.exception("lane %d of job %s cannot be planned", lane, job_id, extra={"job": job_id})
+            await self._ledger.planned(job_id, lane)
+            await self._faults.note(job_id, error)
+        await self._ledger.attended(job_id)
+
+    async def _plan(self, job: JobRecord, lane: int) -> None:
+        if self._unserved.serves(job.lanes[lane]):
+            await self._planner.plan(job, lane, self._messages)
+        elif await self._unserved.gone(job, job.lanes[lane]):
+            await self._planner.plan(job, lane, self._unserved)
+        else:
+            await self._ledger.planned(job.id, lane)
+            self._unserved.hand_on(job, lane)

@@ -1,0 +1,82 @@
+"""This worker's pools, as the pipeline's parts see them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from dicast.app.domain.job import Deployment
+from dicast.app.providers.base import Provider
+from dicast.app.providers.local import LocalProvider
+from dicast.app.providers.registry import build_provider
+
+if TYPE_CHECKING:
+    from dicast.config.pools import Pools, PoolSpec
+    from dicast.config.settings import Settings
+    from dicast.workers.admission.gate import GateConfig
+
+
+class Installation(Protocol):
+    """What the application tells of its pools."""
+
+    environ: Mapping[str, str]
+    settings: Settings
+
+    @property
+    def pools(self) -> Pools: ...
+    @property
+    def gate(self) -> GateConfig: ...
+    def call_timeout_s(self, pool: str) -> float: ...
+
+
+class ServedPools:
+    """The pools of this worker's configuration, for one event loop. A provider is made when a unit first needs it."""
+
+    def __init__(self, app: Installation) -> None:
+        self._app, self._pools = app, app.pools
+        self._providers: dict[str, Provider] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._pools.pools.keys()
+
+    def knows(self, pool: str) -> bool:
+        return pool in self._pools.pools
+
+    def model(self, deployment: Deployment) -> str:
+        """A deployment's model; '' of a pool that this worker does not know."""
+        spec = self._pools.pools.get(deployment.pool) if deployment.pool else self._pools.get("")
+        return deployment.model or (spec.model if spec else "")
+
+    def call_timeout_s(self, pool: str) -> float:
+        """How long a call of this pool may take in total."""
+        return self._app.call_timeout_s(pool)
+
+    def provider(self, pool: str) -> Provider:
+        """Raises `ProviderFailure` if it cannot be made, as where its key is missing."""
+        spec = self._pools.get(pool)
+        if spec.name not in self._providers:
+            self._providers[spec.name] = self._build(spec)
+        return self._providers[spec.name]
+
+    def _build(self, spec: PoolSpec) -> Provider:
+        app = self._app
+
+        def build(base_url: str | None = None) -> Provider:
+            return build_provider(spec, app.settings, app.environ, base_url=base_url)
+
+        if spec.provider == "local":
+            return LocalProvider(app.settings.state_dir, build, nonce_in_schema=spec.nonce_in_schema)
+        return build()
+
+    async def limit(self, pool: str) -> int:
+        """How many calls of all workers the governor lets be open now."""
+        return await self._app.gate.governor().limit(pool)
+
+    async def govern(self) -> None:
+        """Have every pool's limits be decided on."""
+        await self._app.gate.governor().tick_all(list(self._pools.pools))
+
+    async def close(self) -> None:
+        for provider in self._providers.values():
+            await provider.close()

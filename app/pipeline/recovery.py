@@ -1,0 +1,133 @@
+"""What dead processes have left, and what the store has forgotten: answers on disk, results, claims, jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from redis.exceptions import ResponseError
+
+from dicast.app.ledger.client import JobLost
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Recorded, Written
+from dicast.app.pipeline.gather import RETENTION_S, Gatherer
+from dicast.app.pipeline.messages import Messages, Sender
+from dicast.app.pipeline.record import Recorder
+from dicast.app.pipeline.spool import Spool
+from dicast.workers.store.epoch import Epoch
+from dicast.workers.store.errors import is_passing
+
+logger = logging.getLogger(__name__)
+
+ADOPTED_TOGETHER = 100
+
+
+class Working(Protocol):
+    """Knows what this process has in hand."""
+
+    def works_on(self, ref: PageRef, position: int) -> bool: ...
+
+
+class AdoptionCounter(Protocol):
+    def adopted(self, *, counted: bool) -> None: ...
+
+
+class Adoption:
+    """Answers that dead processes of this machine have left on disk."""
+
+    def __init__(self, spool: Spool, recorder: Recorder, messages: Sender, metrics: AdoptionCounter) -> None:
+        self._spool, self._recorder, self._messages, self._metrics = spool, recorder, messages, metrics
+
+    async def adopt(self) -> None:
+        """Store them. Raises redis errors; what was not stored stays on disk."""
+        with contextlib.ExitStack() as locks:
+            entries = await asyncio.to_thread(locks.enter_context, self._spool.orphans(ADOPTED_TOGETHER))
+            for path, entry in entries:
+                try:
+                    ref, recorded = await self._recorder.store_spooled(entry)
+                except (ValueError, KeyError, ResponseError) as error:
+                    if is_passing(error):
+                        raise
+                    logger.error("%s holds no answer: %s", path, error)
+                    self._spool.refuse(path)
+                    continue
+                what = "is stored" if Written.NEW in recorded.written else "came too late"
+                logger.warning("an answer of %s was on disk, and %s", ref, what,
+                               extra={"event": "adopted", "job": ref.job, "counted": recorded.news})  # fmt: skip
+                self._metrics.adopted(counted=recorded.news)
+                self._spool.drop(path)
+                await _follow(self._messages, ref, recorded)
+
+
+class Recovery:
+    """What was in the store, and is not any more. Every step is safe to take twice."""
+
+    def __init__(
+        self, ledger: Ledger, messages: Messages, recorder: Recorder, gatherer: Gatherer, working: Working, epoch: Epoch
+    ) -> None:
+        self._ledger, self._messages, self._recorder = ledger, messages, recorder
+        self._gatherer, self._working, self._epoch = gatherer, working, epoch
+        self._seen = (0, "")
+        self._unfinished: dict[str, Mapping[str, str]] = {}
+
+    async def remember(self) -> None:
+        """Notice what the store has forgotten: after a new epoch or on another server queues and how units ended, and
+        jobs that did not end before they went."""
+        if (store := (self._epoch.number, self._epoch.server)) != self._seen:
+            await self._messages.declare()
+            if self._seen[1]:
+                await self._recall()
+                await self._disown()
+                await self._ledger.look_soon()
+            self._seen = store
+        now = await self._ledger.unfinished()
+        still = set(now)
+        gone = [job for job in self._unfinished if job not in still]
+        for job, found in zip(gone, await self._ledger.facts(gone) if gone else [], strict=True):
+            if found is None:
+                await self._lost(job, self._unfinished[job])
+            self._unfinished.pop(job, None)
+        new = [job for job in now if job not in self._unfinished]
+        known = zip(new, await self._ledger.facts(new) if new else [], strict=True)
+        self._unfinished.update((job, facts) for job, facts in known if facts is not None)
+
+    async def watch(self, job: str) -> None:
+        """Know a job from now on, so that it is told as lost even if the store forgets it before the next look."""
+        (facts,) = await self._ledger.facts([job])
+        if facts is not None:
+            self._unfinished[job] = facts
+
+    async def _recall(self) -> None:
+        """Store answers again that the store took and has lost."""
+        count = 0
+        async for ref, recorded in self._recorder.recall():
+            count += len(recorded.written)
+            await _follow(self._messages, ref, recorded)
+        if count:
+            logger.warning("the store had lost %d results, and has them again", count,
+                           extra={"event": "recalled", "results": count})  # fmt: skip
+
+    async def _disown(self) -> None:
+        """Give up what this node has claimed and does not work on. The claims are read first: one that is made
+        meanwhile is not among them, and a message that ends meanwhile has written how."""
+        for ref in await self._ledger.open_pages():
+            claims = await self._ledger.list_claims(ref)
+            ended = {p: fence for p, fence in claims.items() if not self._working.works_on(ref, p)}
+            if ended and (lost := await self._ledger.release_claims(ref, ended)):
+                logger.warning("page %s: the store has lost how %d units ended, they come again", ref, lost)
+
+    async def _lost(self, job_id: str, facts: Mapping[str, str]) -> None:
+        if await self._ledger.mark_lost(job_id, facts, RETENTION_S):
+            logger.error("%s", JobLost(job_id), extra={"event": "job_lost", "job": job_id})
+            await self._gatherer.announce(job_id)
+
+
+async def _follow(messages: Sender, ref: PageRef, recorded: Recorded) -> None:
+    if recorded.plan:
+        await messages.plan(ref.job, ref.incarnation, ref.lane)
+    if recorded.gather:
+        await messages.gather(ref)

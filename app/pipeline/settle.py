@@ -1,0 +1,211 @@
+"""What becomes of units whose call has ended, or is not made: a result, an error, or the same message once more.
+
+Every write names the fence of its claim, and carries what the call cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from redis.exceptions import RedisError
+
+from dicast.app import logs
+from dicast.app.domain.batching import divide_usage
+from dicast.app.domain.failure import RATE_LIMITS, FailureKind
+from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late
+from dicast.app.domain.stop import Stop
+from dicast.app.domain.verdict import Judgment
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, MessageId, Recorded
+from dicast.app.pipeline.blame import Blame, Blames
+from dicast.app.pipeline.call import Call, spent
+from dicast.app.pipeline.endings import WISHED, closed, given_up, not_asked
+from dicast.app.pipeline.fail_fast import FailFast, WaitForMoney
+from dicast.app.pipeline.next_steps import NextSteps
+from dicast.app.pipeline.places import Models
+from dicast.app.pipeline.record import Recorder
+from dicast.app.providers.base import ProviderFailure
+
+ASKED_IN_S = 1.0
+"""A worker that stops waits no longer for what only its counters ask."""
+
+
+class Settler:
+    """For one event loop. `blames` tells whose fault a failure is."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        recorder: Recorder,
+        policy: RetryPolicy,
+        fail_fast: FailFast,
+        blames: Blames,
+        models: Models,
+    ) -> None:
+        self._ledger, self._recorder, self._policy = ledger, recorder, policy
+        self._fail_fast, self._blames, self._models = fail_fast, blames, models
+
+    # ------------------------------------------------------------------ without a call
+    async def close(self, call: Call, claims: Sequence[Claim]) -> Recorded:
+        """Units whose claim was answered by one of `CLOSED`."""
+        expired = any(c.verdict is ClaimAnswer.EXPIRED for c in claims)
+        trouble = await self._blames.down(call.pool) if expired else ""
+        lane = call.job.lanes[call.ref.lane]
+        results = closed(call, lane, claims, self._models.model(call.deployment), trouble)
+        counters = {"lost": sum(c.verdict not in WISHED for c in claims)}
+        return await self._recorder.store(call.ref, counters, results)
+
+    async def not_asked(self, call: Call, refusal: Stop | WaitForMoney) -> NextSteps:
+        """Units that get no call, now or ever."""
+        if isinstance(refusal, WaitForMoney):
+            return await self._wait_for_money(call, refusal, {})
+        return NextSteps.after(await self._recorder.store(call.ref, {}, not_asked(call, refusal)))
+
+    async def unpaid(self, call: Call, delay_s: float) -> NextSteps:
+        """No call was made: the same message once more."""
+        return await self._again(call, delay_s, unpaid=True)
+
+    # ------------------------------------------------------------------ after a call
+    async def scored(self, call: Call, verdicts: dict[Claim, Judgment], counters: dict[str, int]) -> Recorded:
+        """Units that have an opinion."""
+        dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
+        shares = divide_usage(call.usage, len(verdicts))
+        scores = [f"{dimension_of[claim].id} {verdict.score}" for claim, verdict in verdicts.items()]
+        call.tell(f"scored {', '.join(scores)}")
+        results = []
+        for (claim, verdict), usage in zip(verdicts.items(), shares, strict=True):
+            call.log(logs.judged, dimension=dimension_of[claim].id, score=verdict.score)
+            results.append(call.scored(claim, dimension_of[claim], verdict, usage))
+        recorded = await self._recorder.store(call.ref, counters, results)
+        # Not before: while the store is away an answer in hand is kept on disk, and this waits for the store.
+        await self._fail_fast.answered(call.job, call.pool, self._models.model(call.deployment))
+        return recorded
+
+    async def failed(
+        self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int], *, made: bool = True
+    ) -> NextSteps:
+        """Retry as the policy says, or record the error of every unit of the call; `made` if there was one."""
+        model = self._models.model(call.deployment)
+        blame = await self._blames.of(call, failure, model)
+        decision = self._decide(call, failure, blame)
+        counters = {**spent(failure), **counters}
+        if isinstance(decision, Retry):
+            return await self._retry(call, failure, decision, counters, blame.closed_s)
+        wait = await self._fail_fast.failed(
+            call.job, call.pool, model, failure, made=made,
+            unit=f"{call.ref.lane}.{call.ref.page}.{call.token}", item=call.item_number,
+        )  # fmt: skip
+        if wait is not None:
+            return await self._wait_for_money(call, wait, counters)
+        results = given_up(call, failure, decision, took_s, made=made, model=model)
+        return NextSteps.after(await self._recorder.store(call.ref, counters, results))
+
+    def _decide(self, call: Call, failure: ProviderFailure, blame: Blame) -> Retry | GiveUp:
+        first = call.claims[0]
+        decision = decide(
+            self._policy,
+            failure.kind,
+            attempts=first.attempts,
+            requeues=first.requeues,
+            retry_after_s=failure.retry_after_s,
+            jitter=random.uniform(0.0, JITTER_MAX_S),  # noqa: S311  spreads retries, guards nothing
+            at_most_once=call.job.spec.spend == "at_most_once",
+            pool_down=blame.pool_down,
+        )
+        left_s = call.ends_at - asyncio.get_running_loop().time()
+        if isinstance(decision, Retry) and decision.delay_s >= left_s:
+            return given_up_late(decision, first.attempts)
+        return decision
+
+    async def _retry(
+        self, call: Call, failure: ProviderFailure, decision: Retry, counters: dict[str, int], closed_s: float
+    ) -> NextSteps:
+        first, wait_s = call.claims[0], max(decision.delay_s, closed_s)
+        counters["possible_double_charges"] = counters["calls_without_answer"]
+        call.log(
+            logs.retrying,
+            attempt=first.attempts + first.requeues + 1,
+            status_code=failure.status_code,
+            delay_s=round(wait_s, 3),
+            kind=failure.kind,
+            reason=failure.message,
+        )
+        call.tell(f"waits {wait_s:.1f} s after {failure.kind}: {failure.message}")
+        counters["requeues" if failure.kind in RATE_LIMITS else "retries"] = 1
+        return await self._again(
+            call, decision.delay_s, counters, spent=int(decision.spends == "attempt"),
+            requeued=int(decision.spends == "requeue"), probe=decision.spends == "nothing",
+        )  # fmt: skip
+
+    async def interrupted(self, call: Call, took_s: float) -> None:
+        """The worker stops during the call."""
+        if call.job.spec.spend == "at_most_once":
+            stopped = ProviderFailure(FailureKind.CONNECTION, "the worker was stopped during the call")
+            await self.failed(call, stopped, took_s, {})
+        else:
+            call.tell("waits: the worker was stopped during the call")
+            again = await self._comes_again(call)
+            counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": int(again)}
+            await self._again(call, 0.0, counters)
+
+    async def _comes_again(self, call: Call) -> bool:
+        """Whether an interrupted call is going to be made once more, as far as the store can tell now."""
+        try:
+            async with asyncio.timeout(ASKED_IN_S):
+                return await self._ledger.calls_again(call.ref, [c.position for c in call.claims])
+        except (RedisError, TimeoutError):
+            return True
+
+    # ------------------------------------------------------------------ after a batch
+    def asks_no_more(self, call: Call) -> bool:
+        """Whether what is missing of a batch's answer is not to be asked for again."""
+        last = len(call.claims) == 1 and call.claims[0].attempts + 1 >= self._policy.max_attempts
+        return call.job.spec.spend == "at_most_once" or last
+
+    async def failed_rest(
+        self, call: Call, rest: Sequence[Claim], counters: dict[str, int], recorded: Recorded | None
+    ) -> NextSteps:
+        """The units of a batch that its answer left out end; `recorded` is what became of the others, if there were
+        any, and with them what the call cost."""
+        failure = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
+        dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
+        refused = replace(call, claims=rest, dimensions=[dimension_of[c] for c in rest], told="")
+        ended = await self.failed(refused, failure, call.latency_s, counters if recorded is None else {"calls": 0})
+        call.tell("; ".join(filter(None, (call.told, refused.told))))
+        if recorded is None:
+            return ended
+        return replace(ended, plan=ended.plan or recorded.plan, gather=ended.gather or recorded.gather)
+
+    async def one_by_one(
+        self, call: Call, claims: Sequence[Claim], *, spent: int = 0, counters: dict[str, int] | None = None,
+        recorded: Recorded | None = None, unpaid: bool = False,
+    ) -> NextSteps:  # fmt: skip
+        """Hand units of a batch on to messages of their own, which join the same chord."""
+        deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
+        tokens = [MessageId(c.position) for c in claims]
+        again = [d.id for c, d in zip(call.claims, call.dimensions, strict=True) if c in claims]
+        call.tell("; ".join(filter(None, (call.told, f"asked one by one: {', '.join(again)}"))))
+        due = [Due(token, self._ledger.intervals.unclaimed_ms, wait=False) for token in tokens]
+        await self._recorder.defer(call.ref, {"retries": spent, **(counters or {})}, deferrals, due)
+        return replace(NextSteps.after(recorded), follow_ups=tokens)
+
+    # ------------------------------------------------------------------ the same message once more
+    async def _wait_for_money(self, call: Call, wait: WaitForMoney, counters: dict[str, int]) -> NextSteps:
+        call.tell(f"waits {wait.delay_s:.0f} s: the account of pool {call.pool!r} has no money left")
+        return await self._again(call, wait.delay_s, counters, unpaid=True)
+
+    async def _again(
+        self, call: Call, delay_s: float, counters: dict[str, int] | None = None, *, spent: int = 0, requeued: int = 0,
+        unpaid: bool = False, probe: bool = False,
+    ) -> NextSteps:  # fmt: skip
+        """After a wait in the ledger."""
+        deferrals = [
+            Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid), int(probe))
+            for c in call.claims
+        ]
+        due = [Due(call.token, int(delay_s * 1000))]
+        await self._recorder.defer(call.ref, counters or {}, deferrals, due)
+        return NextSteps(counts=False)

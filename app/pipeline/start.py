@@ -1,0 +1,113 @@
+"""The start of a submitted job: its folder, its items, its frozen limit and bounds, and its first planning."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from dicast.app import logs
+from dicast.app.domain.deadlines import Bounds
+from dicast.app.ledger.client import JobState, LedgerClient, UnknownJob
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.lanes import Lanes
+from dicast.app.pipeline.recovery import Recovery
+from dicast.app.reports.folders import begin
+from dicast.app.reports.resuming import read_items, set_aside
+from dicast.config.settings import Settings
+from dicast.workers.nodes.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+ITEMS_TOGETHER = 500
+
+
+class Terms:
+    """Under which limit and bounds a job is started."""
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry, self._settings = registry, settings
+
+    def limit(self) -> int:
+        """The smallest limit of all living workers binds. Blocks."""
+        heard = {node.limit for node, heard in self._registry.known() if heard}
+        limits = heard | {self._settings.max_concurrent_llm_calls}
+        if len(limits) > 1:
+            logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
+        return min(limits)
+
+    def bounds(self, job: JobRecord) -> Bounds:
+        """What the job says, else what this worker's settings say."""
+        spec, settings = job.spec, self._settings
+        return Bounds.of(
+            unit_deadline_s=settings.unit_deadline if spec.unit_deadline is None else spec.unit_deadline,
+            finish_by=spec.finish_by,
+            max_pool_down_s=settings.max_pool_down if spec.max_pool_down is None else spec.max_pool_down,
+        )
+
+
+class Preparation:
+    """What a job needs before it may start, or what ends it unstarted."""
+
+    def __init__(self, ledger: Ledger, submitted: LedgerClient, results_dir: str) -> None:
+        self._ledger, self._submitted, self._results_dir = ledger, submitted, results_dir
+
+    async def prepare(self, job: JobRecord) -> None:
+        """A job that is to start gets its folder; if it is resumed, its files make room, and its items come back."""
+        if (await self._ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
+            return
+        place = self._results_dir, job.id, job.incarnation
+        if aside := await asyncio.to_thread(partial(begin, *place, resumed=job.resumed > 0)):
+            logger.warning("job %s: results of an earlier job of this id are now in %s", job.id, aside,
+                           extra={"event": "set_aside", "job": job.id})  # fmt: skip
+        if not job.resumed:
+            return
+        waits = partial(self._submitted.awaits_start, job.id)
+        await asyncio.to_thread(set_aside, *place, waits=waits)
+        if isinstance(job.spec.items, list) and await self._ledger.item_count(job.id) < job.items:
+            pages, first = read_items(*place, ITEMS_TOGETHER), 0
+            while page := await asyncio.to_thread(next, pages, None):
+                await self._ledger.put_items(job.id, first, page)
+                first += len(page)
+
+    async def expire(self, job_id: str) -> None:
+        """It was not started in time, and is not any more."""
+        await asyncio.to_thread(self._submitted.cancel, job_id, "it was not started in time", revoked="expired")
+
+
+class Starter:
+    """For one event loop."""
+
+    def __init__(
+        self, ledger: Ledger, preparation: Preparation, terms: Terms, recovery: Recovery, lanes: Lanes,
+        gatherer: Gatherer,
+    ) -> None:  # fmt: skip
+        self._ledger, self._preparation, self._terms = ledger, preparation, terms
+        self._recovery, self._lanes, self._gatherer = recovery, lanes, gatherer
+
+    async def start(self, job_id: str) -> None:
+        """Start a submitted job, with its limit frozen; of one that has ended, announce the report again. Raises
+        `UnknownJob`."""
+        job = await self._ledger.job(job_id)
+        if job is None:
+            raise UnknownJob(job_id)
+        await self._preparation.prepare(job)
+        await self._recovery.watch(job_id)
+        limit = await asyncio.to_thread(self._terms.limit)
+        state, started, expired = await self._ledger.start(job_id, limit, job.resumed, self._terms.bounds(job))
+        if expired:
+            await self._preparation.expire(job_id)
+            await self._gatherer.finish(job_id)
+            return
+        if started:
+            logs.limit_frozen(job=job_id, limit=limit, units=job.units)
+            await self._ledger.attended(job_id)
+        if state is JobState.RUNNING:  # started now, or by a worker that died over the planning
+            for lane in range(len(job.lanes)):
+                await self._lanes.plan(job_id, job.incarnation, lane)
+        elif state is not None and state.ended:
+            await self._gatherer.announce(job_id)
+        elif state is JobState.FINISHING:
+            await self._gatherer.finish(job_id)
