@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from dicast.workers.admission import gate
 from dicast.workers.admission.gate import ASKED_MIN, FALLBACK_S, HELD_MAX, Gate
 from dicast.workers.admission.leases import LeaseAnswer, Returned, Want
+from dicast.workers.admission.turns import Turns
 from tests.workers.gates import Host, Request, until_turned
 
 HEADER = {"job": "j", "project": "g", "model": "m", "input_tokens": 70, "output_tokens": 30}
@@ -261,11 +262,11 @@ async def test_an_end_is_told_and_the_job_that_waited_for_it_asks_again():
     host.verdicts, host.reasons = [LeaseAnswer.GRANTED], ["", "job_limit"]
     door = a_gate(host, 2)
     await door._step()
-    assert not any(map(door._takes_turns, door.held))
+    assert not any(map(door._turns.takes, door.held))
     door._wake.clear()
     host.started[0].lease.release()
     assert host.events[-1] == ("released", "j", "p", "lease")
-    assert door._wake.is_set() and all(map(door._takes_turns, door.held))
+    assert door._wake.is_set() and all(map(door._turns.takes, door.held))
 
 
 def test_a_new_gate_holds_nothing_and_is_open():
@@ -279,11 +280,8 @@ def test_a_new_gate_holds_nothing_and_is_open():
     (0.5, False, False),  # nobody waits
 ])  # fmt: skip
 def test_a_job_at_its_own_limit_steps_aside_for_a_second(later_s, waits, aside):
-    door, request = Gate(Host(), "p"), Request(job="a")
-    door.hold(request)
-    door._note_limits([request], ["job_limit"], 100.0)
-    assert not door._takes_turns(request)
-    if not waits:
-        door.drop_held()
-    door._note_limits([], [], 100.0 + later_s)
-    assert door._takes_turns(request) is not aside
+    turns, request = Turns(), Request(job="a")
+    turns.note([request], [request], ["job_limit"], 100.0)
+    assert not turns.takes(request)
+    turns.note([request] if waits else [], [], [], 100.0 + later_s)
+    assert turns.takes(request) is not aside

@@ -15,8 +15,8 @@ import contextlib
 import logging
 import random
 import re
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import Admission, LeaseAnswer, LeaseStore, Returned, Want
 from dicast.workers.admission.request import Admitted, AdmittedRequest, Lease
 from dicast.workers.admission.suspension import Suspension
+from dicast.workers.admission.turns import Turns, in_turns
 from dicast.workers.policy.admission import PROJECT_MAX
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.errors import is_passing
@@ -41,14 +42,10 @@ CALLS_AHEAD = 5
 """For each so many calls that the pool has open here, a message is held even while all slots are taken: so many of them
 end in a fifth of a call's time, and their slots would stay empty while messages are fetched. Of a pool whose calls run
 elsewhere no more than one is held, for whoever has slots for it."""
-CROWD_MAX = 256
-"""Messages it takes besides these, since others may stand behind them in the queue: as many as belong to jobs at their
-own limit, or, where several projects use the pool, to projects that fill more than their part of `HELD_MAX`."""
 BUNCH_MIN = 8
 ASKED_MIN = 4
 """Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
-JOB_LIMIT = "job_limit"
 OVER_SHARE = ("fair_share", PROJECT_MAX)
 FALLBACK_S = 1.0
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
@@ -127,8 +124,7 @@ class Gate:
         self._leased = 0
         self._told: dict[str, float] = {}
         self._counted_at = float("-inf")
-        self._at_limit: dict[str, float] = {}
-        """Jobs that wait here and were refused since they are at their own limit, and until when they step aside."""
+        self._turns = Turns()
         self.closed_by = ""
         """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
 
@@ -139,24 +135,17 @@ class Gate:
         if self.shut or self.host.config.suspension.reason:
             return 0
         free = self.host.free_slots()
-        most, held = (
-            max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD))),
-            len(self.held) - (self._crowd() if free else 0),
-        )
-        return max(0, most - held) if self._projects > 1 or held <= most // 2 else 0
+        most = max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD)))
+        held = len(self.held)
+        if free:
+            held -= self._turns.crowd(list(self.held), self._projects, HELD_MAX)
+        is_worth_it = self._projects > 1 or held <= most // 2
+        return max(0, most - held) if is_worth_it else 0
 
     def room_for_bunch(self) -> int:
         """The same where asking the broker costs more than taking: not worth it for few while enough wait here."""
         room = self.room()
         return room if room >= BUNCH_MIN or len(self.held) < BUNCH_MIN else 0
-
-    def _crowd(self) -> int:
-        """Waiting messages of jobs at their own limit, and those beyond their projects' equal parts."""
-        aside, units = self._at_limit, [request.unit for request in list(self.held)]
-        waiting = Counter(unit.project for unit in units if unit.job not in aside)
-        part = HELD_MAX // self._projects if self._projects > 1 else len(units)
-        crowd = len(units) - waiting.total() + sum(max(0, n - part) for n in waiting.values())
-        return min(CROWD_MAX, crowd)
 
     def hold(self, request: AdmittedRequest) -> None:
         self.held.append(request)
@@ -178,7 +167,7 @@ class Gate:
         self._give_back.append(Returned(lease.id, lease.outcome))
         self.host.leased -= 1
         self._leased -= 1
-        self._at_limit = {job: until for job, until in self._at_limit.items() if job != lease.unit.job}
+        self._turns.come_back(lease.unit.job)
         self.host.config.width.record(lease.outcome)
         self._open_calls = max(0, self._open_calls - 1)
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
@@ -223,7 +212,7 @@ class Gate:
         await self._count()
         room = max(0, self.host.free_slots() - self.host.asking)
         held = list(self.held)
-        asked = in_turns(list(filter(self._takes_turns, held)) or held, min(room, self._batch))
+        asked = in_turns(list(filter(self._turns.takes, held)) or held, min(room, self._batch))
         self.starved = bool(self.held) and not asked
         if not asked and not self._give_back:
             return FALLBACK_S
@@ -235,10 +224,14 @@ class Gate:
             self.host.room_freed()
         if wait_ms >= 0:
             return min(FALLBACK_S, wait_ms / 1000)
-        # More may wait than one batch asks for, or than there were slots for.
-        granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._takes_turns(request)]
-        more = any(map(self._takes_turns, list(self.held)))
-        return 0.0 if granted and all(granted) and more and self.host.free_slots() > 0 else FALLBACK_S
+        return 0.0 if self._may_have_more(asked, verdicts) else FALLBACK_S
+
+    def _may_have_more(self, asked: Sequence[AdmittedRequest], verdicts: Sequence[LeaseAnswer]) -> bool:
+        """Whether all were granted whose turn it is, and more wait than one batch asks for, or than there were slots
+        for."""
+        granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._turns.takes(request)]
+        more = any(map(self._turns.takes, list(self.held)))
+        return bool(granted) and all(granted) and more and self.host.free_slots() > 0
 
     async def _count(self) -> None:
         """Know how many units wait before the first of them is told to, and not after the next look of the host's."""
@@ -248,19 +241,6 @@ class Gate:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COUNTED_WITHIN_S):
                     await self.host.count_backlog(self)
-
-    def _takes_turns(self, request: AdmittedRequest) -> bool:
-        return request.unit.job not in self._at_limit
-
-    def _note_limits(self, asked: Sequence[AdmittedRequest], reasons: Sequence[str], now: float) -> None:
-        """Jobs at their own limit, or of projects at theirs, step aside for a while: nothing here tells when a call of
-        theirs ends elsewhere."""
-        waiting = {request.unit.job for request in list(self.held)}
-        aside = {job: until for job, until in self._at_limit.items() if now < until and job in waiting}
-        for request, reason in zip(asked, reasons, strict=True):
-            if reason in (JOB_LIMIT, PROJECT_MAX):
-                aside[request.unit.job] = now + FALLBACK_S
-        self._at_limit = aside
 
     async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
         """Ask for leases; if that fails before it has come to the store, for each request by itself."""
@@ -310,15 +290,7 @@ class Gate:
             # The step may have been taken all the same: the leases asked for are given back as well.
             self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
             raise
-        self._projects = answer.projects
-        # Calls granted together are told one after the other.
-        self._open_calls = answer.open_in_all - sum(verdict is LeaseAnswer.GRANTED for verdict in answer.verdicts)
-        if asked:
-            granted = sum(verdict is not LeaseAnswer.REFUSED for verdict in answer.verdicts)
-            self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
-        if answer.decide:
-            self._decide()
-        self._note_limits(asked, answer.reasons, started)
+        self._learn(answer, asked, started)
         each = zip(asked, wants, answer.verdicts, answer.reasons, strict=True)
         for number, (request, want, verdict, reason) in enumerate(each):
             try:
@@ -330,25 +302,26 @@ class Gate:
                 self._drop(request, repr(error))
         return list(answer.verdicts), answer.retry_after_ms
 
+    def _learn(self, answer: Admission, asked: Sequence[AdmittedRequest], started: float) -> None:
+        """What an answer tells of the pool, besides whom it grants what."""
+        self._projects = answer.projects
+        # Calls granted together are told one after the other.
+        self._open_calls = answer.open_in_all - sum(verdict is LeaseAnswer.GRANTED for verdict in answer.verdicts)
+        if asked:
+            granted = sum(verdict is not LeaseAnswer.REFUSED for verdict in answer.verdicts)
+            self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
+        if answer.decide:
+            self._decide()
+        self._turns.note(list(self.held), asked, answer.reasons, started)
+
     def _answered(
         self, number: int, request: AdmittedRequest, want: Want, verdict: LeaseAnswer, reason: str, answer: Admission,
         started: float,
     ) -> None:  # fmt: skip
         """One request's answer: it starts with its lease, or waits on."""
-        config = self.host.config
         # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
         if verdict is LeaseAnswer.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
-            if not request.announced:
-                request.announced = True
-                wait_ms = answer.waits_ms[number]
-                wait_s = wait_ms / 1000 if wait_ms >= 0 else None
-                depth = len(self.held) + self.backlog
-                config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
-            if reason in OVER_SHARE and self._is_news(request.unit.project, started):
-                width, share = answer.widths[number], answer.shares[number]
-                config.observer.over_share(
-                    request.unit, self.pool, answer.limit, answer.projects, width=width, share=share
-                )
+            self._tell_why_it_waits(number, request, answer, started)
             return
         try:
             self.held.remove(request)
@@ -357,16 +330,29 @@ class Gate:
                 self._give_back.append(want.lease)
             return
         if verdict is LeaseAnswer.GRANTED:
-            expires_at = started + config.lease_s(self.pool)
-            request.lease = Lease(
-                self.give_back, self.host.on_loop, want.lease, request.unit, expires_at, probe=number == answer.probe
-            )
-            self.host.leased += 1
-            self._leased += 1
-            self._open_calls += 1
-            config.observer.acquired(request.unit, self.pool, want.lease, self._open_calls)
+            self._lease(request, want.lease, started, probe=number == answer.probe)
         request.request_dict["lease"] = request.lease
         self.host.start_request(request)
+
+    def _lease(self, request: AdmittedRequest, lease: str, started: float, *, probe: bool) -> None:
+        config = self.host.config
+        expires_at = started + config.lease_s(self.pool)
+        request.lease = Lease(self.give_back, self.host.on_loop, lease, request.unit, expires_at, probe=probe)
+        self.host.leased += 1
+        self._leased += 1
+        self._open_calls += 1
+        config.observer.acquired(request.unit, self.pool, lease, self._open_calls)
+
+    def _tell_why_it_waits(self, number: int, request: AdmittedRequest, answer: Admission, started: float) -> None:
+        observer, reason = self.host.config.observer, answer.reasons[number]
+        if not request.announced:
+            request.announced = True
+            wait_ms = answer.waits_ms[number]
+            wait_s = wait_ms / 1000 if wait_ms >= 0 else None
+            observer.queueing(request.unit, self.pool, len(self.held) + self.backlog, reason, wait_s)
+        if reason in OVER_SHARE and self._is_news(request.unit.project, started):
+            width, share = answer.widths[number], answer.shares[number]
+            observer.over_share(request.unit, self.pool, answer.limit, answer.projects, width=width, share=share)
 
     def _is_news(self, project: str, now: float) -> bool:
         """Whether this project was not logged in the last `OVER_SHARE_EVERY_S`."""
@@ -395,19 +381,3 @@ def _named(lease: str, unit: Admitted) -> str:
     """The lease's id, with the name of the unit that it is for behind it, as the message tells it."""
     label = unit.labels.get("unit")
     return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease
-
-
-def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:
-    """Up to `most` of the waiting requests: the oldest of each project first, then their second ones, and so on, so
-    that a project with a long queue stands in front of nobody; and likewise of each job within its project."""
-    turns: Counter[tuple[str, str]] = Counter()
-    waiting: dict[str, list[tuple[int, int, AdmittedRequest]]] = defaultdict(list)
-    for number, request in enumerate(held):
-        unit = request.unit
-        waiting[unit.project].append((turns[unit.project, unit.job], number, request))
-        turns[unit.project, unit.job] += 1
-    ranked = []
-    for requests in waiting.values():
-        requests.sort()  # no two have one number, so that requests are never compared
-        ranked += [(turn, number, request) for turn, (_, number, request) in enumerate(requests)]
-    return [request for *_, request in sorted(ranked)[:most]]
