@@ -1,19 +1,57 @@
-"""What a message may ask to be planned."""
+"""How the pipeline's parts are built and handed to each other."""
 
-from types import SimpleNamespace
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from dicast.app.pipeline.lanes import Lanes
+from dicast.app.application import create_app
+from dicast.app.assembly import Services
+from dicast.app.domain.intervals import Intervals
+from dicast.workers.nodes.registry import Node
+
+APP = Path(__file__).parents[1] / "app"
+PARAMETERS_MAX = 6
 
 
-@pytest.mark.parametrize("lane", [-1, 2, 99, "0", None, 0.0, [0]])
-async def test_a_lane_that_a_job_has_not_is_not_planned_and_is_no_trouble_of_the_job(lane):
-    """-1 is Python's last lane: it was planned a second time, and the job had twice as many opinions as units."""
+def constructors():
+    for path in sorted([*APP.glob("pipeline/*.py"), *APP.glob("ledger/*.py"), APP / "assembly.py"]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                yield pytest.param(node.args, id=f"{path.name}:{node.lineno}")
 
-    async def job(_):
-        return SimpleNamespace(id="j", incarnation="n", lanes=["a", "b"])
 
-    lanes = Lanes(SimpleNamespace(job=job), None, None, None, None)
-    with pytest.raises(LookupError, match="has no lane"):
-        await lanes.plan("j", "n", lane)
+@pytest.mark.parametrize("parameters", list(constructors()))
+def test_a_part_is_handed_no_more_than_six_others_and_no_functions(parameters):
+    given = [*parameters.args[1:], *parameters.kwonlyargs]
+    assert len(given) <= PARAMETERS_MAX, [parameter.arg for parameter in given]
+    assert not [p.arg for p in given if p.annotation is not None and "Callable" in ast.unparse(p.annotation)]
+
+
+async def test_the_applications_intervals_are_the_parts_own(redis_url, tmp_path):
+    pools = tmp_path / "pools.toml"
+    pools.write_text('[pools.sim]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:1/v1"\n')
+    app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(pools), "DICAST_STATE_DIR": str(tmp_path)})
+    app.node = Node.here("w@h", limit=1, slots=1)
+    app.intervals = Intervals(unclaimed_ms=7, due_every_s=0.01, pool_gone_ms=3)
+    services = Services(app)
+    try:
+        assert services.ledger.intervals == app.intervals
+    finally:
+        await services.close()
+        app.close()
+
+
+@pytest.mark.parametrize("factor, page_still_ms, beacon_s", [("0.2", 6000, 8.0), ("0.8", 24_000, 12.0)])
+def test_a_campaigns_clocks_are_the_applications_intervals(redis_url, factor, page_still_ms, beacon_s):
+    code = (
+        "import lab.chaos.hooks; from dicast.app.application import app; "
+        "print(app.intervals.page_still_ms, app.node_intervals.beacon_s, app.registry.intervals.beacon_s)"
+    )
+    environ = {**os.environ, "CHAOS_CLOCKS": factor, "CHAOS_ARM": "/nowhere", "REDIS_URL": redis_url}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=APP.parent, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    assert done.stdout.split() == [str(page_still_ms), str(beacon_s), str(beacon_s)]

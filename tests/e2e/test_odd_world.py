@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dicast.app.ledger.client import JobState
-from lab.chaos.odd_messages import Testbed, bombard
+from lab.chaos import odd_messages
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -28,10 +28,10 @@ CLOCKS = ("-I", "lab.chaos.hooks")
 
 def test_odd_messages_end_no_loop_stay_nowhere_and_stop_nobody(tmp_path):
     """3,000 of those of which `python -m lab.chaos.odd_messages --count 100000` sends as many as one likes."""
-    place = Testbed(tmp_path, MAX_CONCURRENT_LLM_CALLS="10")
+    place = odd_messages.Testbed(tmp_path, MAX_CONCURRENT_LLM_CALLS="10")
     try:
         place.start()
-        assert bombard(place, 3000, seed=3) == []
+        assert odd_messages.bombard(place, 3000, seed=3) == []
         assert sum(place.set_aside().values()) > 1000
     finally:
         place.stop()
