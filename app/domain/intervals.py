@@ -42,6 +42,8 @@ class Intervals:
     """How often a worker tells which pools it knows: a few times in `pool_seen_ms`."""
     elsewhere_s: float = 1.0
     """Planning that this worker leaves to another is asked for again after so long."""
+    stopping_s: float = 2.0
+    """A worker that stops waits so long for a claim that is under way."""
 
 
 STANDARD = Intervals()

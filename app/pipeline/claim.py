@@ -16,9 +16,6 @@ from dicast.app.pipeline.record import Recorder, retry_until_available
 
 Answer = tuple[JobState | None, Item | None, list[Claim]]
 
-STOPPING_MAX_S = 2.0
-"""A worker that stops waits so long for a claim that is under way."""
-
 
 class Claimer:
     """Claims on one event loop."""
@@ -49,7 +46,7 @@ class Claimer:
 
     async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[Answer]) -> None:
         """The claim may be obeyed yet, and others would take it for a call that was paid."""
-        done, _ = await asyncio.wait({claiming}, timeout=STOPPING_MAX_S)
+        done, _ = await asyncio.wait({claiming}, timeout=self._ledger.intervals.stopping_s)
         if not done or claiming.exception() is not None:
             claiming.cancel()
             return

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.job import Item
+from dicast.app.domain.plan import Unit
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, MessageId
@@ -93,38 +95,26 @@ class Judge:
         """The call that is to be made for those of the units that may be called, or what follows if there is none.
         Units that end without a call have ended."""
         job, ref, token = order.job, order.ref, order.token
-        lane = job.lanes[ref.lane]
-        unit = lane.unit(token.position)
-        agent = job.spec.agents[unit.agent]
-        choices = agent.choices
-        if not 0 <= order.deployment < len(choices):
-            raise LookupError(f"{ref}.{token} names deployment {order.deployment} of {len(choices)}")
+        unit = job.lanes[ref.lane].unit(token.position)
+        choices = len(job.spec.agents[unit.agent].choices)
+        if not 0 <= order.deployment < choices:
+            raise LookupError(f"{ref}.{token} names deployment {order.deployment} of {choices}")
         state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=order.early)
         if order.came_back and claims and all(c.verdict is ClaimAnswer.OWNED for c in claims):
             state, item, claims = await self._claimer.claim_of_the_dead(ref, token, positions, unit.item)
         if state is None or item is None:
             return NextSteps(counts=True)
         run = [c for c in claims if c.verdict is ClaimAnswer.RUN]
-        call = Call(
-            ref=ref,
-            token=token,
-            job=job,
-            agent=agent,
-            deployment=choices[order.deployment],
-            pool=lane.pools[order.deployment],
-            item=item,
-            dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
-            claims=run,
-            replicate=unit.replicate,
-            ends_at=_ends_at(run),
-            probe=order.probe,
-        )
+        call = _call(order, unit, item, run)
         if len(run) == len(claims):
             return call
+        steps = await self._close(call, claims)
+        return call if run else steps
+
+    async def _close(self, call: Call, claims: Sequence[Claim]) -> NextSteps:
+        """End those of the units that get no call, now or ever; what follows, if that is all."""
         ended = [c for c in claims if c.verdict in CLOSED]
         recorded = await self._settler.close(call, ended) if ended else None
-        if run:
-            return call
         settled = all(c.verdict is ClaimAnswer.DONE or c.verdict in CLOSED for c in claims)
         return replace(NextSteps.after(recorded, counts=settled), told=call.told or "nothing to do")
 
@@ -157,6 +147,26 @@ class Judge:
     def _places(self, call: Call) -> list[str]:
         lane = call.job.lanes[call.ref.lane]
         return places_of(call.job, lane, lane.unit(call.token.position).agent, self._models)
+
+
+def _call(order: _Order, unit: Unit, item: Item, run: Sequence[Claim]) -> Call:
+    """The call for units that are claimed."""
+    job, lane = order.job, order.job.lanes[order.ref.lane]
+    agent = job.spec.agents[unit.agent]
+    return Call(
+        ref=order.ref,
+        token=order.token,
+        job=job,
+        agent=agent,
+        deployment=agent.choices[order.deployment],
+        pool=lane.pools[order.deployment],
+        item=item,
+        dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
+        claims=run,
+        replicate=unit.replicate,
+        ends_at=_ends_at(run),
+        probe=order.probe,
+    )
 
 
 def _ends_at(claims: Sequence[Claim]) -> float:

@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.intervals import Intervals
 from dicast.app.ledger.records import ClaimAnswer
-from dicast.app.pipeline import claim as claiming
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import a_job, claim
@@ -135,13 +135,11 @@ async def test_a_worker_that_stops_during_a_claim_has_claimed_nothing(bench: Any
 
 
 @pytest.mark.parametrize("error", [None, ResponseError("ERR user_script:8: attempt to compare nil with number")])
-async def test_a_worker_that_stops_waits_for_no_claim_for_long(
-    bench: Any, desk: Any, monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+async def test_a_worker_that_stops_waits_for_no_claim_for_long(bench: Any, desk: Any, error: Exception | None) -> None:
     ref = await bench.started()
     judge, slow = desk(Scripted()), Slow(error)
     replaced(judge, "claim", slow)
-    monkeypatch.setattr(claiming, "STOPPING_MAX_S", 0.01)
+    bench.one.intervals = Intervals(stopping_s=0.01)
     working = asyncio.ensure_future(judge.do(ref, 0))
     await slow.run.wait()
     working.cancel()
