@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.job import Item
+from dicast.app.domain.job import Deployment, Item
 from dicast.app.domain.plan import Unit
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
@@ -96,16 +96,16 @@ class Judge:
         Units that end without a call have ended."""
         job, ref, token = order.job, order.ref, order.token
         unit = job.lanes[ref.lane].unit(token.position)
-        choices = len(job.spec.agents[unit.agent].choices)
-        if not 0 <= order.deployment < choices:
-            raise LookupError(f"{ref}.{token} names deployment {order.deployment} of {choices}")
+        choices = job.spec.agents[unit.agent].choices
+        if not 0 <= order.deployment < len(choices):
+            raise LookupError(f"{ref}.{token} names deployment {order.deployment} of {len(choices)}")
         state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=order.early)
         if order.came_back and claims and all(c.verdict is ClaimAnswer.OWNED for c in claims):
             state, item, claims = await self._claimer.claim_of_the_dead(ref, token, positions, unit.item)
         if state is None or item is None:
             return NextSteps(counts=True)
         run = [c for c in claims if c.verdict is ClaimAnswer.RUN]
-        call = _call(order, unit, item, run)
+        call = _call(order, unit, choices[order.deployment], item, run)
         if len(run) == len(claims):
             return call
         steps = await self._close(call, claims)
@@ -149,16 +149,15 @@ class Judge:
         return places_of(call.job, lane, lane.unit(call.token.position).agent, self._models)
 
 
-def _call(order: _Order, unit: Unit, item: Item, run: Sequence[Claim]) -> Call:
+def _call(order: _Order, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
     """The call for units that are claimed."""
     job, lane = order.job, order.job.lanes[order.ref.lane]
-    agent = job.spec.agents[unit.agent]
     return Call(
         ref=order.ref,
         token=order.token,
         job=job,
-        agent=agent,
-        deployment=agent.choices[order.deployment],
+        agent=job.spec.agents[unit.agent],
+        deployment=deployment,
         pool=lane.pools[order.deployment],
         item=item,
         dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],

@@ -28,14 +28,19 @@ def _is_of(names: Sequence[str], path: str) -> bool:
     return path.removeprefix("workers/policy/").startswith(tuple(names))
 
 
+JUDGING = ("judge", "claim", "ask", "settle", "next_steps", "call", "endings")
+VERBS = ("verbs", "job_verbs", "page_verbs", "unit_verbs")
 TESTS = {
     "tests/domain/test_retry.py": ["app/domain/retry.py"],
     "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
-    "tests/judge": [f"app/pipeline/{name}.py" for name in ("judge", "call", "claim", "endings")],
+    "tests/judge": [f"app/pipeline/{name}.py" for name in JUDGING],
     ",".join(f"tests/ledger/test_{name}.py" for name in LEDGER): [
-        f"app/ledger/{name}.py" for name in ("stops", "client", "keys", "ledger", "records", "troubles")
+        f"app/ledger/{name}.py" for name in ("stops", "client", "keys", "ledger", *VERBS, "records", "troubles")
     ],
-    "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": ["workers/admission/gate.py"],
+    "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": [
+        "workers/admission/gate.py",
+        "workers/admission/turns.py",
+    ],
     "tests/workers/policy,tests/workers/test_admission_conformance.py": [p for p in POLICY if _is_of(ENFORCER, p)],
     "tests/workers/policy,tests/workers/simulation": [p for p in POLICY if _is_of(SIMULATED, p)],
     "tests/workers/policy": [p for p in POLICY if not _is_of((*ENFORCER, *SIMULATED), p)],
