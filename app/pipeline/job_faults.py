@@ -29,7 +29,7 @@ class JobFaults:
         that the store or the broker is away: then nothing can be done for the others either."""
         try:
             await step()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the other jobs are looked after all the same
             if is_away(error):
                 raise
             logger.exception("housekeeping could not %s", what, extra={"job": job_id})

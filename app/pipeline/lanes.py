@@ -36,7 +36,7 @@ class Lanes:
             await self._plan(job, lane)
         except DatasetChanged as error:
             await self._faults.cancel(job_id, str(error))
-        except Exception as error:
+        except Exception as error:  # such as a file that cannot be read: it is the job's trouble, not the message's
             if is_away(error):
                 raise
             logger.exception("lane %d of job %s cannot be planned", lane, job_id, extra={"job": job_id})

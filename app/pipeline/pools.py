@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dicast.workers.admission.gate import GateConfig
 
 
-class Installation(Protocol):
+class PoolSettings(Protocol):
     """What the application tells of its pools."""
 
     environ: Mapping[str, str]
@@ -32,7 +32,7 @@ class Installation(Protocol):
 class ServedPools:
     """The pools of this worker's configuration, for one event loop. A provider is made when a unit first needs it."""
 
-    def __init__(self, app: Installation) -> None:
+    def __init__(self, app: PoolSettings) -> None:
         self._app, self._pools = app, app.pools
         self._providers: dict[str, Provider] = {}
 

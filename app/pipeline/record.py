@@ -119,7 +119,7 @@ async def retry_until_available(operation: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await operation()
-        except Exception as error:
+        except Exception as error:  # of many libraries; which of them pass is told by `is_passing`
             if not is_passing(error):
                 raise
             logs.store_away(error)

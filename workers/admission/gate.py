@@ -248,7 +248,7 @@ class Gate:
             return await self._admit([self._want(r.unit) for r in asked], asked)
         except RedisError:
             raise
-        except Exception:
+        except Exception:  # one request that cannot be asked for must not keep the others waiting
             if not asked:
                 raise
             logger.exception("gate %s cannot ask for %d leases together", self.pool, len(asked))
@@ -258,7 +258,7 @@ class Gate:
                 await self._admit([self._want(request.unit)], [request])
             except RedisError:
                 raise
-            except Exception as error:
+            except Exception as error:  # found: it alone is set aside
                 logger.exception("gate %s: no lease can be asked for by %s", self.pool, request.id)
                 self._drop(request, repr(error))
         return [], 0
@@ -295,7 +295,7 @@ class Gate:
         for number, (request, want, verdict, reason) in enumerate(each):
             try:
                 self._answered(number, request, want, verdict, reason, answer, started)
-            except Exception as error:
+            except Exception as error:  # what is wrong with one request concerns that one alone
                 logger.exception("gate %s: %s cannot be started", self.pool, request.id)
                 if verdict is LeaseAnswer.GRANTED and request.lease is None:
                     self._give_back.append(Returned(want.lease))
