@@ -19,7 +19,8 @@ from redis.exceptions import RedisError
 from dicast.app.application import Dicast, create_app
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import Report
-from dicast.app.ledger.client import JobLost, JobState, JobStatus
+from dicast.app.ledger.client import JobLost, JobStatus
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
 from dicast.config.settings import environment
 

@@ -13,7 +13,8 @@ import pytest
 
 from dicast.app.aio import AsyncClient
 from dicast.app.application import create_app
-from dicast.app.ledger.client import JobConflict, JobState, UnknownJob
+from dicast.app.ledger.client import JobConflict, UnknownJob
+from dicast.app.ledger.states import JobState
 from dicast.app.refusals import InvalidJob
 from dicast.app.tasks import evaluate
 from tests.command import JOB

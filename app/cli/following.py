@@ -18,7 +18,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from dicast.app.cli.progress import Sight
-from dicast.app.ledger.client import JobState, JobStatus, LedgerClient, UnknownJob
+from dicast.app.ledger.client import JobStatus, LedgerClient, UnknownJob
+from dicast.app.ledger.states import JobState
 from dicast.errors import DicastError, Exit
 from dicast.workers.nodes.registry import Registry
 

@@ -18,7 +18,8 @@ from dicast.app.cli.run import application, cancel, show_report
 from dicast.app.doctor import waiting
 from dicast.app.domain.printable import printable
 from dicast.app.domain.report import Report
-from dicast.app.ledger.client import JobState, JobStatus, UnknownJob
+from dicast.app.ledger.client import JobStatus, UnknownJob
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 
 STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app.domain.printable import printable
-from dicast.app.ledger.client import JobState, JobStatus
+from dicast.app.ledger.client import JobStatus
+from dicast.app.ledger.states import JobState
 
 RATE_WINDOW_S = 10.0
 RATE_UNITS = 20

@@ -26,7 +26,8 @@ from dicast.app.cli.plan import notes, show_plan
 from dicast.app.doctor import waiting
 from dicast.app.doctor.store import URL_SHAPES, understood
 from dicast.app.domain.report import Report
-from dicast.app.ledger.client import JobLost, JobState, JobStatus
+from dicast.app.ledger.client import JobLost, JobStatus
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
 from dicast.app.reports.table import print_report
 from dicast.app.submission import job_file

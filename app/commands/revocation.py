@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from dicast.app.ledger.client import JobState, UnitState, UnknownJob
+from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId
+from dicast.app.ledger.states import JobState, UnitState
 from dicast.app.pipeline.messages import CONTROL_QUEUE, FINISH_JOB
 
 if TYPE_CHECKING:

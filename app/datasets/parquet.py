@@ -57,7 +57,7 @@ def opened_parquet(path: str, cursor: Cursor | None) -> Iterator[Parquet]:
     reader = _take(identity, cursor["row"] if cursor else 0) or _Reader(path, identity)
     try:
         yield Parquet(reader)
-    except BaseException:
+    except BaseException:  # also where its user goes away: a reader in an unknown place serves nobody else
         reader.close()
         raise
     _give_back(reader)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dicast.app.application import Dicast
 from dicast.app.doctor import waiting
 from dicast.app.doctor.finding import Finding, Severity
-from dicast.app.ledger.client import JobState
+from dicast.app.ledger.states import JobState
 from dicast.app.monitoring.snapshot import read_shared
 
 LOOKED_AT = 100

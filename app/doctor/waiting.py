@@ -6,7 +6,8 @@ from kombu.exceptions import OperationalError
 
 from dicast.app.application import Dicast
 from dicast.app.doctor.workers import depth
-from dicast.app.ledger.client import JobState, JobStatus
+from dicast.app.ledger.client import JobStatus
+from dicast.app.ledger.states import JobState
 from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.app.pipeline.messages import CONTROL_QUEUE
 from dicast.workers.admission.pool_state import PoolState

@@ -7,7 +7,6 @@ import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from dicast.app.domain.job import EvaluationJob, Item
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.app.ledger.states import JobState, UnitState
 from dicast.errors import DicastError, Exit
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
@@ -33,30 +33,6 @@ STAGED_TOGETHER = 200
 WAITS_SHOWN_MS = 90_000
 """Whoever meets a trouble meets it again sooner than that, and says so."""
 CONTINUATION_S = 30 * 86_400
-
-
-class JobState(StrEnum):
-    SUBMITTED = "submitted"
-    RUNNING = "running"
-    CANCELLING = "cancelling"
-    FINISHING = "finishing"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    LOST = "lost"
-
-    @property
-    def ended(self) -> bool:
-        return self in {JobState.COMPLETED, JobState.CANCELLED, JobState.LOST}
-
-
-class UnitState(StrEnum):
-    """What became of a unit that was to be revoked."""
-
-    REVOKED = "revoked"
-    OPEN = "open"
-    ENDED = "ended"
-    GONE = "gone"
-    CANCELLED = "cancelled"
 
 
 class UnknownJob(DicastError, LookupError):

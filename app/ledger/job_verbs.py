@@ -12,9 +12,9 @@ from dicast.app.domain.job import EvaluationJob, Item
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef, new_incarnation
 from dicast.app.ledger.records import Bounded, JobRecord, LaneState, Started
+from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs
 
 WAITS_CHARS = 300

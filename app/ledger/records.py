@@ -12,8 +12,8 @@ import orjson
 
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.states import JobState
 
 
 class ClaimAnswer(StrEnum):

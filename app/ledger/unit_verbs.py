@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dicast.app.domain.job import Item
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import (
     Claim,
@@ -17,6 +16,7 @@ from dicast.app.ledger.records import (
     UnitResult,
     Written,
 )
+from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs, dumps
 from dicast.workers.store.errors import NotReady
 

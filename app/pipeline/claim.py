@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from dicast.app.domain.job import Item
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, MessageId
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.record import Recorder, retry_until_available
 

@@ -7,7 +7,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from dicast.app.ledger.client import JobState, LedgerClient, UnknownJob
+from dicast.app.ledger.client import LedgerClient, UnknownJob
+from dicast.app.ledger.states import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.messages import is_away
 

@@ -8,9 +8,10 @@ from functools import partial
 
 from dicast.app import logs
 from dicast.app.domain.deadlines import Bounds
-from dicast.app.ledger.client import JobState, LedgerClient, UnknownJob
+from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.recovery import Recovery

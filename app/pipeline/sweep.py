@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults

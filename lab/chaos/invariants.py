@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import redis
 
-from dicast.app.ledger.client import JobState
+from dicast.app.ledger.states import JobState
 from lab.chaos.books import compare
 from lab.chaos.canaries import SECRETS, TEXT, found_in
 from lab.chaos.installation import LIMIT, Installation

@@ -10,7 +10,8 @@ from typing import Any
 
 import redis
 
-from dicast.app.ledger.client import JobState, JobStatus, UnknownJob
+from dicast.app.ledger.client import JobStatus, UnknownJob
+from dicast.app.ledger.states import JobState
 from lab.chaos.installation import Installation, a_job
 from tests.e2e.cluster import until
 

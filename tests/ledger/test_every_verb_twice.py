@@ -13,10 +13,11 @@ from dicast.app.domain.deadlines import Bounds
 from dicast.app.domain.job import Item
 from dicast.app.domain.plan import lanes
 from dicast.app.domain.stop import Stop
-from dicast.app.ledger.client import JobState, LedgerClient
+from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Deferral, Due, MessageId, Recorded, UnitResult
+from dicast.app.ledger.states import JobState
 from dicast.app.ledger.stops import StopStore
 from tests.ledger.bench import a_job
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation

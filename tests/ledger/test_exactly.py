@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dicast.app.domain.intervals import STANDARD
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
+from dicast.app.ledger.states import JobState
 from tests.ledger.bench import KEYS
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 from tests.ledger.test_every_verb_twice import REF, claim, defer, open_page, page_open, record, submit, whole

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Due, MessageId, UnitResult, Written
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.record import Recorder, _spooled
 from dicast.app.pipeline.spool import Spool

@@ -8,10 +8,11 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from dicast.app.domain.intervals import STANDARD
-from dicast.app.ledger.client import JobConflict, JobState, UnknownJob
+from dicast.app.ledger.client import JobConflict, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, Written
+from dicast.app.ledger.states import JobState
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
 

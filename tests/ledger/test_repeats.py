@@ -7,8 +7,9 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
-from dicast.app.ledger.client import JobState, UnknownJob
+from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
+from dicast.app.ledger.states import JobState
 from dicast.app.ledger.unit_verbs import POISON_DEATHS
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.record import Recorder, _spooled, retry_until_available

@@ -2,9 +2,10 @@
 
 import pytest
 
-from dicast.app.ledger.client import UnitState, UnknownJob
+from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId
+from dicast.app.ledger.states import UnitState
 from tests.ledger.bench import a_job, claim, record
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dicast.app.cli.progress import Sight
-from dicast.app.ledger.client import JobState, JobStatus
+from dicast.app.ledger.client import JobStatus
+from dicast.app.ledger.states import JobState
 
 
 def status(done: int = 0, *, state: JobState = JobState.RUNNING, units: int = 100, **counters: int) -> JobStatus:

@@ -15,7 +15,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from dicast.app.cli import following
 from dicast.app.cli.following import Action, Interrupts, JobVanished, Lookout, StoreAway, follow
 from dicast.app.cli.progress import Sight
-from dicast.app.ledger.client import JobState, JobStatus, UnknownJob
+from dicast.app.ledger.client import JobStatus, UnknownJob
+from dicast.app.ledger.states import JobState
 from tests.terminal.building import sight, status
 
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dicast.app.cli.progress import RATE_UNITS, RATE_WINDOW_S, JobProgress, Rate, pace, span, wrapped
-from dicast.app.ledger.client import JobState
+from dicast.app.ledger.states import JobState
 from tests.terminal.building import sight
 
 

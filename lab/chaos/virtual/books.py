@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from dicast.app.ledger.client import JobState
 from dicast.app.ledger.keys import LedgerKeys
+from dicast.app.ledger.states import JobState
 from lab.chaos.virtual.jobs import SimJob
 from lab.chaos.virtual.server import OWN
 from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World

@@ -16,8 +16,9 @@ from typing import Any
 import orjson
 
 import dicast.app.ledger.client
-from dicast.app.ledger.client import JobState, LedgerClient
+from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import LedgerKeys
+from dicast.app.ledger.states import JobState
 from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual import books
 from lab.chaos.virtual.books import Allowed

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.ledger.client import JobState
+from dicast.app.ledger.states import JobState
 from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual.books import Allowed
 from lab.chaos.virtual.faults import Faults
