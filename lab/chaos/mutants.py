@@ -208,9 +208,9 @@ MUTANTS = (
     Mutant("a claim never ends while its node lives", "app/ledger/unit.lua", "now - u.at < claim_ms and ", ""),
     Mutant(
         "all pools together may have one call more",
-        "workers/admission/admit.lua",
-        "if open_all >= cap or (",
-        "if open_all > cap or (",
+        "workers/admission/slots.lua",
+        "return slots.all >= slots.cap or (",
+        "return slots.all > slots.cap or (",
     ),
     Mutant(
         "a pool may have one call more",
@@ -218,18 +218,20 @@ MUTANTS = (
         "if open >= limit then",
         "if open > limit then",
     ),
-    Mutant("leases never run out", "workers/admission/admit.lua", "'-inf', now_ms, 'LIMIT'", "'-inf', '-inf', 'LIMIT'"),
+    Mutant(
+        "leases never run out", "workers/admission/release.lua", "'-inf', now_ms, 'LIMIT'", "'-inf', '-inf', 'LIMIT'"
+    ),
     Mutant(
         "a lease given back twice counts twice",
         "workers/admission/release.lua",
-        "      redis.call('HDEL', holders_key, id)\n",
+        "      redis.call('HDEL', books.holders, id)\n",
         "",
     ),
     Mutant(
         "the leases of the living are buried with the dead",
         "workers/nodes/deregister.lua",
-        "== ARGV[1] then mine",
-        "~= '' then mine",
+        ".node == node then mine",
+        ".node ~= '' then mine",
     ),
     Mutant(
         "the lease clock follows every jump", "workers/store/clock.lua", "math.max(0, math.min(5000, step))", "step"
@@ -419,7 +421,7 @@ MUTANTS = (
     Mutant(
         "a message that is set aside twice counts twice",
         "workers/broker/dead_letter.lua",
-        "if redis.call('LPOS', KEYS[2], ARGV[2]) then",
+        "if redis.call('LPOS', set_aside, entry) then",
         "if false then",
     ),
     Mutant(

@@ -6,6 +6,7 @@ import random
 import pytest
 import redis.asyncio
 
+from dicast.workers.admission.holders import read_holder
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
@@ -52,8 +53,8 @@ async def check_books(client):
     """The counts are those of the leases, and none is negative."""
     holders = await client.hgetall(KEYS.holders)
     want: dict[str, int] = {}
-    for holder in holders.values():
-        pool, job, project, *_ = holder.split("|")
+    for record in holders.values():
+        pool, job, project, *_ = read_holder(record)
         for field in ("all", f"p:{pool}", f"j:{job}", f"o:{pool}|{project}"):
             want[field] = want.get(field, 0) + 1
     have = {k: int(v) for k, v in (await client.hgetall(KEYS.open)).items() if int(v) != 0}

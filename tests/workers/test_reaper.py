@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import orjson
 import redis
 from celery import Celery
 from kombu import Exchange, Queue
@@ -40,7 +41,7 @@ def test_a_silent_node_loses_its_messages_and_keeps_its_leases(redis_url, monkey
     silent = Node.here("w@h", limit=1, slots=1)
     registry.announce(silent)
     registry.silence(silent)
-    registry._redis.hset(KEYS.holders, f"{silent.id}/1", f"p|j|proj|{silent.id}|0")
+    registry._redis.hset(KEYS.holders, f"{silent.id}/1", orjson.dumps({"node": silent.id}))
     monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node, lost: 3)
     assert reaper.Reaper(None, registry, KEYS).reap() == 1
     assert registry._redis.hkeys(KEYS.holders) == [f"{silent.id}/1"]

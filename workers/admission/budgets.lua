@@ -67,7 +67,8 @@ local function bucket_wait(state, bucket, cost, now)
   local fill = refilled(state, bucket, now)
   local need = math.min(amount(bucket.unit, cost), bucket.capacity)
   if fill.level >= need then return fill.next_at - now end
-  local wait, full_at = math.min(MAX_WAIT_S, (need - fill.level) / math.max(1e-9, net_refill(bucket))), next_full(bucket, now)
+  local wait = math.min(MAX_WAIT_S, (need - fill.level) / math.max(1e-9, net_refill(bucket)))
+  local full_at = next_full(bucket, now)
   return full_at > 0 and math.min(wait, full_at - now) or wait
 end
 
@@ -77,7 +78,8 @@ local function reserve(params, state, model, cost, now)
       local fill, taken = refilled(state, bucket, now), amount(bucket.unit, cost)
       fill.level = fill.level - taken
       if bucket.paced then
-        fill.next_at = math.max(fill.next_at, now - CATCH_UP_S) + taken / (gain(bucket, fill.level) * net_refill(bucket))
+        local pace = gain(bucket, fill.level) * net_refill(bucket)
+        fill.next_at = math.max(fill.next_at, now - CATCH_UP_S) + taken / pace
       end
     end
   end

@@ -1,8 +1,12 @@
 -- The enforcer's decision about one call.                            Model: workers/policy/admission.py, same names
+--@include fairness.lua
+--@include budgets.lua
+--@include ../store/many.lua
 -- `state` is what one pool remembers between calls; `projects` its standings; times in seconds.
 local function new_state()
-  return {version = 0, refused = 0, refused_at = 0, paced_until = 0, last_sent_at = -1e9, held_by = '', probe = '', probed_break = 0,
-          probe_until = 0, fills = {}, spent = {}, projects = {}, asked_ms = 0, undecided = false, decider = ''}
+  return {version = 0, refused = 0, refused_at = 0, paced_until = 0, last_sent_at = -1e9, held_by = '', probe = '',
+          probed_break = 0, probe_until = 0, fills = {}, spent = {}, projects = {}, asked_ms = 0, undecided = false,
+          decider = ''}
 end
 
 local function obey(params, state)
@@ -38,6 +42,16 @@ local function standing_of(params, state, project, open_of, now)
   return standing
 end
 
+-- Takes over how many calls each project really has open.
+local function count_open(state, open, pool)
+  local names, fields = {}, {}
+  for project in pairs(state.projects) do
+    names[#names + 1], fields[#fields + 1] = project, 'o:' .. pool .. '|' .. project
+  end
+  if #names == 0 then return end
+  for i, calls in ipairs(hmget_many(open, fields)) do state.projects[names[i]].open = tonumber(calls or 0) end
+end
+
 local function present_of(params, state, now)
   local present = {}
   for name, standing in pairs(state.projects) do
@@ -46,6 +60,15 @@ local function present_of(params, state, now)
       if silent then standing.waiting = false end
       present[name] = standing
     end
+  end
+  return present
+end
+
+-- How many projects have calls open or want some.
+local function projects_present(params, state, now)
+  local present = 0
+  for _, standing in pairs(state.projects) do
+    if standing.open > 0 or (params and now <= standing.asked_at + params.demand_ttl_s) then present = present + 1 end
   end
   return present
 end
@@ -62,9 +85,25 @@ local function paced_until(params, state)
   return math.min(state.paced_until, latest)
 end
 
--- nil, or the reason and after how many seconds to ask again (nil: nothing to wait for but a lease or a decision), and of
--- a project that has its part how many that are.
--- `room` are the slots that other rules leave to this pool.
+-- The pace and the budgets: what makes the call wait longest, and for how many seconds; nil if nothing does.
+local function longest_wait(params, state, want, now)
+  local wait, reason = 0, nil
+  local function consider(seconds, name)
+    if seconds > wait then wait, reason = seconds, name end
+  end
+  if (params.single_call_s or 0) > 0 then consider(state.last_sent_at + params.single_call_s - now, 'single_calls') end
+  if params.pace_s > 0 then consider(paced_until(params, state) - params.burst_s - now, 'pacing') end
+  for _, bucket in ipairs(params.buckets) do
+    if bucket.model == '' or bucket.model == want.model then
+      consider(bucket_wait(state, bucket, want.cost, now), bucket.name)
+    end
+  end
+  if wait > 1e-9 then return reason, wait end
+  return nil
+end
+
+-- nil, or the reason, after how many seconds to ask again (nil: nothing to wait for but a lease or a decision), and of
+-- a project that has its part how many that are. `room` are the slots that other rules leave to this pool.
 local function denial(params, state, want, open, room, now)
   if params.breaker ~= 'closed' then
     if now < params.breaker_until then return 'breaker', params.breaker_until - now end
@@ -83,19 +122,7 @@ local function denial(params, state, want, open, room, now)
   if not is_turn(params, state, want.project, limit, want.input + want.output, now) then
     return 'fair_share', nil, shares(params, limit, present_of(params, state, now))[want.project]
   end
-  local wait, reason = 0, nil
-  local function consider(seconds, name)
-    if seconds > wait then wait, reason = seconds, name end
-  end
-  if (params.single_call_s or 0) > 0 then consider(state.last_sent_at + params.single_call_s - now, 'single_calls') end
-  if params.pace_s > 0 then consider(paced_until(params, state) - params.burst_s - now, 'pacing') end
-  for _, bucket in ipairs(params.buckets) do
-    if bucket.model == '' or bucket.model == want.model then
-      consider(bucket_wait(state, bucket, want.cost, now), bucket.name)
-    end
-  end
-  if wait > 1e-9 then return reason, wait end
-  return nil
+  return longest_wait(params, state, want, now)
 end
 
 -- What a grant changes; returns the model's counters just after the reservation.
@@ -105,7 +132,8 @@ local function take(params, state, want, probe, now)
   end
   reserve(params, state, want.model, want.cost, now)
   if params.pace_s > 0 then
-    state.paced_until = math.max(paced_until(params, state), now) + params.pace_s * (1 + params.pace_jitter * want.jitter)
+    local pace_s = params.pace_s * (1 + params.pace_jitter * want.jitter)
+    state.paced_until = math.max(paced_until(params, state), now) + pace_s
   end
   state.last_sent_at, state.held_by = now, ''
   local spent = spend(state, want.model, want.cost, 1, want.until_s)

@@ -1,12 +1,14 @@
 #!lua
--- governor_look.lua: what the scripts remember of a pool, for people to see.     KEYS  1 governor  2 open    ARGV  1 pool
+-- governor_look.lua: what the scripts remember of a pool, for people to see.
+-- KEYS  1 governor  2 open      ARGV  1 pool
 -- Reply JSON of the enforcement state, '' if there is none. Changes nothing.
-local packed = redis.call('HGET', KEYS[1], 'enforcement')
+local governor, open = unpack(KEYS)
+local pool = unpack(ARGV)
+--@include enforce.lua
+local packed = redis.call('HGET', governor, 'enforcement')
 if not packed then return '' end
 local state = cmsgpack.unpack(packed)
-for project, standing in pairs(state.projects) do
-  standing.open = tonumber(redis.call('HGET', KEYS[2], 'o:' .. ARGV[1] .. '|' .. project) or 0)
-end
+count_open(state, open, pool)
 -- All digits of every number, of which cjson would give 14.
 local function json(value)
   if type(value) == 'number' then return string.format('%.17g', value) end

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import orjson
 
+from dicast.workers.admission.holders import read_holder
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.epoch import Epoch
-from dicast.workers.store.keys import Keys, encode
+from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import freeing, script_text
 
 logger = logging.getLogger(__name__)
@@ -58,11 +59,12 @@ def tell_ended(flat: Sequence[str], reason: str) -> int:
     """Log leases that others than their holders have ended (`{id, holder, ...}`), as the holders would have, and return
     how many: whoever counts open calls from logs finds the end of each, though its holder is dead or mute."""
     ended = dict(zip(flat[::2], flat[1::2], strict=True))
-    for lease, holder in ended.items():
-        pool, job, _, node, *_ = holder.split("|")
+    for lease, record in ended.items():
+        holder = read_holder(record)
         logger.info(
             "lease %s has ended without its holder", lease,
-            extra={"event": "released", "lease": lease, "pool": pool, "job": job, "node": node, "reason": reason},
+            extra={"event": "released", "lease": lease, "pool": holder.pool, "job": holder.job, "node": holder.node,
+                   "reason": reason},
         )  # fmt: skip
     return len(ended)
 
@@ -127,7 +129,7 @@ class LeaseStore:
             ],
             args=[
                 "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,
-                orjson.dumps([_returned(r) for r in give_back]), orjson.dumps([_wanted(w) for w in wanted]),
+                orjson.dumps([_returned(r) for r in give_back]), orjson.dumps(wanted, default=list),
                 EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
             ],
         )  # fmt: skip
@@ -150,11 +152,6 @@ class LeaseStore:
             widths=widths,
             shares=shares,
         )
-
-
-def _wanted(want: Want) -> list[object]:
-    """A project's name is encoded, for records in the store are separated by '|'."""
-    return [want.lease, want.job, encode(want.project), *want[3:]]
 
 
 def _returned(given: str | Returned) -> list[object]:

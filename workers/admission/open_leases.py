@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import unquote
 
+from dicast.workers.admission.holders import read_holder
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
@@ -36,10 +36,10 @@ async def open_leases(client: AsyncStoreClient, keys: Keys) -> list[OpenLease]:
     ends = dict(deadlines)
     now_ms = float(now or 0)
     found = []
-    for lease, holder in holders.items():
-        pool, job, project, node, sent, _, probe = holder.split("|", 7)[:7]
+    for lease, record in holders.items():
+        pool, job, project, node, sent_ms, probe = read_holder(record)
         left_s = max(0.0, ends.get(lease, now_ms) - now_ms) / 1000
-        age_s = max(0.0, now_ms - float(sent)) / 1000
+        age_s = max(0.0, now_ms - sent_ms) / 1000
         unit = lease.partition("~")[2]
-        found.append(OpenLease(lease, pool, unquote(project), job, node, age_s, left_s, probe == "1", unit))
+        found.append(OpenLease(lease, pool, project, job, node, age_s, left_s, probe, unit))
     return sorted(found, key=lambda lease: (-lease.age_s, lease.lease))

@@ -14,11 +14,8 @@ from dicast.workers.policy.error_budget import ErrorBudget
 from dicast.workers.policy.parameters import FairMode
 from dicast.workers.policy.profiles import PROFILES, EngineConfig, FixedConfig, PoolConfig
 from dicast.workers.policy.rules import RulesConfig
-from dicast.workers.store.keys import encode
 
 PACING_JITTER = 0.5
-OTHERS = "*"
-"""Stands for the projects that are not named."""
 _SLOTS = range(1, 1_000_001)
 
 
@@ -108,8 +105,8 @@ class Overrides:
             requests_per_min=self.rpm,
             tokens_per_min=self.tpm,
             fair=FairMode(self.fair),
-            weights={encode(project): float(weight) for project, weight in self.weights.items()},
-            project_max={OTHERS if name == OTHERS else encode(name): most for name, most in self.project_max.items()},
+            weights={project: float(weight) for project, weight in self.weights.items()},
+            project_max=dict(self.project_max),
             error_budget=self._error_budget(),
         )
 

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore
+from dicast.workers.admission.holders import read_holder
 from dicast.workers.admission.outages import Outage
 from dicast.workers.admission.pool_health import ModelHealth, health_now, limit_in_force
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
@@ -169,11 +169,11 @@ class PoolStates:
 
     async def _zombies(self) -> Counter[str]:
         """Leases by pool whose node cannot be heard."""
-        held = [holder.split("|", 4)[:4] for holder in (await self._redis.hgetall(self._keys.holders)).values()]
-        nodes = sorted({node for *_, node in held})
+        held = list(map(read_holder, (await self._redis.hgetall(self._keys.holders)).values()))
+        nodes = sorted({holder.node for holder in held})
         heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
         silent = {node for node, beacon in zip(nodes, heard, strict=True) if beacon is None}
-        return Counter(pool for pool, _, _, node in held if node in silent)
+        return Counter(holder.pool for holder in held if holder.node in silent)
 
 
 def _state(
@@ -193,7 +193,7 @@ def _state(
         floor=parameters.stale_limit,
         open=open_calls,
         projects={
-            unquote(name): ProjectState(
+            name: ProjectState(
                 standing["open"], standing["waiting"] and now <= standing["asked_at"] + ttl_s, standing["service"]
             )
             for name, standing in sorted(remembered.get("projects", {}).items())
@@ -216,7 +216,7 @@ def _state(
         override=override,
         zombies=zombies,
         silent={
-            unquote(name): now - standing["asked_at"]
+            name: now - standing["asked_at"]
             for name, standing in sorted(remembered.get("projects", {}).items())
             if standing["waiting"] and ttl_s < now - standing["asked_at"] <= STALE_DEMAND_S
         },

@@ -3,10 +3,12 @@
 -- unacknowledged in one step, in kombu's form; one that is no message is returned all the same, and not noted.
 -- KEYS  1 queue  2 unacknowledged messages  3 their index      ARGV  1 Unix time, s  2 the first message  3 most others
 -- Reply {message, the tag it is noted under or '', ...}
-local taken = {ARGV[2]}
-local others = tonumber(ARGV[3])
+local queue, unacked, index = unpack(KEYS)
+local now_s, first, others = unpack(ARGV)
+others = tonumber(others)
+local taken = {first}
 if others > 0 then
-  for _, raw in ipairs(redis.call('RPOP', KEYS[1], others) or {}) do taken[#taken + 1] = raw end
+  for _, raw in ipairs(redis.call('RPOP', queue, others) or {}) do taken[#taken + 1] = raw end
 end
 local reply = {}
 for _, raw in ipairs(taken) do
@@ -18,8 +20,8 @@ for _, raw in ipairs(taken) do
      type(place.exchange) == 'string' and type(place.routing_key) == 'string' then
     local entry = string.format('[%s,%s,%s]', raw, cjson.encode(place.exchange), cjson.encode(place.routing_key))
     tag = properties.delivery_tag
-    redis.call('HSET', KEYS[2], tag, entry)
-    redis.call('ZADD', KEYS[3], ARGV[1], tag)
+    redis.call('HSET', unacked, tag, entry)
+    redis.call('ZADD', index, now_s, tag)
   end
   reply[#reply + 1], reply[#reply + 2] = raw, tag
 end

@@ -3,11 +3,14 @@
 -- heirs it has.
 -- KEYS  1 unacknowledged messages  2 their index      ARGV  1... delivery tag, queue, message
 -- Reply how many
+local unacked, index = unpack(KEYS)
+local moves = ARGV
 local restored = 0
-for i = 1, #ARGV, 3 do
-  if redis.call('HDEL', KEYS[1], ARGV[i]) == 1 then
-    redis.call('ZREM', KEYS[2], ARGV[i])
-    redis.call('LPUSH', ARGV[i + 1], ARGV[i + 2])
+for i = 1, #moves, 3 do
+  local tag, queue, message = unpack(moves, i, i + 2)
+  if redis.call('HDEL', unacked, tag) == 1 then
+    redis.call('ZREM', index, tag)
+    redis.call('LPUSH', queue, message)
     restored = restored + 1
   end
 end

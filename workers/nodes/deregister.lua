@@ -2,21 +2,23 @@
 -- deregister.lua: give back every lease of a node that has left or is proven dead, and forget it.
 -- KEYS  1 leases  2 holders  3 open  4 nodes  5 the node's beacon  6 epoch  7 heard  8 silent
 -- ARGV  1 node  2 freed channel
--- Reply {lease given back, its holder, ...}. Holds: the caller has proof of death; silence is none, for a frozen node's calls are open.
+-- Reply {lease given back, its holder, ...}.
+-- Holds: the caller has proof of death; silence is none, for a frozen node's calls are open.
+local leases, holders, open, nodes, beacon, epoch, heard, silent = unpack(KEYS)
+local node, freed_channel = unpack(ARGV)
 --@include ../admission/release.lua
-local mine, cursor = {}, '0'
+local mine, cursor, entries = {}, '0', nil
 repeat
-  local page = redis.call('HSCAN', KEYS[2], cursor, 'COUNT', 1000)
-  cursor = page[1]
-  for i = 1, #page[2], 2 do
-    if string.match(page[2][i + 1], '^[^|]*|[^|]*|[^|]*|([^|]*)') == ARGV[1] then mine[#mine + 1] = page[2][i] end
+  cursor, entries = unpack(redis.call('HSCAN', holders, cursor, 'COUNT', 1000))
+  for i = 1, #entries, 2 do
+    if cjson.decode(entries[i + 1]).node == node then mine[#mine + 1] = entries[i] end
   end
 until cursor == '0'
-local found, freed = release(KEYS[1], KEYS[2], KEYS[3], mine)
-redis.call('HDEL', KEYS[4], ARGV[1])
-redis.call('DEL', KEYS[5])
-redis.call('HDEL', KEYS[6], 'told:' .. ARGV[1])
-redis.call('ZREM', KEYS[7], ARGV[1])
-redis.call('ZREM', KEYS[8], ARGV[1])
-if freed > 0 then redis.call('PUBLISH', ARGV[2], '*') end
-return told_of(found)
+local _, freed, records = release({leases = leases, holders = holders, open = open}, mine)
+redis.call('HDEL', nodes, node)
+redis.call('DEL', beacon)
+redis.call('HDEL', epoch, 'told:' .. node)
+redis.call('ZREM', heard, node)
+redis.call('ZREM', silent, node)
+if freed > 0 then redis.call('PUBLISH', freed_channel, '*') end
+return records

@@ -1,11 +1,11 @@
--- The store's epoch: a number that grows whenever the store turns out to have forgotten what it had told somebody, after
--- a flush or a fail-over to an older copy. While `closed_until` is ahead nothing is granted: calls may be open that the
--- store knows nothing of. What callers know: workers/store/epoch.py. A hash of the server's run id, `number`, `after` (the
--- newest epoch that is known to have been before), `closed_until` (lease-clock ms) and, for each node, `told:<node>`: how
--- many answers with grants it was given since.
+-- The store's epoch: a number that grows whenever the store turns out to have forgotten what it had told somebody,
+-- after a flush or a fail-over to an older copy. While `closed_until` is ahead nothing is granted: calls may be open
+-- that the store knows nothing of. What callers know: workers/store/epoch.py. A hash of the server's run id, `number`,
+-- `after` (the newest epoch that is known to have been before), `closed_until` (lease-clock ms) and, for each node,
+-- `told:<node>`: how many answers with grants it was given since.
 --
--- Rules, first match wins: the caller knows what the store does not -> a new epoch, closed for as long as a call may last;
--- no epoch yet -> one begins; another server answers -> both closed for as long as living nodes need to speak.
+-- Rules, first match wins: the caller knows what the store does not -> a new epoch, closed for as long as a call may
+-- last; no epoch yet -> one begins; another server answers -> both closed for as long as living nodes need to speak.
 -- Holds: of two epochs the later one's number is greater by a million at least, so that epoch + claims never go back.
 local HEARING_MS, EPOCHS_APART = 2000, 1000000
 
@@ -30,4 +30,10 @@ local function store_epoch(key, given_ms, now, node, known, told, grace_ms)
   redis.call('HSET', key, 'number', string.format('%d', number), 'closed_until', string.format('%d', closed_until),
              'server', server)
   return number, closed_until, server
+end
+
+-- How many answers with grants a node was given in this epoch; one more if this one `grants`.
+local function note_told(key, node, grants)
+  if grants then return redis.call('HINCRBY', key, 'told:' .. node, 1) end
+  return tonumber(redis.call('HGET', key, 'told:' .. node) or 0)
 end

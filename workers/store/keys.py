@@ -39,7 +39,7 @@ class Keys:
 
     @property
     def holders(self) -> str:
-        """hash lease id -> 'pool|job|project|node|...' (release.lua)"""
+        """hash lease id -> its record (workers/admission/holder.lua)""" ""
         return self.at("holders")
 
     @property

@@ -1,0 +1,38 @@
+-- How a pool's calls have ended lately, by model and since its outage began: for people, and for those who choose a
+-- pool.
+local HEALTH_S, OUTAGE_UNITS = 60, 8
+
+-- A model's good calls of all, each worth e^(-age / HEALTH_S).                            Read by: pool_health.py
+local function note_health(state, model, good, now)
+  state.health = state.health or {}
+  local health = state.health[model]
+  if not health then
+    health = {good = 0, all = 0, at = now}
+    state.health[model] = health
+  end
+  local kept = math.exp(math.min(0, health.at - now) / HEALTH_S)
+  health.good, health.all = health.good * kept + (good and 1 or 0), health.all * kept + 1
+  health.at = math.max(health.at, now)
+end
+
+-- The pool's outage: calls that failed in a row, with no answer to a later one, or nil. `call` is {fails,
+-- answers, status, reporter, error}: a refusal counts only for the breaker's probe; other refusals neither count nor
+-- end it. `units` are the first few reporters.                                                 Read by: outages.py
+local function note_outage(state, sent_at, now, call)
+  local outage = state.outage
+  if call.answers then
+    state.answered_sent_at = math.max(state.answered_sent_at or 0, sent_at)
+    if outage and sent_at > outage.since then state.outage = nil end
+  elseif call.fails then
+    local since = math.max(sent_at, state.answered_sent_at or 0)
+    if not outage then
+      outage = {since = since, failures = 0, units = {}}
+      state.outage = outage
+    end
+    outage.since = math.min(outage.since, since)
+    outage.failures, outage.at, outage.status, outage.error = outage.failures + 1, now, call.status, call.error
+    local known = 0
+    for _ in pairs(outage.units) do known = known + 1 end
+    if known < OUTAGE_UNITS then outage.units['u' .. call.reporter] = 1 end
+  end
+end
