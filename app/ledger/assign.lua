@@ -2,15 +2,18 @@
 -- assign.lua: messages of a page chose a pool each; they count for it until somebody works on them (claim.lua).
 -- KEYS  1 page  2 the page's assignments  3 assigned      ARGV  token, pool, token, pool, ...
 -- Reply 1, or 0 if there is no such page any more. Holds: a pool's count = messages of open pages that stand for it.
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+--@include ../../workers/store/many.lua
+--@include assigned.lua
+local page, assignments, assigned = unpack(KEYS)
+local chosen = rest(ARGV, 1)
+if redis.call('EXISTS', page) == 0 then return 0 end
 local change = {}
-for i = 1, #ARGV, 2 do
-  local before = redis.call('HGET', KEYS[2], ARGV[i])
+for i = 1, #chosen, 2 do
+  local token, pool = chosen[i], chosen[i + 1]
+  local before = redis.call('HGET', assignments, token)
   if before then change[before] = (change[before] or 0) - 1 end
-  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
-  change[ARGV[i + 1]] = (change[ARGV[i + 1]] or 0) + 1
+  redis.call('HSET', assignments, token, pool)
+  change[pool] = (change[pool] or 0) + 1
 end
-for pool, by in pairs(change) do
-  if by ~= 0 and redis.call('HINCRBY', KEYS[3], pool, by) <= 0 then redis.call('HDEL', KEYS[3], pool) end
-end
+for pool, by in pairs(change) do count_assigned(assigned, pool, by) end
 return 1

@@ -5,17 +5,21 @@
 --       6 deferred members...
 -- Reply {state before, 1 if nothing is open and the job is to be finished}; the same to who asks again.
 --@include ../../workers/store/clock.lua
-local state, canceller = unpack(redis.call('HMGET', KEYS[1], 'state', 'canceller'))
-local before = string.match(canceller or '', '^(%a+) ' .. ARGV[4] .. '$')
+--@include ../../workers/store/many.lua
+local job, job_limits, pages, due, clock, unfinished = unpack(KEYS)
+local given_ms, job_id, lanes, attempt, revoked = unpack(ARGV, 1, 5)
+local deferred = rest(ARGV, 6)
+local state, canceller = unpack(redis.call('HMGET', job, 'state', 'canceller'))
+local before = string.match(canceller or '', '^(%a+) ' .. attempt .. '$')
 if before then return {before, state == 'finishing' and 1 or 0} end
 if state ~= 'submitted' and state ~= 'running' then return {state or '', 0} end
-local now = lease_clock(KEYS[5], ARGV[1])
-redis.call('HDEL', KEYS[2], ARGV[2])
-for l = 0, ARGV[3] - 1 do redis.call('HSET', KEYS[1], 'cursor:' .. l, '') end
-for i = 6, #ARGV do redis.call('ZADD', KEYS[4], 'XX', now, ARGV[i]) end
-local idle = redis.call('SCARD', KEYS[3]) == 0
-redis.call('HSET', KEYS[1], 'state', idle and 'finishing' or 'cancelling', 'outcome', 'cancelled',
-           'canceller', state .. ' ' .. ARGV[4])
-if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'revoked', ARGV[5]) end
-redis.call('ZADD', KEYS[6], now, ARGV[2])
+local now = lease_clock(clock, given_ms)
+redis.call('HDEL', job_limits, job_id)
+for lane = 0, lanes - 1 do redis.call('HSET', job, 'cursor:' .. lane, '') end
+for _, member in ipairs(deferred) do redis.call('ZADD', due, 'XX', now, member) end
+local idle = redis.call('SCARD', pages) == 0
+redis.call('HSET', job, 'state', idle and 'finishing' or 'cancelling', 'outcome', 'cancelled',
+           'canceller', state .. ' ' .. attempt)
+if revoked ~= '' then redis.call('HSET', job, 'revoked', revoked) end
+redis.call('ZADD', unfinished, now, job_id)
 return {state, idle and 1 or 0}

@@ -5,19 +5,21 @@
 --       7 incarnation whose report it is
 -- Reply 1 if this attempt completed it.
 --@include ../../workers/store/clock.lua
-local state, outcome, completer, incarnation = unpack(redis.call('HMGET', KEYS[1], 'state', 'outcome', 'completer',
-  'incarnation'))
-if completer == ARGV[6] then return 1 end
+local job, items, pages, job_limits, unfinished, outbox, jobs, bounded = unpack(KEYS)
+local given_ms, job_id, report, keep_s, jobs_prefix, attempt, reported = unpack(ARGV)
+local state, outcome, completer, incarnation =
+  unpack(redis.call('HMGET', job, 'state', 'outcome', 'completer', 'incarnation'))
+if completer == attempt then return 1 end
 if state ~= 'finishing' then return 0 end
-if incarnation ~= ARGV[7] then return 0 end
-redis.call('HSET', KEYS[1], 'state', outcome, 'report', ARGV[3], 'finished_ms', wall_clock(ARGV[1]), 'completer', ARGV[6])
-redis.call('DEL', KEYS[2], KEYS[3])
-redis.call('HDEL', KEYS[4], ARGV[2])
-redis.call('ZREM', KEYS[5], ARGV[2])
-redis.call('ZREM', KEYS[8], ARGV[2])
-redis.call('SADD', KEYS[6], ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
-for _, oldest in ipairs(redis.call('ZRANGE', KEYS[7], 0, 9)) do  -- names whose jobs are past their retention
-  if redis.call('EXISTS', ARGV[5] .. oldest) == 0 then redis.call('ZREM', KEYS[7], oldest) end
+if incarnation ~= reported then return 0 end
+redis.call('HSET', job, 'state', outcome, 'report', report, 'finished_ms', wall_clock(given_ms), 'completer', attempt)
+redis.call('DEL', items, pages)
+redis.call('HDEL', job_limits, job_id)
+redis.call('ZREM', unfinished, job_id)
+redis.call('ZREM', bounded, job_id)
+redis.call('SADD', outbox, job_id)
+redis.call('EXPIRE', job, keep_s)
+for _, oldest in ipairs(redis.call('ZRANGE', jobs, 0, 9)) do  -- names whose jobs are past their retention
+  if redis.call('EXISTS', jobs_prefix .. oldest) == 0 then redis.call('ZREM', jobs, oldest) end
 end
 return 1

@@ -4,8 +4,10 @@
 -- Reply 1 if the node leads, for so long. By the lease clock, for a key that expires by the server's would keep a dead
 -- beat's place for as long as that is put back. The same attempt again is answered as the first time.
 --@include ../../workers/store/clock.lua
-local now, leader = lease_clock(KEYS[2], ARGV[1]), redis.call('GET', KEYS[1])
+local beat, clock = unpack(KEYS)
+local given_ms, candidate, for_ms, ticked = unpack(ARGV)
+local now, leader = lease_clock(clock, given_ms), redis.call('GET', beat)
 local until_ms = leader and tonumber(string.match(leader, '|(%d+)$')) or 0
-if ARGV[4] ~= '1' and now < until_ms then return string.match(leader, '^[^|]*') == ARGV[2] and 1 or 0 end
-redis.call('SET', KEYS[1], string.format('%s|%d', ARGV[2], now + ARGV[3]), 'PX', ARGV[3])
+if ticked ~= '1' and now < until_ms then return string.match(leader, '^[^|]*') == candidate and 1 or 0 end
+redis.call('SET', beat, string.format('%s|%d', candidate, now + for_ms), 'PX', for_ms)
 return 1

@@ -8,36 +8,39 @@
 --       gone from where they were staged); 'new' again to an attempt that comes again.
 -- Holds: the pages of an id are those of the incarnation in its job's hash.
 --@include ../../workers/store/clock.lua
-local digest, state, submitter = unpack(redis.call('HMGET', KEYS[1], 'digest', 'state', 'submitter'))
-if digest then
-  redis.call('DEL', KEYS[3])
-  if submitter == ARGV[6] then return 'new' end
-  return digest == ARGV[3] and 'same' or 'other'
+--@include assigned.lua
+local job, items, staged, jobs, unfinished, clock, outbox, pages, watch, assigned = unpack(KEYS)
+local given_ms, job_id, digest, grace_ms, staged_count, attempt = unpack(ARGV, 1, 6)
+local fields = {unpack(ARGV, 7)}
+local known, state, submitter = unpack(redis.call('HMGET', job, 'digest', 'state', 'submitter'))
+if known then
+  redis.call('DEL', staged)
+  if submitter == attempt then return 'new' end
+  return known == digest and 'same' or 'other'
 end
-if redis.call('HLEN', KEYS[3]) ~= tonumber(ARGV[5]) then return 'unstaged' end
-local created, now = wall_clock(ARGV[1]), lease_clock(KEYS[6], ARGV[1])
+if redis.call('HLEN', staged) ~= tonumber(staged_count) then return 'unstaged' end
+local created, now = wall_clock(given_ms), lease_clock(clock, given_ms)
 if state == 'lost' then
-  redis.call('DEL', KEYS[1])
-  redis.call('SREM', KEYS[7], ARGV[2])
+  redis.call('DEL', job)
+  redis.call('SREM', outbox, job_id)
 end
-for _, member in ipairs(redis.call('SMEMBERS', KEYS[8])) do  -- of an earlier job of this id, whose hash alone was lost
+for _, member in ipairs(redis.call('SMEMBERS', pages)) do  -- of an earlier job of this id, whose hash alone was lost
   local lane, incarnation, page = string.match(member, '^(%d+)|(%w+)%.(%d+)$')
   if lane then
     local place = incarnation .. ':' .. lane .. ':' .. page
-    local assignments = KEYS[1] .. ':assignments:' .. place
-    for _, pool in ipairs(redis.call('HVALS', assignments)) do
-      if redis.call('HINCRBY', KEYS[10], pool, -1) <= 0 then redis.call('HDEL', KEYS[10], pool) end
-    end
-    redis.call('DEL', KEYS[1] .. ':page:' .. place, assignments)
-    redis.call('ZREM', KEYS[9], ARGV[2] .. '|' .. string.gsub(place, ':', '|'))
+    local assignments = job .. ':assignments:' .. place
+    unassign_page(assignments, assigned)
+    redis.call('DEL', job .. ':page:' .. place, assignments)
+    redis.call('ZREM', watch, job_id .. '|' .. string.gsub(place, ':', '|'))
   end
 end
-redis.call('DEL', KEYS[2], KEYS[8])
-redis.call('HSET', KEYS[1], 'digest', ARGV[3], 'state', 'submitted', 'created_ms', created, 'submitter', ARGV[6], unpack(ARGV, 7))
-if redis.call('EXISTS', KEYS[3]) == 1 then
-  redis.call('RENAME', KEYS[3], KEYS[2])
-  redis.call('PERSIST', KEYS[2])
+redis.call('DEL', items, pages)
+redis.call('HSET', job, 'digest', digest, 'state', 'submitted', 'created_ms', created, 'submitter', attempt,
+           unpack(fields))
+if redis.call('EXISTS', staged) == 1 then
+  redis.call('RENAME', staged, items)
+  redis.call('PERSIST', items)
 end
-redis.call('ZADD', KEYS[4], created, ARGV[2])
-redis.call('ZADD', KEYS[5], now + tonumber(ARGV[4]), ARGV[2])
+redis.call('ZADD', jobs, created, job_id)
+redis.call('ZADD', unfinished, now + tonumber(grace_ms), job_id)
 return 'new'

@@ -1,4 +1,7 @@
--- What claims tell of their units' ends, in record.lua and defer.lua. After many.lua and unit.lua.
+-- What claims tell of their units' ends, in record.lua and defer.lua.
+--@include ../../workers/store/many.lua
+--@include unit.lua
+--@include late.lua
 
 -- The page and the units of a write's entries, {position, fence, ...} each; nil if there is no such page any more.
 local function read_page(key, entries)

@@ -4,10 +4,8 @@
 -- claims = 'attempt,fence,verdict,ending;...', newest last: who asked, and what he was answered, so that one who asks
 -- again is answered the same. Ending: '' = has not told yet, d = deferred, s = refused as stale.
 --
--- A result is r:<position> = '<claim>;<result>', and then there is no u:<position>; the claim that brought it is its fence
--- less the epoch that the page was opened in, or nothing if the result is from before a resumption. Claims that had not
--- told their end by then are late: field `late` = ',<position>:<fence>,...' of the page, and of the job when the page is
--- gone. What they bring yet was a paid call, and is counted once; what any other claim brings is a repeat.
+-- A result is r:<position> = '<claim>;<result>', and then there is no u:<position>; the claim that brought it is its
+-- fence less the epoch that the page was opened in, or nothing if the result is from before a resumption.
 -- Holds: read_unit reads whatever write_unit writes, and what it cannot read it takes for a unit whose end is lost.
 local NOBODY, CLAIMS_KEPT = '-', 6
 
@@ -58,45 +56,6 @@ local function claim_of(u, field, value)
   for _, c in ipairs(u and u.claims or {}) do
     if c[field] == value then return c end
   end
-end
-
--- Notes the claims of a unit that have not told their end, now that another one's result is there.
-local function note_late(page, position, u, fence)
-  for _, c in ipairs(u and u.claims or {}) do
-    if c.ending == '' and c.fence > 0 and c.fence ~= fence then
-      local list = redis.call('HGET', page, 'late') or ','
-      redis.call('HSET', page, 'late', list .. string.format('%d:%d,', position, c.fence))
-    end
-  end
-end
-
--- Whether a claim is noted as late in a hash's field; it is not any more.
-local function was_late(key, field, position, fence)
-  local list, name = redis.call('HGET', key, field), string.format(',%d:%d,', position, fence)
-  local from, to = string.find(list or '', name, 1, true)
-  if not from then return false end
-  list = string.sub(list, 1, from) .. string.sub(list, to + 1)
-  if list == ',' then redis.call('HDEL', key, field) else redis.call('HSET', key, field, list) end
-  return true
-end
-
--- Adds {field: number} to a job's counters, if there is the job; returns what they are then, and further fields.
-local function count(job, counters, further)
-  local names, found, changes = {'state'}, {}, {}
-  for name, by in pairs(counters) do
-    if by ~= 0 then names[#names + 1] = name end
-  end
-  for _, name in ipairs(further or {}) do names[#names + 1] = name end
-  local values = redis.call('HMGET', job, unpack(names))
-  for i, name in ipairs(names) do
-    local by = counters[name] or 0
-    if by ~= 0 and values[1] then
-      found[name] = tonumber(values[i] or 0) + by
-      changes[#changes + 1], changes[#changes + 2] = name, string.format('%d', found[name])
-    else found[name] = values[i] end
-  end
-  if #changes > 0 then redis.call('HSET', job, unpack(changes)) end
-  return found
 end
 
 -- Whether a unit is in the hands of a living node. A claim that outlives the longest call has lost its task.

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("app", "workers", "config", "tests", "chaos", "pyproject.toml")
+COPIED = ("app", "workers", "config", "dicast", "lab", "tests", "pyproject.toml")
 FAST_TESTS = (
     "tests/ledger", "tests/workers/test_leases.py", "tests/workers/test_nodes.py", "tests/workers/test_reaper.py",
     "tests/workers/test_bootsteps.py", "tests/workers/test_fetch.py", "tests/test_tasks.py", "tests/test_messages.py",
-    "tests/test_spool.py", "tests/judge", "tests/workers/test_quarantine.py", "tests/chaos/test_virtual.py",
+    "tests/test_spool.py", "tests/judge", "tests/workers/test_dead_letters.py", "tests/chaos/test_virtual.py",
 )  # fmt: skip
 DEADLINE_S = 240
 
@@ -47,15 +47,15 @@ MUTANTS = (
     Mutant(
         "a result is written whatever its fence",
         "app/ledger/record.lua",
-        "elseif is_held(page, u, fence, KEYS[3]) then",
+        "elseif is_held(page, u, fence, epoch) then",
         "elseif true then",
     ),
-    Mutant("a result counts down twice", "app/ledger/record.lua", "page.left - new,", "page.left - 2 * new,"),
+    Mutant("a result counts down twice", "app/ledger/record.lua", "page.left - new\n", "page.left - 2 * new\n"),
     Mutant(
         "results do not empty the lane's window",
         "app/ledger/record.lua",
-        "counters['open:' .. lane] = -new",
-        "counters['open:' .. lane] = 0",
+        "new - scored, stale, -new",
+        "new - scored, stale, 0",
     ),
     Mutant(
         "the last result of an unchorded page gathers nothing",
@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a claim ignores the owner",
         "app/ledger/claim.lua",
-        "if others and in_living_hands(u, ARGV[3], now, tonumber(ARGV[7])) then",
+        "if u.owner ~= node and in_living_hands(u, beacons, now, claim_ms) then",
         "if false then",
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "nothing is ever quarantined",
         "app/ledger/claim.lua",
-        "elseif u.deaths >= tonumber(ARGV[6]) then",
+        "elseif u.deaths >= deaths_max then",
         "elseif false then",
     ),
     Mutant(
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "a unit is deferred whatever the fence",
         "app/ledger/defer.lua",
-        "elseif is_held(page, u, fence, KEYS[5]) then",
+        "elseif is_held(page, u, fence, epoch) then",
         "elseif true then",
     ),
     Mutant(
@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "a due message is forgotten when it is taken",
         "app/ledger/take_due.lua",
-        "redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), member)",
-        "redis.call('ZREM', KEYS[1], member)",
+        "redis.call('ZADD', due, now + tonumber(again_ms), member)",
+        "redis.call('ZREM', due, member)",
     ),
     Mutant(
         "a page is gathered while units are open",
@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "a job ends with its first page",
         "app/ledger/close_page.lua",
-        "redis.call('SCARD', KEYS[3]) == 0 and 1 or 0",
+        "redis.call('SCARD', pages) == 0 and 1 or 0",
         "1",
     ),
     Mutant(
@@ -139,47 +139,47 @@ MUTANTS = (
     Mutant(
         "a job ends with the report of an earlier one of its id",
         "app/ledger/complete.lua",
-        "if incarnation ~= ARGV[7] then return 0 end",
+        "if incarnation ~= reported then return 0 end",
         "",
     ),
     Mutant(
         "a planner of an earlier job opens a page of the present one",
         "app/ledger/open_page.lua",
-        " or incarnation ~= ARGV[11] then",
+        " or present ~= incarnation then",
         " then",
     ),
     Mutant(
         "pages of an earlier job of an id stay when its record is lost",
         "app/ledger/submit.lua",
-        "redis.call('ZREM', KEYS[9]",
-        "redis.call('ZSCORE', KEYS[9]",
+        "redis.call('ZREM', watch",
+        "redis.call('ZSCORE', watch",
     ),
     Mutant(
         "a finished job's items stay in the store",
         "app/ledger/complete.lua",
-        "redis.call('DEL', KEYS[2], KEYS[3])",
-        "redis.call('DEL', KEYS[3])",
+        "redis.call('DEL', items, pages)",
+        "redis.call('DEL', pages)",
     ),
     Mutant(
         "a completion is announced only by who made it",
         "app/ledger/complete.lua",
-        "redis.call('SADD', KEYS[6], ARGV[2])",
+        "redis.call('SADD', outbox, job_id)",
         "",
     ),
     Mutant(
         "another job under the same id is taken for the same",
         "app/ledger/submit.lua",
-        "digest == ARGV[3] and 'same' or 'other'",
+        "known == digest and 'same' or 'other'",
         "'same'",
     ),
     Mutant(
         "a job that is not started is not looked after",
         "app/ledger/submit.lua",
-        "redis.call('ZADD', KEYS[5], now + tonumber(ARGV[4]), ARGV[2])",
+        "redis.call('ZADD', unfinished, now + tonumber(grace_ms), job_id)",
         "",
     ),
     Mutant(
-        "a cancelled job is still granted leases", "app/ledger/cancel.lua", "redis.call('HDEL', KEYS[2], ARGV[2])", ""
+        "a cancelled job is still granted leases", "app/ledger/cancel.lua", "redis.call('HDEL', job_limits, job_id)", ""
     ),
     Mutant(
         "a job's limit is not frozen",
@@ -190,13 +190,13 @@ MUTANTS = (
     Mutant(
         "two planners open the same page",
         "app/ledger/open_page.lua",
-        "if (redis.call('HGET', KEYS[1], 'page:' .. lane) or '0') ~= ARGV[3] then return -1 end",
+        "if (next_number or '0') ~= number then return -1 end",
         "",
     ),
     Mutant(
         "the units of the dead are not found",
         "app/ledger/find_lost.lua",
-        "return not in_living_hands(u, ARGV[3], now, tonumber(ARGV[6])), false",
+        "return not in_living_hands(u, beacons, now, claim_ms), false",
         "return false, false",
     ),
     Mutant(
@@ -301,19 +301,19 @@ MUTANTS = (
     Mutant(
         "a node that is not heard may claim",
         "app/ledger/claim.lua",
-        "if redis.call('EXISTS', ARGV[3] .. node) == 0 then",
+        "if redis.call('EXISTS', beacons .. node) == 0 then",
         "if false then",
     ),
     Mutant(
         "what the store has lost is nobody's to give up",
         "app/ledger/release_claims.lua",
-        "u.fence == tonumber(ARGV[i + 1])",
-        "false",
+        "u.fence == fence then",
+        "false then",
     ),
     Mutant(
         "an attempt to open a page is not known again",
         "app/ledger/open_page.lua",
-        "if redis.call('HGET', KEYS[2], 'attempt') == ARGV[10] then",
+        "if redis.call('HGET', page, 'attempt') == attempt then",
         "if false then",
     ),
     Mutant(
@@ -355,7 +355,7 @@ MUTANTS = (
     Mutant(
         "a late answer's cost is forgotten",
         "app/ledger/record.lua",
-        "news = verdict == 'again' and was_late(KEYS[2], 'late', position, fence) or news",
+        "news = verdict == 'again' and was_late(page_key, 'late', position, fence) or news",
         "news = news",
     ),
     Mutant(
@@ -373,19 +373,19 @@ MUTANTS = (
     Mutant(
         "what was taken and not answered waits for a minute",
         "app/ledger/take_due.lua",
-        "if newest == tonumber(ARGV[5]) then",
+        "if newest == tonumber(attempt) then",
         "if false then",
     ),
     Mutant(
         "due messages are taken for nobody",
         "app/ledger/take_due.lua",
-        "if newest and newest >= tonumber(ARGV[5]) then return taken end",
+        "if newest and newest >= tonumber(attempt) then return taken end",
         "",
     ),
     Mutant(
         "a look that is repeated is a second look",
         "app/ledger/find_lost.lua",
-        "if attempt == ARGV[8] then return tonumber(found_then) end",
+        "if attempt_then == attempt then return tonumber(found_then) end",
         "",
     ),
     Mutant(
@@ -397,25 +397,25 @@ MUTANTS = (
     Mutant(
         "the waiters of a lost job are told only by who recorded it",
         "app/ledger/mark_lost.lua",
-        "redis.call('SADD', KEYS[3], ARGV[2])",
+        "redis.call('SADD', outbox, job_id)",
         "",
     ),
     Mutant(
         "an ended job goes back to be finished",
         "app/ledger/ripe.lua",
-        "state == 'cancelling' and redis.call('SCARD', KEYS[2]) == 0",
-        "redis.call('SCARD', KEYS[2]) == 0",
+        "state == 'cancelling' and redis.call('SCARD', pages) == 0",
+        "redis.call('SCARD', pages) == 0",
     ),
     Mutant(
         "a submission that is repeated finds its own job there",
         "app/ledger/submit.lua",
-        "if submitter == ARGV[6] then return 'new' end",
+        "if submitter == attempt then return 'new' end",
         "",
     ),
     Mutant(
         "a job is there without its items",
         "app/ledger/submit.lua",
-        "if redis.call('HLEN', KEYS[3]) ~= tonumber(ARGV[5]) then",
+        "if redis.call('HLEN', staged) ~= tonumber(staged_count) then",
         "if false then",
     ),
     Mutant(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.chaos.mutants import COPIED, FAST_TESTS, MUTANTS
 from lab.chaos.mutation import python
 from lab.chaos.mutation.accepted import AcceptedChange, accepted
 from lab.chaos.mutation.lua import mutations
@@ -67,6 +68,18 @@ def test_every_accepted_change_is_one_of_a_file_that_exists():
     for change in accepted():
         text = (root / change.file).read_text()
         assert all(line.strip() in text for line in change.before.splitlines()), f"no longer there: {change}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_every_planted_bug_has_its_place(mutant):
+    text = (python.ROOT / mutant.file).read_text()
+    assert text.count(mutant.old) == 1
+    assert text.replace(mutant.old, mutant.new) != text
+
+
+@pytest.mark.parametrize("path", [*COPIED, *FAST_TESTS])
+def test_planted_bugs_meet_tests_that_exist(path):
+    assert (python.ROOT / path).exists()
 
 
 def test_every_module_that_is_mutated_has_tests_that_are_to_notice():

@@ -14,15 +14,8 @@
 --        refused}
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- Holds: nothing is granted while the epoch is closed; granted implies open <= the pool's effective limit (a probe:
---        any), <= the job's frozen limit, and in all <= the largest frozen limit. Without parameters nothing is granted,
---        and a decision is asked for.
-local clock, leases, holders, open, governor, job_limits, rates, waiting, event_stream, counts, short, epoch_key =
-  unpack(KEYS)
-local given_ms, pool, node, ttl_ms, freed_channel, outcomes, wants, events_max, decide_every_ms, known_epoch,
-  known_grants, grace_ms = unpack(ARGV)
-outcomes, wants = cjson.decode(outcomes), cjson.decode(wants)
-ttl_ms, decide_every_ms = tonumber(ttl_ms), tonumber(decide_every_ms)
-known_epoch, known_grants, grace_ms = tonumber(known_epoch), tonumber(known_grants), tonumber(grace_ms)
+--        any), <= the job's frozen limit, and in all <= the largest frozen limit. Without parameters nothing is
+--        granted, and a decision is asked for.
 --@include ../store/clock.lua
 --@include ../store/epoch.lua
 --@include memory.lua
@@ -31,6 +24,13 @@ known_epoch, known_grants, grace_ms = tonumber(known_epoch), tonumber(known_gran
 --@include slots.lua
 --@include grant.lua
 --@include waiting.lua
+local clock, leases, holders, open, governor, job_limits, rates, waiting, event_stream, counts, short, epoch_key =
+  unpack(KEYS)
+local given_ms, pool, node, ttl_ms, freed_channel, outcomes, wants, events_max, decide_every_ms, known_epoch,
+  known_grants, grace_ms = unpack(ARGV)
+outcomes, wants = cjson.decode(outcomes), cjson.decode(wants)
+ttl_ms, decide_every_ms = tonumber(ttl_ms), tonumber(decide_every_ms)
+known_epoch, known_grants, grace_ms = tonumber(known_epoch), tonumber(known_grants), tonumber(grace_ms)
 
 -- Give back: what the caller returns, and what is over.
 local now_ms = lease_clock(clock, given_ms)

@@ -2,9 +2,9 @@
 -- governor_look.lua: what the scripts remember of a pool, for people to see.
 -- KEYS  1 governor  2 open      ARGV  1 pool
 -- Reply JSON of the enforcement state, '' if there is none. Changes nothing.
+--@include enforce.lua
 local governor, open = unpack(KEYS)
 local pool = unpack(ARGV)
---@include enforce.lua
 local packed = redis.call('HGET', governor, 'enforcement')
 if not packed then return '' end
 local state = cmsgpack.unpack(packed)

@@ -4,10 +4,10 @@
 -- ARGV  1 now_ms  2 pool  3 known version, 4 and the last entry that its owner has read  5 most entries
 -- Reply {now_ms, version, state ('' if the caller knows this version), parameters, largest frozen limit (0: no job
 --        runs), override, override for all pools, last entry read, {events, ...}}
-local clock, governor, event_stream, job_limits, overrides = unpack(KEYS)
-local given_ms, pool, known_version, known_entry, entries_max = unpack(ARGV)
 --@include ../store/clock.lua
 --@include slots.lua
+local clock, governor, event_stream, job_limits, overrides = unpack(KEYS)
+local given_ms, pool, known_version, known_entry, entries_max = unpack(ARGV)
 local version, cursor, params = unpack(redis.call('HMGET', governor, 'version', 'cursor', 'parameters'))
 local state, events = '', {}
 version, cursor = version or '0', cursor or '0-0'

@@ -3,8 +3,9 @@
 -- heirs it has.
 -- KEYS  1 unacknowledged messages  2 their index      ARGV  1... delivery tag, queue, message
 -- Reply how many
+--@include ../store/many.lua
 local unacked, index = unpack(KEYS)
-local moves = ARGV
+local moves = rest(ARGV, 1)
 local restored = 0
 for i = 1, #moves, 3 do
   local tag, queue, message = unpack(moves, i, i + 2)

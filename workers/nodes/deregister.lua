@@ -4,9 +4,9 @@
 -- ARGV  1 node  2 freed channel
 -- Reply {lease given back, its holder, ...}.
 -- Holds: the caller has proof of death; silence is none, for a frozen node's calls are open.
+--@include ../admission/release.lua
 local leases, holders, open, nodes, beacon, epoch, heard, silent = unpack(KEYS)
 local node, freed_channel = unpack(ARGV)
---@include ../admission/release.lua
 local mine, cursor, entries = {}, '0', nil
 repeat
   cursor, entries = unpack(redis.call('HSCAN', holders, cursor, 'COUNT', 1000))

@@ -10,13 +10,13 @@
 -- Silence is measured by the lease clock: keys that expire do so by the server's, which would silence every living node
 -- when it is put ahead, and let the dead be heard when it is put back. They expire where nobody lives to tell.
 -- A node that came back after FORGET_MS would be taken for proof that the store has lost grants: a pause, and no more.
+--@include ../store/clock.lua
+--@include ../store/epoch.lua
+--@include ../admission/release.lua
 local clock, epoch_key, nodes, beacon, leases, holders, open, heard, silent = unpack(KEYS)
 local given_ms, node, known_epoch, known_grants, grace_ms, facts, tells, silence_ms, freed_channel, beacons, beacon_ms =
   unpack(ARGV)
 known_epoch, known_grants, grace_ms = tonumber(known_epoch), tonumber(known_grants), tonumber(grace_ms)
---@include ../store/clock.lua
---@include ../store/epoch.lua
---@include ../admission/release.lua
 local FORGET_MS = 86400000
 local now = lease_clock(clock, given_ms)
 

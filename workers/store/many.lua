@@ -1,5 +1,12 @@
--- HMGET, HSET and HDEL with however many fields: Lua's stack has room for some 8,000 arguments.
+-- Lists of however many values: Lua's stack has room for some 8,000, as those of `unpack` and of a command are.
 local TOGETHER = 4000  -- even, so that no pair is torn
+
+-- A list's values from one on, to another if one is given.
+local function rest(list, first, last)
+  local found = {}
+  for i = first, last or #list do found[#found + 1] = list[i] end
+  return found
+end
 
 local function hmget_many(key, fields)
   if #fields <= TOGETHER then return redis.call('HMGET', key, unpack(fields)) end
