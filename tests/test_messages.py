@@ -3,7 +3,11 @@
 from kombu.exceptions import BatchPublishError, OperationalError
 
 from dicast.app.application import create_app
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import MessageId
 from dicast.app.pipeline.messages import Messages
+from dicast.workers.store.connection import connect_async
 
 POOLS = '[pools.sim]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:1/v1"\n'
 
@@ -38,4 +42,35 @@ async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, mo
     await Messages(app, None, None).plan("j", "i", 0)
     assert app.store.llen("dicast.control") == 1
     app.store.delete("dicast.control")
+    app.close()
+
+
+JOB = {
+    "id": "j",
+    "items": [{"id": "a", "text": "t"}, {"id": "b", "text": "t"}],
+    "agents": [{"name": "judge", "pool": "sim"}],
+    "dimensions": [{"id": "clear", "instructions": "Is it clear?"}],
+}
+
+
+async def test_a_message_tells_the_ledger_of_which_page_it_is(tmp_path, redis_url):
+    """By that alone a lost message is found while others wait in its queue."""
+    (tmp_path / "pools.toml").write_text(POOLS)
+    app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(tmp_path / "pools.toml")})
+    client = connect_async(redis_url)
+    ledger = Ledger(client, app.keys, "node", claim_ms=60_000, calls_max=9)
+    await ledger.start(app.submit(JOB), 5)
+    job = await ledger.job("j")
+    lost, later = PageRef("j", job.incarnation, 0, 0), PageRef("j", job.incarnation, 0, 1)
+    for ref in (lost, later):
+        await ledger.open_page(ref, ref.page, 1, "" if ref is later else "more", 1, {})
+        await ledger.published(ref)
+    app.store.hincrby(ledger.keys.page(later), "opened_ms", 1)
+
+    async def nothing_to_choose(*_):
+        return {}
+
+    await Messages(app, lambda _: "m", nothing_to_choose).again(job, later, MessageId(1))
+    assert [await ledger.find_lost(lost, 1, queue_empty=False, queues=["provider.sim"]) for _ in range(2)] == [0, 1]
+    await client.aclose()
     app.close()

@@ -27,11 +27,13 @@ local orphaned = planner and redis.call('EXISTS', beacons .. planner) == 0
 if left ~= left_then and not orphaned then return 0 end
 if orphaned then redis.call('HDEL', page, 'planner') end
 
--- When the page that the next message of a queue is of was opened; nil if that is no message of an open page.
+-- When the page that a message is of was opened, by its header `dicast`; nil if it is of no open page.
 local function opened_of(raw)
-  local job, place = string.match(raw, '"id": ?"([^"~]+)~(%w+%.%d+%.%d+)%.')
-  local at = job and redis.call('HGET', jobs_prefix .. job .. ':page:' .. string.gsub(place, '%.', ':'), 'opened_ms')
-  return at and tonumber(at)
+  local is_json, message = pcall(cjson.decode, raw)
+  local headers = is_json and type(message) == 'table' and message.headers
+  local unit = type(headers) == 'table' and headers.dicast
+  if type(unit) ~= 'table' or type(unit.job) ~= 'string' or type(unit.page) ~= 'string' then return nil end
+  return tonumber(redis.call('HGET', jobs_prefix .. unit.job .. ':page:' .. unit.page, 'opened_ms') or nil)
 end
 
 -- Queues are first in, first out: if what comes next is of pages that were opened later, nothing of this page waits.

@@ -42,6 +42,11 @@ class PageRef(NamedTuple):
         """Its page, as its lane's pages are told apart where the id alone names the job."""
         return f"{self.incarnation}.{self.page}"
 
+    @property
+    def place(self) -> str:
+        """How its key ends, after its job's; messages carry it (find_lost.lua)."""
+        return f"{self.incarnation}:{self.lane}:{self.page}"
+
     @classmethod
     def of_name(cls, name: str) -> tuple[Self, str]:
         """The page whose `name` this is, or whose message's id, and then that one's token, else ''. Raises

@@ -183,12 +183,14 @@ class Messages:
             "agent": agent,
             "dimension": dimension,
             "unit": f"{ref.lane}.{ref.page}.{token}",
+            "page": ref.place,
             "pool": lane.pools[choice.deployment],
             "model": self._models.model(judge.choices[choice.deployment]),
             "input_tokens": input_tokens(judge, asked, item_chars),
             "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
-            "elsewhere": choice.elsewhere,
         }
+        if choice.elsewhere:
+            header["elsewhere"] = True
         return self._app.signature(
             JUDGE_BATCH if token.batch else JUDGE_DIMENSION,
             args=(*ref, str(token), choice.deployment),

@@ -73,7 +73,7 @@ HEADERS = (
     "properties", "hostname", "headers", "called_directly", "is_eager", "reply_to", "correlation_id", "utc",
 )  # fmt: skip
 PLACES = ("correlation_id", "reply_to", "delivery_mode", "delivery_info", "priority", "body_encoding", "delivery_tag")
-GATE_FIELDS = ("job", "project", "agent", "dimension", "unit", "pool", "model", "input_tokens", "output_tokens",
+GATE_FIELDS = ("job", "project", "agent", "dimension", "unit", "page", "pool", "model", "input_tokens", "output_tokens",
                "elsewhere")  # fmt: skip
 ENCODINGS = ("utf-8", "ascii", "latin-1", "utf-16", "rot13", "zlib", "hex", "none", "", "binary", 5, None, "idna")
 TYPES = ("application/json", "application/x-python-serialize", "application/x-yaml", "text/plain", "", 5, None, [])

@@ -155,8 +155,8 @@ async def test_lost_messages_are_found_though_others_wait(bench):
     later = ref._replace(page=1)
 
     def put(page):
-        headers = {"root_id": "another", "id": f"{page.name}.0"}
-        bench.redis.rpush("provider.p", json.dumps({"body": "", "headers": headers}))
+        header = {"job": page.job, "page": page.place}
+        bench.redis.rpush("provider.p", json.dumps({"body": "", "headers": {"dicast": header}}))
 
     find = lambda: bench.one.find_lost(ref, 1, queue_empty=False, queues=["provider.p", "provider.q"])  # noqa: E731
     await bench.one.open_page(later, 4, 2, "", 1, {})
@@ -165,8 +165,15 @@ async def test_lost_messages_are_found_though_others_wait(bench):
     put(ref)
     assert await find() == 0
     put(later)
-    bench.redis.rpush("provider.q", "no message")
-    assert await find() == 0
+    for odd in (
+        "no message",
+        "[]",
+        '{"headers": 5}',
+        '{"headers": {"dicast": {"job": 1}}}',
+        '{"headers": {"dicast": []}}',
+    ):
+        bench.redis.rpush("provider.q", odd)
+        assert await find() == 0
     bench.redis.delete("provider.q")
     assert await find() == 4
     await bench.one.take_due()
