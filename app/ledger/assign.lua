@@ -1,6 +1,6 @@
 #!lua
 -- assign.lua: messages of a page chose a pool each; they count for it until somebody works on them (claim.lua).
--- KEYS  1 page  2 the page's assignments  3 assigned      ARGV  token, pool, token, pool, ...
+-- KEYS  1 page  2 the page's assignments  3 assigned      ARGV  1... token, pool, token, pool, ...
 -- Reply 1, or 0 if there is no such page any more. Holds: a pool's count = messages of open pages that stand for it.
 --@include ../../workers/store/many.lua
 --@include assigned.lua

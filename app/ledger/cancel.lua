@@ -2,7 +2,7 @@
 -- cancel.lua: no new call from now on. What is published passes the gates without a lease and is recorded as cancelled.
 -- KEYS  1 job  2 job_limits  3 pages  4 due  5 clock  6 unfinished
 -- ARGV  1 now_ms  2 job id  3 lanes  4 a name of this attempt  5 why it is revoked, '' if it is only cancelled
---       6 deferred members...
+--       6... members of due that are deferred
 -- Reply {state before, 1 if nothing is open and the job is to be finished}; the same to who asks again.
 --@include ../../workers/store/clock.lua
 --@include ../../workers/store/many.lua

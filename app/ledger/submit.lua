@@ -8,10 +8,11 @@
 --       gone from where they were staged); 'new' again to an attempt that comes again.
 -- Holds: the pages of an id are those of the incarnation in its job's hash.
 --@include ../../workers/store/clock.lua
+--@include ../../workers/store/many.lua
 --@include assigned.lua
 local job, items, staged, jobs, unfinished, clock, outbox, pages, watch, assigned = unpack(KEYS)
 local given_ms, job_id, digest, grace_ms, staged_count, attempt = unpack(ARGV, 1, 6)
-local fields = {unpack(ARGV, 7)}
+local fields = rest(ARGV, 7)
 local known, state, submitter = unpack(redis.call('HMGET', job, 'digest', 'state', 'submitter'))
 if known then
   redis.call('DEL', staged)
