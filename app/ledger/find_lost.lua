@@ -2,9 +2,9 @@
 -- find_lost.lua: of a page that has stood still since the last look, or whose planner died before it had sent all its
 -- messages, the units that nobody living works on and no message will bring become due.
 -- KEYS  1 page  2 due  3 clock  4... queues in which its messages may wait, if the store is the broker
--- ARGV  1 now_ms  2 prefix of the members of due  3 prefix of the nodes' beacons  4 stride  5 1 if the page's queue is
---       empty
---       6 ms that a claim may last  7 prefix of the page keys  8 a name of this attempt
+-- ARGV  1 now_ms  2 prefix of the members of due  3 prefix of the nodes' beacons  4 stride
+--       5 1 if the page's queue is empty  6 ms that a claim may last  7 prefix of the page keys
+--       8 a name of this attempt
 -- Reply -1 if the page is whole (gather it), else how many messages were found lost; the same to an attempt that comes
 -- again, which is no second look.
 --@include ../../workers/store/clock.lua

@@ -4,8 +4,7 @@
 -- KEYS  1 due  2 clock  3 what this node took last, 'attempt member member ...'
 -- ARGV  1 now_ms  2 most  3 ms until an unclaimed one comes again  4 prefix of the page keys  5 number of this attempt
 -- Reply members 'job|incarnation|lane|page|token'. An attempt that comes again is answered as the first time; after the
---       node's next
--- one nobody waits for its answer.
+--       node's next one nobody waits for its answer.
 --@include ../../workers/store/clock.lua
 local due, clock, last_taken = unpack(KEYS)
 local given_ms, most, again_ms, jobs_prefix, attempt = unpack(ARGV)

@@ -2,7 +2,7 @@
 -- governor_look.lua: what the scripts remember of a pool, for people to see.
 -- KEYS  1 governor  2 open      ARGV  1 pool
 -- Reply JSON of the enforcement state, '' if there is none. Changes nothing.
---@include enforce.lua
+--@include standings.lua
 local governor, open = unpack(KEYS)
 local pool = unpack(ARGV)
 local packed = redis.call('HGET', governor, 'enforcement')
