@@ -441,7 +441,7 @@ def caught_by(mutant: Mutant) -> str:
         for part in COPIED:
             source = ROOT / part
             if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, folder / part)
         path = folder / mutant.file

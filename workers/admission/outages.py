@@ -1,5 +1,5 @@
 """Pools that are down: whose calls fail, one after the other, and none is answered. The store's scripts keep the record
-(outcome.lua), on the lease clock, so that it outlives every worker."""
+(health.lua), on the lease clock, so that it outlives every worker."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 
 HEALTH_S = 60.0
-"""An outcome so old counts 1/e of a fresh one (outcome.lua)."""
+"""An outcome so old counts 1/e of a fresh one (health.lua)."""
 _LOOK = Path(__file__).parent / "governor_look.lua"
 
 
