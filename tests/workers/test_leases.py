@@ -6,7 +6,7 @@ import random
 import pytest
 import redis.asyncio
 
-from dicast.workers.admission.holders import read_holder
+from dicast.workers.admission.holders import Holder, read_holder
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
@@ -268,3 +268,23 @@ async def test_random_histories_never_exceed_a_limit(client, store):
         assert len(held) <= 5
     assert set(held) == set(await client.zrange(KEYS.leases, 0, -1))
     await check_books(client)
+
+
+OLD_RECORD = "p|j|a%20b|n|1700000000000|2|1|300|100|400|12|3600.5|1200|m"
+
+
+async def test_leases_of_an_earlier_version_run_out(client, store, caplog):
+    """Killed workers leave them behind; what they counted for is taken back."""
+    await limit(client, j=1)
+    await client.hset(KEYS.holders, "old", OLD_RECORD)
+    await client.zadd(KEYS.leases, {"old": 1})
+    await client.hset(KEYS.open, mapping={"all": 1, "p:p": 1, "j:j": 1, "o:p|a%20b": 1})
+    caplog.set_level("INFO")
+    assert (await Asker(store)("a")).verdicts == [G]
+    await check_books(client)
+    (line,) = [line for line in caplog.records if getattr(line, "event", "") == "released"]
+    assert (line.lease, line.pool, line.job, line.node) == ("old", "p", "j", "n")
+
+
+def test_a_record_of_an_earlier_version_is_read():
+    assert read_holder(OLD_RECORD) == Holder("p", "j", "a b", "n", 1_700_000_000_000, probe=True)

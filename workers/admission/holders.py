@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import orjson
 
@@ -21,5 +22,8 @@ class Holder(NamedTuple):
 
 def read_holder(record: str) -> Holder:
     """A value of the hash `holders` (holder.lua)."""
+    if not record.startswith("{"):  # left behind by a worker of version 0.1
+        pool, job, project, node, sent_ms, _, probe = record.split("|", 7)[:7]
+        return Holder(pool, job, unquote(project), node, int(sent_ms), probe == "1")
     fields = orjson.loads(record)
     return Holder(*(fields[name] for name in Holder._fields))

@@ -11,7 +11,7 @@ local mine, cursor, entries = {}, '0', nil
 repeat
   cursor, entries = unpack(redis.call('HSCAN', holders, cursor, 'COUNT', 1000))
   for i = 1, #entries, 2 do
-    if cjson.decode(entries[i + 1]).node == node then mine[#mine + 1] = entries[i] end
+    if holder_of(entries[i + 1]).node == node then mine[#mine + 1] = entries[i] end
   end
 until cursor == '0'
 local _, freed, records = release({leases = leases, holders = holders, open = open}, mine)
