@@ -151,7 +151,8 @@ def python_calls():
     {(the script's name, kind, how many are passed in sight, whether more are unpacked there)}."""
     found = set()
     for path in sorted(path for root in ROOTS for path in root.rglob("*.py")):
-        if "register_script" not in (text := path.read_text()):
+        text = path.read_text()
+        if not re.search(r"register_script|_scripts\[", text):
             continue
         tree = ast.parse(text)
         scripts = dict(re.findall(r'self\.(\w+) = client\.register_script\(script_text\(\w+ / "(\w+)\.lua"\)\)', text))
