@@ -35,7 +35,8 @@ TESTS = {
     "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
     "tests/judge": [f"app/pipeline/{name}.py" for name in JUDGING],
     ",".join(f"tests/ledger/test_{name}.py" for name in LEDGER): [
-        f"app/ledger/{name}.py" for name in ("stops", "states", "client", "keys", "ledger", *VERBS, "records", "troubles")
+        f"app/ledger/{name}.py"
+        for name in ("stops", "states", "client", "keys", "ledger", *VERBS, "records", "troubles")
     ],
     "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": [
         "workers/admission/gate.py",
