@@ -67,10 +67,14 @@ async def test_a_message_tells_the_ledger_of_which_page_it_is(tmp_path, redis_ur
         await ledger.published(ref)
     app.store.hincrby(ledger.keys.page(later), "opened_ms", 1)
 
-    async def nothing_to_choose(*_):
-        return {}
+    class Pools:
+        def model(self, _):
+            return "m"
 
-    await Messages(app, lambda _: "m", nothing_to_choose).again(job, later, MessageId(1))
+        async def choose(self, *_):
+            return {}
+
+    await Messages(app, Pools(), Pools()).again(job, later, MessageId(1))
     assert [await ledger.find_lost(lost, 1, queue_empty=False, queues=["provider.sim"]) for _ in range(2)] == [0, 1]
     await client.aclose()
     app.close()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 def wish(cluster, **wishes):
     async def set_it():
         async with connect_async(cluster.app.store_url) as client:
-            await Governor(client, cluster.app.keys, cluster.app.first_wishes).set("sim", **wishes)
+            await Governor(client, cluster.app.keys, cluster.app.configured_overrides).set("sim", **wishes)
 
     asyncio.run(set_it())
 
@@ -83,7 +83,7 @@ def test_when_nobody_decides_the_last_limit_holds_and_then_the_floor(cluster):
     c.worker()
     wish(c, limit=6, floor=2, adaptive=False)
     c.report(c.submit(a_job(agents=1, items=2)))
-    c.app.store.hset(c.app.keys.wishes, "sim", '{"limit": 0}')
+    c.app.store.hset(c.app.keys.overrides, "sim", '{"limit": 0}')
     c.provider.control(reset=True)
     assert c.report(c.submit(a_job(agents=1, items=4)))["scored"] == 40
     assert c.provider.stats()["max_open"] == 6
