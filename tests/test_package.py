@@ -76,6 +76,7 @@ def test_it_runs_a_job_and_a_worker_beside_foreign_packages(installed: Path, tmp
         report = python("-m", "celery", "-A", "dicast", "report", folder=tmp_path, **environ)
         assert "dicast.app.tasks" in report.stdout, report.stderr
     finally:
+        python("-m", "dicast", "stop", folder=tmp_path, PYTHONPATH=str(installed))  # the embedded store
         provider.stop()
 
 
