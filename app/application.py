@@ -347,7 +347,8 @@ class Dicast(Celery):  # type: ignore[misc]
 def create_app(environ: Mapping[str, str]) -> Dicast:
     """The application for this environment; raises `SettingsError`. Nothing is started or connected to yet."""
     dicast = Dicast(
-        "dicast", include=["dicast.app.tasks"], amqp="dicast.workers.runtime.publishing:AMQP",
+        "dicast", include=["dicast.app.tasks", "dicast.app.bootstrap"],
+        amqp="dicast.workers.runtime.publishing:AMQP",
         control="dicast.app.commands.remote_control:Control", events="dicast.workers.runtime.task_events:Events",
         set_as_current=True,
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""What a worker and a beat do when they start and when they end: Celery's signals, connected by importing this."""
+"""What a worker and a beat do when they start and when they end: Celery's signals, connected by importing this.
+
+The application includes it, so that every worker and beat does, by whatever name `-A` finds the application.
+"""
 # ruff: noqa: PLC0415  (a worker loads what only workers need)
 
 from __future__ import annotations

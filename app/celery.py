@@ -1,8 +1,5 @@
 """Where Celery's commands find the application: `celery -A dicast worker`, or `celery -A app worker` in a checkout."""
 
-from dicast.app import bootstrap
 from dicast.app.application import app
 
 __all__ = ["app"]
-
-assert bootstrap, "a worker that starts here is a node"

@@ -96,6 +96,21 @@ except ModuleNotFoundError:
     assert (said.returncode, said.stdout) == (0, "['app', 'app.celery', 'app.tasks']\n"), said.stderr
 
 
+@pytest.mark.parametrize("name", ["dicast", "dicast.app.tasks", "dicast.app.application:app"])
+def test_a_worker_is_a_node_by_whatever_name_it_finds_the_application(name: str, tmp_path: Path) -> None:
+    """The signals that make it one are connected by what every worker and beat imports, and by no submitter."""
+    program = f"""
+import sys
+from celery.app.utils import find_app
+app = find_app({name!r})
+print("dicast.app.bootstrap" in sys.modules)
+app.loader.import_default_modules()
+print("dicast.app.bootstrap" in sys.modules)
+"""
+    said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT), REDIS_URL="redis://127.0.0.1:1/0")
+    assert said.stdout == "False\nTrue\n", said.stderr
+
+
 def test_the_door_exports_what_it_says(tmp_path: Path) -> None:
     assert dir(dicast) == dicast.__all__ == sorted(dicast.__all__, key=lambda name: (name[0].islower(), name))
     for name in dicast.__all__:
