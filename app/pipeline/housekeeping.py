@@ -74,7 +74,7 @@ class Housekeeper:
 
     async def run(self) -> None:
         """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
-        rounds_per_check = round(1 / self._due_every_s)
+        rounds_per_check = max(1, round(1 / self._due_every_s))
         while True:
             for _ in range(rounds_per_check):
                 await asyncio.sleep(self._due_every_s)

@@ -96,7 +96,7 @@ class Recovery:
         self._unfinished.update((job, facts) for job, facts in known if facts is not None)
 
     async def watch(self, job: str) -> None:
-        """Know a job from now on, so that it is told as lost even if the store forgets it before the next look."""
+        """Know a job from now on, so that its loss is noticed even if the store forgets it before the next look."""
         (facts,) = await self._ledger.facts([job])
         if facts is not None:
             self._unfinished[job] = facts
