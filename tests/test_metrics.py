@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -114,6 +117,35 @@ def test_metrics_are_served_until_the_end_and_a_taken_port_costs_nothing_else(
     server.stop()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+def test_a_keeper_that_fails_leaves_one_server_on_the_same_port(registry: CollectorRegistry) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = MetricsServer(registry, "127.0.0.1", port)
+    server.start()
+    serving, keeper = (_thread(name) for name in ("metrics-server", "metrics"))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(keeper.ident or 0), ctypes.py_object(RuntimeError))
+    end = time.monotonic() + 10
+    while serving in threading.enumerate():  # is_alive() is wrong after a join that an exception ended
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    _thread("metrics-server")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        assert reply.status == 200
+    server.stop()
+
+
+def _thread(name: str) -> threading.Thread:
+    """The one thread of that name, once there is one."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        found = [thread for thread in threading.enumerate() if thread.name == name]
+        if len(found) == 1:
+            return found[0]
+        time.sleep(0.01)
+    raise TimeoutError(f"no thread, or several, named {name}")
 
 
 def test_the_command_prints_one_scrape(at_once: Dicast) -> None:

@@ -103,8 +103,9 @@ class MetricsServer:
 
     def _keep(self) -> None:
         """Until it is stopped, or raises that the server's own thread has ended."""
-        if self._serving is None and not self._open():
-            return
+        while self._serving is None and not self._open():
+            if self._stopped.wait(LOOK_EVERY_S):
+                return
         assert self._serving is not None
         server, thread = self._serving
         try:
@@ -112,6 +113,7 @@ class MetricsServer:
                 thread.join(LOOK_EVERY_S)
         finally:
             self._serving = None
+            server.shutdown()  # a socket that is closed while a thread polls it keeps the port
             server.server_close()
         if not self._stopped.is_set():
             raise RuntimeError("the server of the metrics has ended")
