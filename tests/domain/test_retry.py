@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide
+from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late
 
 POLICY = RetryPolicy()
 
@@ -202,6 +202,26 @@ def test_a_terminal_failure_counts_the_attempts_before_it(failure: FailureKind) 
 def test_what_may_have_been_paid_counts_the_attempts_before_it(failure: FailureKind, want: GiveUp) -> None:
     got = decide(POLICY, failure, attempts=1, requeues=0, retry_after_s=None, jitter=0.0, at_most_once=True)
     assert got == want
+
+
+@pytest.mark.parametrize("failure", sorted(set(FailureKind) - TERMINAL))
+@pytest.mark.parametrize("retry_after_s, want_s", [(None, 3.25), (2.0, 3.25), (7.0, 7.25)])
+def test_a_call_that_only_tried_the_pool_spends_nothing_and_waits_as_the_first(
+    failure: FailureKind, retry_after_s: float | None, want_s: float
+) -> None:
+    policy = RetryPolicy(initial_s=3.0, max_attempts=1, requeue_budget=0)
+    got = decide(
+        policy, failure, attempts=5, requeues=5, retry_after_s=retry_after_s, jitter=0.25, pool_down=True
+    )  # fmt: skip
+    assert got == Retry(want_s, "nothing")
+
+
+@pytest.mark.parametrize("retry, attempts", [(Retry(9.0, "attempt"), 3), (Retry(9.0, "requeue"), 2)])
+def test_a_unit_that_ends_at_its_deadline_counts_its_last_call_if_that_spent_an_attempt(
+    retry: Retry, attempts: int
+) -> None:
+    want = GiveUp(ErrorKind.DEADLINE, "Evaluation ended at its deadline", attempts)
+    assert given_up_late(retry, attempts=2) == want
 
 
 def test_jitter_outside_its_range_is_named() -> None:

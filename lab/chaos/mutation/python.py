@@ -78,8 +78,8 @@ def results(names: Sequence[str] = ()) -> Iterator[tuple[str, Path, bool]]:
 
 
 def _files() -> Iterator[tuple[Path, dict[str, int | None]]]:
-    for meta in sorted(MUTANTS.rglob("*.py.meta")):
-        yield meta.relative_to(MUTANTS).with_suffix(""), json.loads(meta.read_text())["exit_code_by_key"]
+    for meta in sorted((MUTANTS / "dicast").rglob("*.py.meta")):
+        yield meta.relative_to(MUTANTS / "dicast").with_suffix(""), json.loads(meta.read_text())["exit_code_by_key"]
 
 
 def _matches(name: str, wishes: Sequence[str]) -> bool:
@@ -91,4 +91,4 @@ def change(name: str, path: Path) -> AcceptedChange:
     os.chdir(ROOT)
     from mutmut.mutation.diff_apply import get_diff_for_mutant  # its settings are read when it is imported
 
-    return AcceptedChange.of_diff(str(path), get_diff_for_mutant(name, path=path))
+    return AcceptedChange.of_diff(str(path), get_diff_for_mutant(name, path=Path("dicast") / path))
