@@ -50,6 +50,8 @@ class Striker:
             fresh.replace(self._folder / "names")
             with contextlib.suppress(FileNotFoundError):
                 kind, _, name = (self._folder / "strike").read_text().partition(" ")
+                if kind == "thread" and not any(thread.name == name for thread in threading.enumerate()):
+                    continue  # it is being started again
                 getattr(self, f"_strike_{kind}")(name)
                 (self._folder / "strike").unlink()
 
@@ -68,6 +70,8 @@ class Striker:
                     waits_for = waits_for._fut_waiter
                 if task.get_name() == name and waits_for is not None and not waits_for.done():
                     waits_for.set_exception(Struck(name))
+                    return
+            self._pool.loop.call_later(LOOK_EVERY_S, strike)  # it runs just now, or is being started again
 
         self._pool.loop.call_soon_threadsafe(strike)
 
