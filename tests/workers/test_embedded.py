@@ -1,5 +1,6 @@
 """One store to a state directory, whoever asks for it, however it ended the last time."""
 
+import itertools
 import json
 import os
 import signal
@@ -189,6 +190,23 @@ def test_a_frozen_one_is_waited_for_then_killed(state_dir, monkeypatch):
     assert stop(state_dir)
     monkeypatch.undo()
     assert ensure_running(state_dir).pid != store.pid
+
+
+def test_one_that_ends_while_it_is_waited_for_is_replaced(state_dir, monkeypatch):
+    store = ensure_running(state_dir)
+    os.kill(store.pid, signal.SIGSTOP)
+    monkeypatch.setattr(embedded, "PROBE_TIMEOUT_S", 0.05)
+    probe, asked = embedded._probe, itertools.count(1)
+
+    def asked_thrice(socket):
+        if next(asked) == 3:  # before and after the lock, and then as long as it lives
+            os.kill(store.pid, signal.SIGKILL)
+        return probe(socket)
+
+    monkeypatch.setattr(embedded, "_probe", asked_thrice)
+    found = ensure_running(state_dir)
+    assert found.started_by_us
+    assert client(found).ping()
 
 
 def test_a_lock_that_is_never_released_ends_the_wait(state_dir, monkeypatch):

@@ -68,10 +68,13 @@ class Daemon:
             if answer is not None:
                 return answer, False
             recorded = self._recorded()
-            if recorded is not None:
-                return self._answer(lambda: alive(recorded), end), False
+            if recorded is not None and (answer := self._answer(lambda: alive(recorded), end)) is not None:
+                return answer, False  # else it was about to end, as after a `stop` elsewhere
             process = self._spawn(command(), env or {})
-            return self._answer(lambda: process.poll() is None, end), True
+            answer = self._answer(lambda: process.poll() is None, end)
+            if answer is None:
+                raise DaemonError(f"{self.name} ended as soon as it was started{self._tail()}")
+            return answer, True
 
     def stop(self, grace_s: float) -> bool:
         """Terminate it, kill it after `grace_s`; False if there was none. Holds on return: it is gone."""
@@ -105,14 +108,15 @@ class Daemon:
             fresh.replace(self._record)
         return process
 
-    def _answer(self, lives: Callable[[], bool], end: float) -> DaemonStatus:
+    def _answer(self, lives: Callable[[], bool], end: float) -> DaemonStatus | None:
+        """None if it ends without an answer. Raises `DaemonError` at `end`, monotonic seconds."""
         while True:
             alive_before = lives()
             answer = self._probe()
             if answer is not None:
                 return answer
             if not alive_before:
-                raise DaemonError(f"{self.name} ended as soon as it was started{self._tail()}")
+                return None
             if time.monotonic() > end:
                 raise DaemonError(f"{self.name} is running but does not answer{self._tail()}")
             time.sleep(POLL_S)
