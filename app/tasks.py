@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.exceptions import Ignore, TaskRevokedError
-from kombu.exceptions import KombuError
-from redis.exceptions import RedisError
 
 from dicast.app import logs
 from dicast.app.application import app
@@ -165,11 +163,10 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
         raise
     except Exception as error:
         # A failure would be the job's result, though the housekeeping starts it again, or gives it up with the reason.
-        if isinstance(error, OSError | KombuError | RedisError):
+        if is_away(error):
             logs.store_away(error, job=job)
         else:
             logger.exception("job %s cannot be started", job, extra={"job": job})
-        if not is_away(error):
             await _troubled(job, error)
     raise Ignore  # its result is stored when the job completes
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
 import orjson
-from redis.exceptions import RedisError
 
 from dicast.app import logs
 from dicast.app.domain.job import Agent, Item
@@ -23,6 +22,7 @@ from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
+from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
@@ -68,21 +68,10 @@ class Gatherer:
         if page is None:
             return Gathered()
         if page:
-            async with self._told(ref.job):
+            async with telling_of_files(self._ledger, ref.job):
                 await asyncio.to_thread(self._write, ref, page)
         finish, plan = await self._ledger.close_page(ref, lanes)
         return Gathered(finish, plan)
-
-    @contextlib.asynccontextmanager
-    async def _told(self, job_id: str) -> AsyncIterator[None]:
-        """Have those who watch the job know why its files cannot be written; whoever sweeps tries again."""
-        try:
-            yield
-        except (OSError, files.ResultsMismatch) as error:
-            where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
-            with contextlib.suppress(RedisError):  # the trouble itself is raised
-                await self._ledger.waits(job_id, f"its results cannot be written: {where}")
-            raise
 
     def _write(self, ref: PageRef, page: dict[int, str]) -> None:
         opinions, errors = [], []
@@ -130,7 +119,7 @@ class Gatherer:
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),
         )
-        async with self._told(job_id):
+        async with telling_of_files(self._ledger, job_id):
             report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
         if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from redis.exceptions import RedisError
 
 from dicast.app.ledger.client import LedgerClient, UnknownJob
+from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.messages import is_away
+from dicast.app.reports.files import ResultsMismatch
 
 logger = logging.getLogger(__name__)
 
@@ -49,3 +53,15 @@ class JobFaults:
             state, _ = await asyncio.to_thread(self._jobs.cancel, job_id, why)
             if state in (JobState.SUBMITTED, JobState.RUNNING):
                 logger.error("job %s is cancelled: %s", job_id, why, extra={"event": "job_given_up", "job": job_id})
+
+
+@contextlib.asynccontextmanager
+async def telling_of_files(ledger: Ledger, job_id: str) -> AsyncIterator[None]:
+    """Have those who watch the job know why its files cannot be written; whoever sweeps tries again."""
+    try:
+        yield
+    except (OSError, ResultsMismatch) as error:
+        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        with contextlib.suppress(RedisError):  # the trouble itself is raised
+            await ledger.waits(job_id, f"its results cannot be written: {where}")
+        raise

@@ -13,6 +13,7 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.recovery import Recovery
 from dicast.app.reports.folders import begin
@@ -94,7 +95,8 @@ class Starter:
         job = await self._ledger.job(job_id)
         if job is None:
             raise UnknownJob(job_id)
-        await self._preparation.prepare(job)
+        async with telling_of_files(self._ledger, job_id):
+            await self._preparation.prepare(job)
         await self._recovery.watch(job_id)
         limit = await asyncio.to_thread(self._terms.limit)
         state, started, expired = await self._ledger.start(job_id, limit, job.resumed, self._terms.bounds(job))
