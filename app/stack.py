@@ -28,6 +28,8 @@ from dicast.workers.broker.profiles import Broker
 from dicast.workers.store import embedded
 from dicast.workers.store.connection import connect
 from dicast.workers.store.daemon import tail
+from dicast.workers.store.epoch import vouch
+from dicast.workers.store.keys import Keys
 from dicast.workers.system.file_locks import try_lock
 
 logger = logging.getLogger(__name__)
@@ -101,9 +103,11 @@ class LocalStack:
         url = self._settings.redis_url
         if url is None:
             store = embedded.ensure_running(self._state_dir)
-            if store.started_by_us:
-                undo.callback(embedded.stop, self._state_dir)
             url = store.url
+            if store.started_by_us:  # it loses no write when it ends, and whoever called for it ran on this machine
+                undo.callback(embedded.stop, self._state_dir)
+                with connect(url) as client:
+                    vouch(client, Keys(self._settings.namespace))
         with connect(url) as client:
             client.ping()
         return url

@@ -11,7 +11,7 @@ from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.embedded import server_command
-from dicast.workers.store.epoch import Epoch, Knowledge
+from dicast.workers.store.epoch import Epoch, Knowledge, vouch
 from dicast.workers.store.keys import Keys
 from tests.e2e.cluster import until
 from tests.workers.pools import obey, parameters
@@ -58,6 +58,24 @@ async def test_a_new_store_listens_before_it_grants(client):
     assert (first.verdicts, first.reason, first.retry_after_ms) == ([R], "grace", HEARING_MS)
     assert (await ask(1_000_000 + HEARING_MS - 1)).verdicts == [R]
     assert (await ask(1_000_000 + HEARING_MS)).verdicts == [G]
+
+
+async def test_a_store_that_its_starter_vouches_for_grants_at_once_until_a_node_knows_better(client, redis_url):
+    await in_use(client)
+    old, new = Asker(client, "old"), Asker(client, "new")
+    await old(1_000_000)
+    for restarted in (False, True):
+        if restarted:
+            await client.hset(KEYS.epoch, "server", "another")
+        else:
+            await client.delete(KEYS.epoch)
+        with connect(redis_url) as starter:
+            vouch(starter, KEYS)
+        assert (await new(1_000_000)).verdicts == [G]
+    ahead = Asker(client, "ahead")
+    ahead.epoch.learn("ahead", new.epoch.number + 1, 0)
+    assert (await ahead(1_000_000)).reason == "grace"
+    assert (await new(1_000_000 + GRACE_MS - 1)).verdicts == [R]
 
 
 async def test_after_a_flush_nothing_is_granted_for_a_whole_call(client):

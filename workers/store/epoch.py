@@ -8,7 +8,12 @@ begins a new epoch, and grants nothing for as long as a call that it forgot may 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from dicast.workers.store.connection import StoreClient
+from dicast.workers.store.keys import Keys
 
 
 class Knowledge(NamedTuple):
@@ -43,3 +48,12 @@ class Epoch:
                 self.number, self._told = number, {}
             if number == self.number:
                 self._told[node] = max(told, self._told.get(node, 0))
+
+
+def vouch(client: StoreClient, keys: Keys) -> None:
+    """Whoever has just started the server from all that it had ever written says so: grants need not wait until the
+    living nodes have spoken (`epoch.lua`). What a node knows of a newer epoch closes the store all the same."""
+    server = client.info("server")
+    assert isinstance(server, Mapping)
+    begins = {} if client.hexists(keys.epoch, "number") else {"number": time.time_ns() // 1_000_000, "closed_until": 0}
+    client.hset(keys.epoch, mapping={**begins, "server": server["run_id"]})
