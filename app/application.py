@@ -19,6 +19,7 @@ from kombu import Exchange, Queue
 
 from dicast import config
 from dicast.app import logs
+from dicast.app.access.secret import TokenSecret
 from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
@@ -50,6 +51,8 @@ from dicast.workers.store.keys import Keys
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from dicast.app.access.audit import Audit
+    from dicast.app.access.tokens import Tokens
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.workers.admission.concurrency import NodeWidth
     from dicast.workers.admission.gate import GateConfig
@@ -147,6 +150,25 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def epoch(self) -> Epoch:
         return Epoch(grace_ms=round(1000 * max(map(self.lease_s, self.pools.pools))))
+
+    @cached_property
+    def token_secrets(self) -> tuple[TokenSecret, ...]:
+        """The secret that signs, and the one before it."""
+        settings = self.settings
+        return TokenSecret.all_of([settings.token_secret, settings.token_secret_old], settings.namespace)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Raises `SecretMissing` where none is set."""
+        from dicast.app.access.tokens import Tokens
+
+        return Tokens(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
+    def audit(self) -> Audit:
+        from dicast.app.access.audit import Audit
+
+        return Audit(self.store, self.settings.namespace, self.token_secrets)
 
     @cached_property
     def ledger(self) -> LedgerClient:
