@@ -159,6 +159,24 @@ class Settings(BaseModel):
         True, "every HTTP request needs a token; false only where the server listens on a loopback address"
     )
 
+    server_host: Text = _setting("127.0.0.1", "address on which `dicast serve` listens")
+    server_port: Count = _setting(8700, "port of that address; 0: a free one", ge=0, le=65_535)
+    server_names: Given = _setting(
+        None, "further names under which a server on a loopback address is reached, separated by commas"
+    )
+    server_rate: Count = _setting(
+        600, "HTTP requests that a token may make a minute, over all servers; an address may make four times as many",
+        ge=6, le=10_000_000,
+    )  # fmt: skip
+    server_store_url: Secret = _setting(
+        None, "the store's address as nodes that join over HTTP reach it, without user and password; empty: REDIS_URL's"
+    )
+    upload_dir: Text = _setting(
+        "uploads", "the one folder whose files a job that comes over HTTP may name; shared by all machines"
+    )
+    upload_max_bytes: Count = _setting(256 * 2**20, "bytes of one uploaded file", ge=1, le=2**40)
+    upload_folder_bytes: Count = _setting(10 * 2**30, "bytes of all uploaded files together", ge=1, le=2**50)
+
     pools_file: Text = _setting("config/pools.toml", "the pools: providers, models, first limits")
     results_dir: Text = _setting("results", "finished jobs' files; shared by all machines that do control work")
     state_dir: Text = _setting(".dicast", "embedded store, local model server and spool of this machine")

@@ -218,6 +218,10 @@ class LedgerClient:
             if fields:
                 yield self._status(job, fields)
 
+    def unfinished(self) -> int:
+        """How many jobs have not ended."""
+        return int(self._redis.zcard(self._keys.unfinished))
+
     def older(self, than: tuple[int, str] | None = None) -> Iterator[tuple[JobStatus, list[str]]]:
         """Jobs with the pools that their units go to, newest first: those that were submitted before `than` (when in
         ms, and its id), whose record need not be there any more."""

@@ -117,9 +117,9 @@ def _verified(request: Request, parts: Parts, wanted: Needs) -> Claims:
         return NOBODY
     if not parts.require_auth:
         return LOCAL
-    token, refused = _bearer(request), TokenRefused("scope")
+    token, node, refused = _bearer(request), request.path_params.get("node", ""), TokenRefused("scope")
+    assert parts.tokens is not None, "a server that requires tokens does not start without a secret"
     for scope in wanted.scopes:
-        node = request.path_params.get("node", "") if scope is Scope.NODE_HEARTBEAT else ""
         try:
             return parts.tokens.verify(token, scope, node=node)
         except TokenRefused as error:

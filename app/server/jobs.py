@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -22,7 +23,6 @@ from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
-from dicast.app.submission.submit import new_job_id
 from dicast.config.pools import UnknownPool
 
 router = APIRouter(route_class=Guarded, tags=["jobs"])
@@ -106,16 +106,13 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     if key is not None and (known := parts.keys.answer(claims.subject, key, digest)) is not None:
         return SubmittedJob.model_validate(known)
     job = _permitted(parts, claims, validated(job_file.read_job(body, yaml=kind.endswith("yaml"))))
-    if job.id is None:
-        job = job.model_copy(update={"id": new_job_id()})
-    assert job.id is not None
     try:
-        if key is not None:
-            parts.dicast.prepared(job)  # a refused job holds no key
-            job = job.model_copy(update={"id": parts.keys.hold(claims.subject, key, digest, job.id)})
         ready = parts.dicast.prepared(job)
     except UnknownPool as unknown:
         raise JobRefused(str(unknown)) from None
+    if key is not None:  # from here on, for a job that is refused holds no key
+        held = parts.keys.hold(claims.subject, key, digest, ready.id)
+        ready = replace(ready, job=ready.job.model_copy(update={"id": held}))
     parts.dicast.submit(ready)
     operations.send(parts.dicast, ready.id)
     answer = SubmittedJob(id=ready.id, project=ready.job.project, units=ready.units, calls=ready.calls)
@@ -239,4 +236,3 @@ def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
 def _view(status: JobStatus) -> JobView:
     names = JobView.model_fields.keys()
     return JobView(**{name: getattr(status, name) for name in names})
-

@@ -48,11 +48,11 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `hosts` are the
-    names under which it is reached, None: any."""
+    """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `tokens` is None
+    where no secret is set. `hosts` are the names under which it is reached, None: any."""
 
     dicast: Dicast
-    tokens: Tokens
+    tokens: Tokens | None
     audit: Audit
     rates: Rates
     keys: IdempotencyKeys
@@ -71,7 +71,7 @@ class Parts:
         keys = ServerKeys(settings.namespace)
         return cls(
             dicast=dicast,
-            tokens=dicast.tokens,
+            tokens=dicast.tokens if dicast.token_secrets else None,
             audit=dicast.audit,
             rates=Rates(dicast.store, keys),
             keys=IdempotencyKeys(dicast.store, keys),

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from dicast.app.access.scopes import TokenRefused
 from dicast.app.domain.printable import printable
 from dicast.app.refusals import InvalidJob
+from dicast.app.server.headers import HEADERS
 from dicast.app.server.parts import parts_of
 from dicast.errors import DicastError
 
@@ -32,6 +33,7 @@ MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:dicast:problem:"
 DETAIL_CHARS = 2000
 MISTAKES_SHOWN = 20
+AGAIN = {"Retry-After": "2"}
 
 STATUSES: Mapping[str, int] = {
     "refused": 400, "request-refused": 422, "unreadable-job": 400, "bad-job-id": 404,
@@ -63,7 +65,9 @@ class Problem(BaseModel):
     errors: list[str] = Field(default_factory=list, description="one line a mistake")
 
 
-def problem(status: int, slug: str, detail: str, errors: list[str] | None = None, **headers: str) -> Response:
+def problem(
+    status: int, slug: str, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
     """A problem as a response; a detail of foreign words is one printable line."""
     told = Problem(
         type=TYPE + slug,
@@ -73,8 +77,7 @@ def problem(status: int, slug: str, detail: str, errors: list[str] | None = None
         errors=[printable(line, DETAIL_CHARS) for line in errors or ()],
     )
     body = orjson.dumps(told.model_dump(exclude_defaults=True))
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(body, status, headers=named, media_type=MEDIA_TYPE)
+    return Response(body, status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def of_error(error: DicastError, detail: str | None = None) -> Response:
@@ -85,11 +88,11 @@ def of_error(error: DicastError, detail: str | None = None) -> Response:
         status = 403 if error.reason in ("scope", "node") else 401
         kind = "insufficient_scope" if status == 403 else "invalid_token"
         given = "" if error.reason == "missing" else f', error="{kind}"'
-        headers["WWW_Authenticate"] = f'Bearer realm="dicast"{given}'
+        headers["WWW-Authenticate"] = f'Bearer realm="dicast"{given}'
     if (wait_s := getattr(error, "wait_s", None)) is not None:
-        headers["Retry_After"] = str(max(1, round(wait_s + 0.5)))
+        headers["Retry-After"] = str(max(1, round(wait_s + 0.5)))
     lines = error.lines if isinstance(error, InvalidJob) else None
-    return problem(status, error.problem, str(error) if detail is None else detail, lines, **headers)
+    return problem(status, error.problem, str(error) if detail is None else detail, lines, headers)
 
 
 def install(server: FastAPI) -> None:
@@ -113,9 +116,8 @@ def _foreseen(request: Request, error: Exception) -> Response:
 
 def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    headers = {name.replace("-", "_"): value for name, value in (error.headers or {}).items()}
     slug = _OF_STATUS.get(error.status_code, "request-refused" if error.status_code < 500 else "internal")
-    return problem(error.status_code, slug, error.detail or HTTPStatus(error.status_code).phrase, **headers)
+    return problem(error.status_code, slug, error.detail or HTTPStatus(error.status_code).phrase, headers=error.headers)
 
 
 def _invalid(_: Request, error: Exception) -> Response:
@@ -132,16 +134,18 @@ def _mistake(mistake: Mapping[str, Any]) -> str:
 
 def _store_away(request: Request, error: Exception) -> Response:
     logger.warning("%s %s: the store does not answer: %s", request.method, request.url.path, type(error).__name__)
-    return problem(503, "store-away", "the store does not answer", Retry_After="2")
+    return problem(503, "store-away", "the store does not answer", headers=AGAIN)
 
 
 def _broker_away(request: Request, error: Exception) -> Response:
     logger.warning("%s %s: the broker does not answer: %s", request.method, request.url.path, type(error).__name__)
-    return problem(503, "broker-away", "the broker does not answer", Retry_After="2")
+    return problem(503, "broker-away", "the broker does not answer", headers=AGAIN)
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:
     name = secrets.token_hex(4)
     # Starlette raises it again after the answer, and the server's log has it whole.
     logger.error("%s %s: %s (%s)", request.method, request.url.path, type(error).__name__, name)
-    return problem(500, "internal", f"something went wrong here; the server's log tells more under {name}")
+    return problem(
+        500, "internal", f"something went wrong here; the server's log tells more under {name}", headers=HEADERS
+    )

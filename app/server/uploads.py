@@ -100,7 +100,7 @@ class Uploads:
         sync_folder(self.folder)
 
 
-def _write(file: IO[bytes], digest: "hashlib._Hash", piece: bytes) -> None:
+def _write(file: IO[bytes], digest: hashlib._Hash, piece: bytes) -> None:
     digest.update(piece)
     file.write(piece)
 
