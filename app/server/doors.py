@@ -176,7 +176,7 @@ def _bounded(request: Request, most: int, total_s: float) -> Request:
             async with asyncio.timeout_at(min(end_s, loop.time() + PAUSE_S)):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, "the body did not come in time", {"Connection": "close"}) from None
+            raise HTTPException(408, "the body did not come in time") from None
         seen += len(message.get("body", b""))
         whole = message["type"] != "http.request" or not message.get("more_body", False)
         if seen > most:

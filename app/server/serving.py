@@ -39,7 +39,7 @@ def configured(dicast: Dicast, host: str, port: int) -> uvicorn.Config:
         create_server(dicast, names if is_loopback(host) else None),
         host=host, port=port, log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=STOP_S, timeout_keep_alive=IDLE_S, limit_concurrency=CONNECTIONS_MAX,
-        lifespan="off", ws="none", date_header=True,
+        lifespan="off", ws="none", http="h11",
     )  # fmt: skip
 
 
