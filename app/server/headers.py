@@ -1,5 +1,5 @@
-"""What holds for every answer: headers, so that a browser neither guesses, frames, keeps nor runs anything of it; and its
-connection's end where it comes before the request's."""
+"""What holds for every answer: headers, so that a browser neither guesses, frames, keeps nor runs anything of it; and
+the connection's end where the answer comes before the request's end."""
 
 from __future__ import annotations
 

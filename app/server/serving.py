@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+
 import uvicorn
 
 from dicast.app.application import Dicast
 from dicast.app.server.interface import create_server
 from dicast.app.server.origins import LOOPBACK_NAMES, is_loopback
 from dicast.config.settings import SettingsError
+from dicast.errors import DicastError
+
+logger = logging.getLogger(__name__)
 
 STOP_S = 10
 """How long open answers may take once the server is told to stop; event streams end at once."""
 CONNECTIONS_MAX = 2048
 IDLE_S = 15
 """A connection without a request is closed after so long."""
+
+SILENT_S = 30.0
+BACKLOG = 2048
+
+
+class AddressRefused(DicastError, OSError):
+    """Nobody can listen at that address."""
+
+    problem = "wrong-setting"
 
 
 def check(dicast: Dicast, host: str) -> None:
@@ -30,19 +45,36 @@ def check(dicast: Dicast, host: str) -> None:
         )
 
 
-def configured(dicast: Dicast, host: str, port: int) -> uvicorn.Config:
+def configured(dicast: Dicast, host: str) -> uvicorn.Config:
     """How uvicorn is to serve this installation. Raises `SettingsError`."""
     check(dicast, host)
     given = (dicast.settings.server_names or "").split(",")
     names = LOOPBACK_NAMES | {host.lower().strip("[]")} | {name.strip().lower() for name in given if name.strip()}
     return uvicorn.Config(
         create_server(dicast, names if is_loopback(host) else None),
-        host=host, port=port, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=STOP_S, timeout_keep_alive=IDLE_S, limit_concurrency=CONNECTIONS_MAX,
         lifespan="off", ws="none", http="h11",
     )  # fmt: skip
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. The kernel ends a connection whose client takes nothing for `SILENT_S`: else one
+    could hold its place, and what is buffered for it, for ever. Raises `AddressRefused`."""
+    try:
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        made = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise AddressRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENT_S))
+    return made
+
+
 def serve(dicast: Dicast, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM. Raises `SettingsError`; exits with status 3 where the address is taken."""
-    uvicorn.Server(configured(dicast, host, port)).run()
+    """Serve until SIGINT or SIGTERM. Raises `SettingsError` or `AddressRefused`."""
+    config = configured(dicast, host)
+    with listening(host, port) as made:
+        logger.info(
+            "serving at http://%s:%d", host if ":" not in host else f"[{host.strip('[]')}]", made.getsockname()[1]
+        )
+        uvicorn.Server(config).run(sockets=[made])

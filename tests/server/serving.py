@@ -13,7 +13,7 @@ import httpx2
 import uvicorn
 
 from dicast.app.application import Dicast, create_app
-from dicast.app.server.serving import configured
+from dicast.app.server.serving import configured, listening
 
 SECRET = "s" * 40
 POOLS = """
@@ -46,18 +46,19 @@ def installation(folder: Path, redis_url: str, *, provider: str = "http://127.0.
 @contextmanager
 def served(dicast: Dicast) -> Iterator[str]:
     """The address of a server of this application."""
-    server = uvicorn.Server(configured(dicast, "127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, name="server of a test")
+    server, made = uvicorn.Server(configured(dicast, "127.0.0.1")), listening("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [made]}, name="server of a test")
     thread.start()
     try:
         end = time.monotonic() + 20
         while not server.started:
             assert thread.is_alive() and time.monotonic() < end, "the server does not start"
             time.sleep(0.005)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{made.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(timeout=20)
+        made.close()
         assert not thread.is_alive()
         dicast.close()
 

@@ -20,7 +20,7 @@ from dicast.app.server import doors, jobs
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
 from dicast.app.server.rates import Rate, Rates
-from dicast.app.server.serving import check, configured
+from dicast.app.server.serving import AddressRefused, check, configured, listening
 from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
@@ -148,9 +148,16 @@ def test_it_refuses_to_start_where_strangers_could_come_in(tmp_path: Path, redis
     for host in ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"):
         check(installation(tmp_path, redis_url, DICAST_REQUIRE_AUTH="false", DICAST_TOKEN_SECRET=""), host)
     with pytest.raises(SettingsError, match="DICAST_TOKEN_SECRET must be set where tokens are required"):
-        configured(installation(tmp_path, redis_url, DICAST_TOKEN_SECRET=""), "127.0.0.1", 0)
+        configured(installation(tmp_path, redis_url, DICAST_TOKEN_SECRET=""), "127.0.0.1")
     with pytest.raises(SettingsError, match="DICAST_TOKEN_SECRET must have >= 32 bytes, got a hidden value"):
         installation(tmp_path, redis_url, DICAST_TOKEN_SECRET="x" * 31)
+
+
+def test_an_address_that_is_taken_is_told_in_one_line() -> None:
+    with listening("127.0.0.1", 0) as taken, pytest.raises(AddressRefused, match="Address already in use"):
+        listening("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(AddressRefused, match=r"cannot listen at nowhere\.invalid, port 1"):
+        listening("nowhere.invalid", 1)
 
 
 # ------------------------------------------------------------------ answers
