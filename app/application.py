@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from dicast.app.access.audit import Audit
+    from dicast.app.access.membership import Membership
+    from dicast.app.access.rights import StoreBroker
+    from dicast.app.access.store_users import StoreUsers
     from dicast.app.access.tokens import Tokens
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.workers.admission.concurrency import NodeWidth
@@ -169,6 +172,34 @@ class Dicast(Celery):  # type: ignore[misc]
         from dicast.app.access.audit import Audit
 
         return Audit(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
+    def store_users(self) -> StoreUsers:
+        """Users of the store for nodes that join over HTTP."""
+        from dicast.app.access.store_users import StoreUsers
+
+        return StoreUsers(
+            self.store, self.settings.namespace, self.store_url, self.token_secrets, self._names_in_the_store()
+        )
+
+    @cached_property
+    def membership(self) -> Membership:
+        """Nodes that join over HTTP. Raises `SecretMissing`."""
+        from dicast.app.access.membership import Membership
+
+        return Membership(self.tokens, self.store_users)
+
+    def _names_in_the_store(self) -> StoreBroker | None:
+        """What nodes may touch besides the installation's own keys; None where the broker is not the store."""
+        from dicast.app.access.rights import StoreBroker
+
+        named = self.names.of
+        queues = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
+        return StoreBroker(
+            queues=tuple(map(named, queues)), exchange=named("dicast"), control=named("celery"),
+            events=named("celeryev"), db=self.store.get_connection_kwargs().get("db") or 0,
+            plain_results=not self.names.namespace,
+        ) if self.broker.is_store else None  # fmt: skip
 
     @cached_property
     def ledger(self) -> LedgerClient:

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.access_commands import audit, token
+
 cli = typer.Typer(
     name="dicast",
     help="Judge texts with panels of LLM judges, at any scale.",
@@ -26,6 +28,8 @@ jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich
 cli.add_typer(jobs, name="jobs")
 governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
+cli.add_typer(token, name="token")
+cli.add_typer(audit, name="audit")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
