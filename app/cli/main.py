@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.cluster_commands import cluster
+
 cli = typer.Typer(
     name="dicast",
     help="Judge texts with panels of LLM judges, at any scale.",
@@ -26,6 +28,7 @@ jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich
 cli.add_typer(jobs, name="jobs")
 governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
+cli.add_typer(cluster, name="cluster")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
