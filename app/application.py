@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from dicast.app.access.rights import StoreBroker
     from dicast.app.access.store_users import StoreUsers
     from dicast.app.access.tokens import Tokens
+    from dicast.app.cluster.cluster import Cluster
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.workers.admission.concurrency import NodeWidth
     from dicast.workers.admission.gate import GateConfig
@@ -100,9 +101,6 @@ class Dicast(Celery):  # type: ignore[misc]
     environ: Mapping[str, str]
     settings: Settings
     node: Node | None = None
-    intervals: Intervals = Intervals()
-    """Whoever wants others sets them before the parts are made, as the tests' short ones are."""
-    node_intervals: NodeIntervals = NodeIntervals()
 
     @property
     def message_key(self) -> str | None:
@@ -142,6 +140,18 @@ class Dicast(Celery):  # type: ignore[misc]
         return Broker.of(self.store_url, self.settings.broker_url)
 
     @cached_property
+    def node_intervals(self) -> NodeIntervals:
+        """Whoever wants others sets them before the parts are made, as tests do."""
+        settings = self.settings
+        return NodeIntervals(beacon_s=settings.heartbeat_timeout, beacon_every_s=settings.heartbeat_interval)
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        """The same; a silent node's claims may be taken when it is known to be silent."""
+        silent_ms = round(1000 * (self.settings.heartbeat_timeout + 1))
+        return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms))
+
+    @cached_property
     def registry(self) -> Registry:
         return Registry(self.store, self.keys, intervals=self.node_intervals)
 
@@ -149,6 +159,20 @@ class Dicast(Celery):  # type: ignore[misc]
         """Makes the thread that renews this process's beacon, and compares epochs, a registry of its own."""
         url, keys, epoch, intervals = self.store_url, self.keys, self.epoch, self.node_intervals
         return lambda: Registry(connect(url), keys, epoch, intervals)
+
+    def become(self, name: str, *, slots: int) -> Node:
+        """Make this process a node, before it connects."""
+        from dicast.app.cluster.facts import node_here
+
+        self.node = node_here(name, slots, self)
+        return self.node
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The nodes, as operators see and steer them."""
+        from dicast.app.cluster.cluster import Cluster
+
+        return Cluster(self)
 
     @cached_property
     def epoch(self) -> Epoch:

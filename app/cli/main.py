@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from dicast.app.cli.access_commands import audit, token
+from dicast.app.cli.cluster_commands import cluster
 
 cli = typer.Typer(
     name="dicast",
@@ -30,6 +31,7 @@ governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
 cli.add_typer(token, name="token")
 cli.add_typer(audit, name="audit")
+cli.add_typer(cluster, name="cluster")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]

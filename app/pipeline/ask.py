@@ -68,6 +68,8 @@ class Asker:
         key = await retry_until_available(self._secret.get)
         nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate)
         request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
+        if not lease.may_begin():
+            return await self._settler.unpaid(call, 0.0)
         reply = await self._exchange(call, lease, provider, request, min(full_s, left_s))
         if isinstance(reply, NextSteps):
             return reply

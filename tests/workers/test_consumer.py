@@ -10,6 +10,7 @@ from kombu.message import Message
 from redis.exceptions import ResponseError
 
 from dicast.workers.admission.request import Admitted
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.broker.signing import SIGNATURE, signature
 from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
 from dicast.workers.runtime.pool_queues import PoolQueues
@@ -87,6 +88,7 @@ def test_a_signed_message_that_was_moved_takes_no_lease_of_another_pool(pool, en
     """Its header, which is signed, names the pool that will be called; the queue names the pool of the lease."""
     held = []
     consumer = Consumer(a=SimpleNamespace(pool="a", shut=False, hold=held.append))
+    consumer.config = SimpleNamespace(suspension=Suspension())
     consumer._limit_task(Request(pool), _GatedBucket(consumer), 1)
     assert (consumer.ended, len(held)) == (ended, 0 if ended else 1)
 

@@ -132,7 +132,7 @@ class Gate:
     def room(self) -> int:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
-        if self.shut or self.host.config.suspension.reason:
+        if self.shut or not self.host.config.suspension.takes_units:
             return 0
         free = self.host.free_slots()
         most = max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD)))
@@ -338,6 +338,7 @@ class Gate:
         config = self.host.config
         expires_at = started + config.lease_s(self.pool)
         request.lease = Lease(self.give_back, self.host.on_loop, lease, request.unit, expires_at, probe=probe)
+        request.lease.may_begin = config.suspension.may_begin
         self.host.leased += 1
         self._leased += 1
         self._open_calls += 1

@@ -12,6 +12,8 @@ from celery.worker.request import Request
 from dicast.workers.policy.admission import CallOutcome
 
 HEADER = "dicast"
+SENT = "sent"
+"""The header's field for when a unit's message was sent, Unix seconds by its sender's clock."""
 QUEUE_PREFIX = "provider."
 """Begins the names of queues that are read by gates; a pool's name follows (workers/broker/names.py)."""
 NAME_MAX = 1000
@@ -69,10 +71,11 @@ class Lease:
     """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once.
 
     `outcome` is how the call ended, as soon as that is known: None while it was not made. A `probe` tries a pool whose
-    circuit breaker is not closed, while all others wait.
+    circuit breaker is not closed, while all others wait. `may_begin` is asked on the loop, just before the call: a node
+    that was cordoned in between begins none.
     """
 
-    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "outcome", "probe", "unit")
+    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "may_begin", "outcome", "probe", "unit")
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class Lease:
         self._on_loop = on_loop
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
         self.outcome: CallOutcome | None = None
+        self.may_begin: Callable[[], bool] = lambda: True
         self.probe = probe
 
     def release(self) -> None:

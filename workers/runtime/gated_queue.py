@@ -56,6 +56,12 @@ class GatedQueue:
         if self._in_store:
             self._consumer.cancel()
 
+    def ask_anew(self) -> None:
+        """Take back what leave a broker that pushes has to send more; there is leave again once the gate has room."""
+        if self._prefetch is not None:
+            self._forget_prefetch(lambda prefetch: prefetch.stop())
+            self.open()
+
     def stop(self) -> None:
         """Before the worker ends: nothing more is fetched. What the store has brought already is put back by kombu."""
         if self._prefetch is not None:

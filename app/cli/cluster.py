@@ -1,0 +1,107 @@
+"""`dicast cluster ...`: the nodes, as a table or as JSON, once or each second."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.run import application
+from dicast.app.cluster.cluster import ClusterStatus
+from dicast.app.cluster.view import NodeStatus, NodeView
+from dicast.app.domain.printable import printable
+
+WATCH_EVERY_S = 1.0
+NAME_CHARS, TEXT_CHARS = 60, 200
+STYLES = {
+    NodeStatus.ONLINE: "green", NodeStatus.CORDONED: "yellow", NodeStatus.DRAINING: "yellow",
+    NodeStatus.OFFLINE: "dim", NodeStatus.DEGRADED: "red",
+}  # fmt: skip
+
+
+def show_nodes(terminal: Terminal, status: str | None, *, json: bool, watch: bool) -> None:
+    """A line a node, or JSON: a list of them."""
+    wanted = NodeStatus(status) if status else None
+    _show(
+        terminal, lambda dicast: dicast.cluster.nodes(wanted), lambda nodes: [asdict(node) for node in nodes], _table,
+        json=json, watch=watch,
+    )  # fmt: skip
+
+
+def show_status(terminal: Terminal, *, json: bool, watch: bool) -> None:
+    """The installation in numbers, and its nodes."""
+    _show(terminal, lambda dicast: dicast.cluster.status(), asdict, _summary, json=json, watch=watch)
+
+
+def _show(
+    terminal: Terminal, look: Callable[[Dicast], Any], document: Callable[[Any], Any],
+    drawn: Callable[[Any], RenderableType], *, json: bool, watch: bool,
+) -> None:  # fmt: skip
+    dicast = application(terminal)
+
+    def tell() -> None:
+        if json:
+            option = 0 if watch else orjson.OPT_INDENT_2
+            terminal.emit(orjson.dumps(document(look(dicast)), option=option).decode())
+        else:
+            terminal.out.print(drawn(look(dicast)))
+
+    if not watch:
+        tell()
+        return
+    with contextlib.suppress(KeyboardInterrupt):  # that is how watching ends
+        if json or not terminal.out.is_terminal:
+            while True:
+                tell()
+                time.sleep(WATCH_EVERY_S)
+        with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(drawn(look(dicast)), refresh=True)
+                time.sleep(WATCH_EVERY_S)
+
+
+def _table(nodes: Sequence[NodeView]) -> RenderableType:
+    if not nodes:
+        return Text("no node is known")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("node", "status", "open", "free", "pools", "labels", "heard", "reason"):
+        table.add_column(column, overflow="fold")
+    for node in nodes:
+        heard = "-" if node.heard_s_ago is None else f"{node.heard_s_ago:.0f} s ago"
+        table.add_row(
+            Text(printable(node.id, NAME_CHARS), style="bold"), Text(node.status, style=STYLES[node.status]),
+            f"{node.open} of {node.width}", str(node.available), _text(", ".join(node.pools)),
+            _text(_labels(node.labels)), heard, _text(node.reason),
+        )  # fmt: skip
+    return table
+
+
+def _summary(status: ClusterStatus) -> RenderableType:
+    counts = ", ".join(f"{count} {name}" for name, count in status.by_status.items() if count) or "no node is known"
+    waits = ", ".join(f"{pool} {count:,}" for pool, count in status.waiting.items()) or "nothing"
+    oldest = f", the next for {status.oldest_wait_s:.0f} s" if status.waiting and status.oldest_wait_s else ""
+    lines = [
+        _text(f"{status.installation}: {counts}"),
+        _text(f"calls: {status.open:,} open of {status.capacity:,}, {status.available:,} slots free"),
+        _text(f"waiting: {waits}{oldest}"),
+        *(Text(printable(sentence, TEXT_CHARS), style="yellow") for sentence in status.unsatisfied),
+    ]
+    return Group(*lines, Text(), _table(status.nodes))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text, TEXT_CHARS))

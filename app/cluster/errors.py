@@ -1,0 +1,17 @@
+"""What operators of the cluster are told when it cannot be done."""
+
+from __future__ import annotations
+
+from dicast.errors import DicastError
+
+
+class UnknownNode(DicastError, LookupError):
+    """No node has this id, or not exactly one has this name."""
+
+
+class NodeBusy(DicastError):
+    """A node that has `open` calls open is not removed unless that is forced."""
+
+    def __init__(self, node: str, open_calls: int) -> None:
+        super().__init__(f"node {node} has {open_calls} calls open: drain it first, or force it")
+        self.node, self.open = node, open_calls
