@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -20,8 +23,10 @@ from dicast.app.cli.run import application
 from dicast.app.cluster.cluster import ClusterStatus
 from dicast.app.cluster.view import NodeStatus, NodeView
 from dicast.app.domain.printable import printable
+from dicast.errors import Exit
 
 WATCH_EVERY_S = 1.0
+DRAIN_LOOK_S = 0.2
 NAME_CHARS, TEXT_CHARS = 60, 200
 STYLES = {
     NodeStatus.ONLINE: "green", NodeStatus.CORDONED: "yellow", NodeStatus.DRAINING: "yellow",
@@ -41,6 +46,48 @@ def show_nodes(terminal: Terminal, status: str | None, *, json: bool, watch: boo
 def show_status(terminal: Terminal, *, json: bool, watch: bool) -> None:
     """The installation in numbers, and its nodes."""
     _show(terminal, lambda dicast: dicast.cluster.status(), asdict, _summary, json=json, watch=watch)
+
+
+# ------------------------------------------------------------------ operations
+def operator() -> str:
+    """Who gives the commands of this terminal, as audit and nodes are told."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container's user may have no name
+        return f"{os.getuid()}@{socket.gethostname()}"
+
+
+def cordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
+    """Raises `UnknownNode` or `NodeLeaves`, as do the others."""
+    return _told(terminal, application(terminal).cluster.cordon(node, by=operator()), json=json)
+
+
+def uncordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
+    return _told(terminal, application(terminal).cluster.uncordon(node, by=operator()), json=json)
+
+
+def drain_node(terminal: Terminal, node: str, deadline_s: float, *, wait: bool, json: bool) -> Exit:
+    """With `wait`, until it has no call open, or is gone."""
+    cluster = application(terminal).cluster
+    found = cluster.drain(node, by=operator(), deadline_s=deadline_s)
+    while wait and found.status is NodeStatus.DRAINING:
+        time.sleep(DRAIN_LOOK_S)
+        found = cluster.node(found.id)
+    return _told(terminal, found, json=json)
+
+
+def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
+    """Raises `NodeBusy` besides."""
+    application(terminal).cluster.remove(node, by=operator(), force=force)
+    terminal.say(f"{node} is removed")
+
+
+def _told(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
+    if json:
+        terminal.emit(orjson.dumps(asdict(node), option=orjson.OPT_INDENT_2).decode())
+    else:
+        terminal.say(f"{node.id} is {node.status}" + (f": {node.reason}" if node.reason else ""))
+    return Exit.FAILED if "not acknowledged" in node.reason or " cut at " in node.reason else Exit.OK
 
 
 def _show(

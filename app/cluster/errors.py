@@ -9,6 +9,17 @@ class UnknownNode(DicastError, LookupError):
     """No node has this id, or not exactly one has this name."""
 
 
+class BadDeadline(DicastError, ValueError):
+    """A deadline that is no number of seconds, or longer than a day."""
+
+
+class NodeLeaves(DicastError):
+    """A node that is to be removed takes no other order."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"node {node} is being removed, which cannot be taken back; start a worker in its place")
+
+
 class NodeBusy(DicastError):
     """A node that has `open` calls open is not removed unless that is forced."""
 

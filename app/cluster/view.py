@@ -84,8 +84,10 @@ def status_of(seen: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
             return NodeStatus.DRAINING, f"{said}: {_calls(open_calls)} open, then it stops"
         if order.kind is OrderKind.DRAIN and open_calls:
             return NodeStatus.DRAINING, f"{said}: {_calls(open_calls)} open"
-        done = ": drained" if order.kind is OrderKind.DRAIN else f": {_calls(open_calls)} open" if open_calls else ""
-        return NodeStatus.CORDONED, said + done
+        if order.kind is OrderKind.DRAIN:
+            cut = f", {_calls(seen.vitals.cut)} cut at the deadline" if seen.vitals.cut else ""
+            return NodeStatus.CORDONED, f"{said}: drained{cut}"
+        return NodeStatus.CORDONED, said + (f": {_calls(open_calls)} open" if open_calls else "")
     if seen.node.stuck:
         return NodeStatus.DEGRADED, seen.node.stuck
     return NodeStatus.ONLINE, _lacks(seen)

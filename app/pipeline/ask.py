@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Protocol
 
 from dicast.app import logs
@@ -85,11 +86,15 @@ class Asker:
         started = loop.time()
         timeout_s = max(0.0, min(own_s, call.ends_at - started))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
+                lease.end_call = partial(limit.reschedule, started)
                 reply = await provider.complete(request)
             lease.outcome = answered(reply, reporter, time.time())
             return reply
         except TimeoutError:
+            if lease.is_cut:
+                lease.release()
+                return await self._settler.interrupted(call, loop.time() - started)
             cut = _cut(timeout_s, own_s)
             if timeout_s >= WHOLE_ENOUGH * own_s:
                 lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
@@ -105,6 +110,7 @@ class Asker:
             await asyncio.shield(self._settler.interrupted(call, loop.time() - started))
             raise
         finally:
+            lease.end_call = None
             call.latency_s = loop.time() - started
             lease.release()
 

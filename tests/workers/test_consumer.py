@@ -10,7 +10,6 @@ from kombu.message import Message
 from redis.exceptions import ResponseError
 
 from dicast.workers.admission.request import Admitted
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.broker.signing import SIGNATURE, signature
 from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
 from dicast.workers.runtime.pool_queues import PoolQueues
@@ -87,8 +86,7 @@ def test_a_message_comes_by_the_queue_that_it_was_sent_to(key, task, routing_key
 def test_a_signed_message_that_was_moved_takes_no_lease_of_another_pool(pool, ended):
     """Its header, which is signed, names the pool that will be called; the queue names the pool of the lease."""
     held = []
-    consumer = Consumer(a=SimpleNamespace(pool="a", shut=False, hold=held.append))
-    consumer.config = SimpleNamespace(suspension=Suspension())
+    consumer = Consumer(a=SimpleNamespace(pool="a", closed=False, hold=held.append))
     consumer._limit_task(Request(pool), _GatedBucket(consumer), 1)
     assert (consumer.ended, len(held)) == (ended, 0 if ended else 1)
 

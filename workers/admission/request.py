@@ -72,10 +72,13 @@ class Lease:
 
     `outcome` is how the call ended, as soon as that is known: None while it was not made. A `probe` tries a pool whose
     circuit breaker is not closed, while all others wait. `may_begin` is asked on the loop, just before the call: a node
-    that was cordoned in between begins none.
+    that was cordoned in between begins none. `cut` ends the call by `end_call`, which is the call's own while it is
+    open.
     """
 
-    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "may_begin", "outcome", "probe", "unit")
+    __slots__ = (
+        "_give_back", "_on_loop", "end_call", "expires_at", "id", "is_cut", "may_begin", "outcome", "probe", "unit",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -92,7 +95,18 @@ class Lease:
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
         self.outcome: CallOutcome | None = None
         self.may_begin: Callable[[], bool] = lambda: True
+        self.end_call: Callable[[], None] | None = None
+        self.is_cut = False
         self.probe = probe
+
+    def cut(self) -> bool:
+        """Have the call end without an answer, and its unit be handed back; whether there was one. On the loop's
+        thread."""
+        if self.end_call is None or self.is_cut:
+            return False
+        self.is_cut = True
+        self.end_call()
+        return True
 
     def release(self) -> None:
         """Give the lease back; more than once is once. Only on the loop's thread."""

@@ -17,7 +17,8 @@ repeat
   end
 until cursor == '0'
 local _, freed, records = release({leases = leases, holders = holders, open = open}, mine)
-if why == '' then
+local is_removed = string.find(redis.call('HGET', orders, node) or '', '"kind":"remove"', 1, true)
+if why == '' or is_removed then
   redis.call('HDEL', nodes, node)
   redis.call('HDEL', registered, node)
 else

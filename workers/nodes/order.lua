@@ -4,7 +4,7 @@
 -- ARGV  1 node  2 order, JSON, or '' to take it back  3 '' if a node that holds leases is to be left alone
 --       4 channel that wakes nodes
 -- Reply {the order that stands for the node then, or '', leases that it holds}
--- Holds: an order that asks for the same as the one that stands does not replace it; a removal is final.
+-- Holds: an order that asks for the same as the one that stands, or for less, does not replace it; a removal is final.
 --@include ../admission/holder.lua
 local orders, holders = unpack(KEYS)
 local node, order, although_busy, channel = unpack(ARGV)
@@ -26,7 +26,8 @@ if order == '' then
   standing = ''
 else
   local wanted = cjson.decode(order)
-  if wanted.kind ~= before.kind or wanted.deadline_s ~= before.deadline_s then
+  local is_less = wanted.kind == 'cordon' and before.kind == 'drain'
+  if not is_less and (wanted.kind ~= before.kind or wanted.deadline_s ~= before.deadline_s) then
     redis.call('HSET', orders, node, order)
     standing = order
   end

@@ -127,12 +127,14 @@ _NODE = TypeAdapter(Node)
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What a node's beacon tells of its work now: open calls, slots that a call would find free, messages that it has
-    taken and that wait for a lease, and the used memory of its host."""
+    taken and that wait for a lease, the used memory of its host, and open calls that were cut at the deadline of the
+    order that stands for it."""
 
     open: int = 0
     available: int = 0
     held: int = 0
     memory_used_bytes: int = 0
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,11 @@ class Registry:
             node, int(mark[0]), int(mark[1]) / 1000, None if why else max(0.0, heard_s_ago), why, order, _width(tells),
             Vitals(**{name: value for name, value in tells.items() if name in _VITALS}),
         )  # fmt: skip
+
+    def facts(self, node: str) -> Node | None:
+        """What is known of one node that is not given up."""
+        text = self._redis.hget(self._keys.nodes, node)
+        return Node.read(text) if text else None
 
     def silence(self, node: Node) -> None:
         """End the beacon of a node that is proven dead: from now on its work may be claimed."""

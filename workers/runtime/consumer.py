@@ -100,7 +100,7 @@ class AdmissionConsumer(CheckedMessages):
         self._serving = False
         self._events_due = False
         self._watchdog = Watchdog(self._room, self._reconnect)
-        self.duties = NodeDuties(self)
+        self.duties: NodeDuties | None = None
         # Neighbours' clocks and revoked tasks, which these two keep equal, decide nothing here; asking costs a second.
         super().__init__(*args, without_mingle=True, without_gossip=True, **kwargs)
         # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
@@ -129,7 +129,7 @@ class AdmissionConsumer(CheckedMessages):
         gate = self.gates.get(request.delivery_info["routing_key"])
         if gate is None or request.unit.pool not in ("", gate.pool):  # it would be called under another pool's lease
             self._end_request(request, "misrouted")
-        elif gate.shut or not self.config.suspension.takes_units:  # it was on its way when its queue was closed
+        elif gate.closed:  # it was on its way when its queue was closed
             self._requeue([request])
         else:
             gate.hold(request)
@@ -156,6 +156,8 @@ class AdmissionConsumer(CheckedMessages):
             self._open(name)
         if not self._serving:
             self._serving = True
+            self.duties = NodeDuties(self)
+            self.wake_beacon()
             self.pool.give_up_on = self._give_up_on
             watch(self.pool.submit(self._serve()), "the worker's services", end_worker)
 

@@ -12,10 +12,8 @@ from typing import Any, Protocol
 import psutil
 from celery.platforms import EX_OK
 from celery.worker import state as worker_state
-from celery.worker.state import active_requests
 
 from dicast.workers.admission.gate import Gate, GateConfig
-from dicast.workers.admission.request import AdmittedRequest
 from dicast.workers.nodes.orders import Order, OrderKind
 from dicast.workers.nodes.registry import Vitals
 from dicast.workers.runtime.pool import TaskPool
@@ -42,6 +40,7 @@ class DutifulWorker(Protocol):
     @property
     def judges(self) -> bool: ...
     def free_slots(self) -> int: ...
+    def on_loop(self, callback: Callable[[], None]) -> None: ...
 
 
 class NodeDuties:
@@ -51,6 +50,7 @@ class NodeDuties:
         self._worker = worker
         self._order: Order | None = None
         self._ends_at = 0.0
+        self._cut = 0
         self._turn: concurrent.futures.Future[None] | None = None
 
     # ------------------------------------------------------------------ what is told
@@ -74,6 +74,7 @@ class NodeDuties:
             available=worker.free_slots() if takes else 0,
             held=sum(len(gate.held) for gate in list(worker.gates.values())),
             memory_used_bytes=memory.total - memory.available,
+            cut=self._cut,
         )
 
     # ------------------------------------------------------------------ what is done
@@ -83,7 +84,7 @@ class NodeDuties:
         suspension = self._worker.config.suspension
         if order != self._order:
             self._order, suspension.cordon = order, f"{order.kind} by {order.by}" if order else ""
-            self._turn = None
+            self._turn, self._cut = None, 0
             if order is None:
                 logger.info("this node takes units again", extra={"event": "uncordoned"})
                 self._on_hub(_wake)
@@ -106,7 +107,7 @@ class NodeDuties:
     def _finish(self, order: Order) -> None:
         """Once a second: what is open when the deadline is over is handed back; then, if it is to, the process ends."""
         if self._worker.leased and time.monotonic() >= self._ends_at:
-            self._on_hub(self._cut_calls)
+            self._worker.on_loop(self._cut_calls)
         elif not self._worker.leased and order.kind is OrderKind.REMOVE and worker_state.should_stop is None:
             logger.warning("this node is removed: it stops", extra={"event": "removed", "by": order.by})
             worker_state.should_stop = EX_OK
@@ -114,11 +115,11 @@ class NodeDuties:
 
     def _cut_calls(self) -> None:
         """Their units are noted as interrupted and come again elsewhere."""
-        open_calls = [r for r in list(active_requests) if isinstance(r, AdmittedRequest) and r.lease is not None]
-        logger.warning("%d calls are open after the deadline: their units are handed back", len(open_calls),
-                       extra={"event": "drained", "left": len(open_calls)})  # fmt: skip
-        for request in open_calls:
-            request.terminate(self._worker.pool)
+        cut = sum(gate.cut_calls() for gate in self._worker.gates.values())
+        self._cut += cut
+        if cut:
+            logger.warning("%d calls were open after the deadline: their units are handed back", cut,
+                           extra={"event": "drained", "left": cut})  # fmt: skip
 
     def _on_hub(self, function: Callable[[], None]) -> None:
         self._worker.pool.post(function)

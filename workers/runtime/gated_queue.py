@@ -33,7 +33,7 @@ class GatedQueue:
         self._in_store = isinstance(channel, RedisChannel)
         if self._in_store:
             batch_acks(channel)
-            fetch_in_batches(channel, gate.room, refuse, in_hand)
+            fetch_in_batches(channel, gate.room, refuse, in_hand, lambda: gate.closed)
         self._consumer = consumer_of(channel)
         self._new_prefetch = partial(Prefetch, self._consumer, gate.room_for_bunch, read_on)
         self._handle = self._consumer.on_message
