@@ -172,7 +172,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """The nodes, as operators see and steer them."""
         from dicast.app.cluster.cluster import Cluster
 
-        return Cluster(self)
+        return Cluster(self, self.audit.record)
 
     @cached_property
     def epoch(self) -> Epoch:
@@ -203,7 +203,8 @@ class Dicast(Celery):  # type: ignore[misc]
         from dicast.app.access.store_users import StoreUsers
 
         return StoreUsers(
-            self.store, self.settings.namespace, self.store_url, self.token_secrets, self._names_in_the_store()
+            self.store, self.settings.namespace, self.settings.server_store_url or self.store_url, self.token_secrets,
+            self._names_in_the_store(),
         )
 
     @cached_property

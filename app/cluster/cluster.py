@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGED_LOOK_S = 0.01
 DEADLINE_MAX_S = 86_400.0
 
-Audit = Callable[[str, str, str, str, Mapping[str, Any]], None]
+Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
 """Told of each operation: actor, action, object, outcome, details."""
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
+from redis.exceptions import RedisError
 
+from dicast.app.access.store_users import StoreUsersRefused
 from dicast.app.application import Dicast
 from dicast.app.server.interface import create_server
 from dicast.app.server.origins import LOOPBACK_NAMES, is_loopback
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
+from dicast.workers.system.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +28,7 @@ IDLE_S = 15
 """A connection without a request is closed after so long."""
 
 SILENT_S = 30.0
+USERS_EVERY_S = 2.0
 BACKLOG = 2048
 
 
@@ -70,10 +77,39 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
+@contextmanager
+def users_kept(dicast: Dicast) -> Iterator[None]:
+    """Sees within that the store knows exactly those nodes' users that are recorded: a fail-over or a restart of the
+    store forgets them. Several servers may do so at once."""
+    stopped = threading.Event()
+
+    def keep() -> None:
+        while not stopped.wait(USERS_EVERY_S):
+            try:
+                dicast.membership.reconcile()
+            except StoreUsersRefused as error:
+                logger.warning("%s", error)
+                return
+            except RedisError as error:
+                logger.warning("the store's users could not be looked at: %s", type(error).__name__)
+
+    if dicast.token_secrets:
+        thread = supervised_thread("store users", keep, give_up=_given_up)
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+
+
+def _given_up(name: str) -> None:
+    logger.error("%s fails again and again, and is not tried any more: nodes are missed after a fail-over", name)
+
+
 def serve(dicast: Dicast, host: str, port: int) -> None:
     """Serve until SIGINT or SIGTERM. Raises `SettingsError` or `AddressRefused`."""
     config = configured(dicast, host)
-    with listening(host, port) as made:
+    with listening(host, port) as made, users_kept(dicast):
         logger.info(
             "serving at http://%s:%d", host if ":" not in host else f"[{host.strip('[]')}]", made.getsockname()[1]
         )
