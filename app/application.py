@@ -19,6 +19,7 @@ from kombu import Exchange, Queue
 
 from dicast import config
 from dicast.app import logs
+from dicast.app.access.secret import TokenSecret
 from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
@@ -50,6 +51,12 @@ from dicast.workers.store.keys import Keys
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from dicast.app.access.audit import Audit
+    from dicast.app.access.membership import Membership
+    from dicast.app.access.rights import StoreBroker
+    from dicast.app.access.store_users import StoreUsers
+    from dicast.app.access.tokens import Tokens
+    from dicast.app.cluster.cluster import Cluster
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.workers.admission.concurrency import NodeWidth
     from dicast.workers.admission.gate import GateConfig
@@ -94,9 +101,6 @@ class Dicast(Celery):  # type: ignore[misc]
     environ: Mapping[str, str]
     settings: Settings
     node: Node | None = None
-    intervals: Intervals = Intervals()
-    """Whoever wants others sets them before the parts are made, as the tests' short ones are."""
-    node_intervals: NodeIntervals = NodeIntervals()
 
     @property
     def message_key(self) -> str | None:
@@ -136,6 +140,18 @@ class Dicast(Celery):  # type: ignore[misc]
         return Broker.of(self.store_url, self.settings.broker_url)
 
     @cached_property
+    def node_intervals(self) -> NodeIntervals:
+        """Whoever wants others sets them before the parts are made, as tests do."""
+        settings = self.settings
+        return NodeIntervals(beacon_s=settings.heartbeat_timeout, beacon_every_s=settings.heartbeat_interval)
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        """The same; a silent node's claims may be taken when it is known to be silent."""
+        silent_ms = round(1000 * (self.settings.heartbeat_timeout + 1))
+        return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms))
+
+    @cached_property
     def registry(self) -> Registry:
         return Registry(self.store, self.keys, intervals=self.node_intervals)
 
@@ -144,9 +160,71 @@ class Dicast(Celery):  # type: ignore[misc]
         url, keys, epoch, intervals = self.store_url, self.keys, self.epoch, self.node_intervals
         return lambda: Registry(connect(url), keys, epoch, intervals)
 
+    def become(self, name: str, *, slots: int) -> Node:
+        """Make this process a node, before it connects."""
+        from dicast.app.cluster.facts import node_here
+
+        self.node = node_here(name, slots, self)
+        return self.node
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The nodes, as operators see and steer them."""
+        from dicast.app.cluster.cluster import Cluster
+
+        return Cluster(self, self.audit.record)
+
     @cached_property
     def epoch(self) -> Epoch:
         return Epoch(grace_ms=round(1000 * max(map(self.lease_s, self.pools.pools))))
+
+    @cached_property
+    def token_secrets(self) -> tuple[TokenSecret, ...]:
+        """The secret that signs, and the one before it."""
+        settings = self.settings
+        return TokenSecret.all_of([settings.token_secret, settings.token_secret_old], settings.namespace)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Raises `SecretMissing` where none is set."""
+        from dicast.app.access.tokens import Tokens
+
+        return Tokens(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
+    def audit(self) -> Audit:
+        from dicast.app.access.audit import Audit
+
+        return Audit(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
+    def store_users(self) -> StoreUsers:
+        """Users of the store for nodes that join over HTTP."""
+        from dicast.app.access.store_users import StoreUsers
+
+        return StoreUsers(
+            self.store, self.settings.namespace, self.settings.server_store_url or self.store_url, self.token_secrets,
+            self._names_in_the_store(),
+        )
+
+    @cached_property
+    def membership(self) -> Membership:
+        """Nodes that join over HTTP. Raises `SecretMissing`."""
+        from dicast.app.access.membership import Membership
+
+        return Membership(self.tokens, self.store_users)
+
+    def _names_in_the_store(self) -> StoreBroker | None:
+        """What nodes may touch besides the installation's own keys; None where the broker is not the store."""
+        from dicast.app.access.rights import StoreBroker
+
+        named = self.names.of
+        queues = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
+        return StoreBroker(
+            queues=tuple(map(named, queues)), exchange=named("dicast"), control=named("celery"),
+            events=named("celeryev"), db=self.store.get_connection_kwargs().get("db") or 0,
+            plain_results=not self.names.namespace,
+        ) if self.broker.is_store else None  # fmt: skip
 
     @cached_property
     def ledger(self) -> LedgerClient:

@@ -17,7 +17,6 @@ from celery import signals
 from dicast.app import logs
 from dicast.app.application import app
 from dicast.app.monitoring import heartbeat
-from dicast.workers.nodes.registry import Node
 from dicast.workers.system.supervision import end_worker, watch
 
 
@@ -108,5 +107,5 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
     if app.settings.log_json_only:
         _say_nothing_for_people(instance)
     _refuse_an_unsafe_store()
-    app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=calls)
-    conf.broker_transport_options = app.transport_options(app.node.id)
+    node = app.become(sender, slots=calls)
+    conf.broker_transport_options = app.transport_options(node.id)
