@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from click import Option
 from kombu import Exchange, Queue
 
 from dicast import config
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
     from dicast.workers.admission.gate import GateConfig
     from dicast.workers.admission.governor import Governor
 
+LABEL_OPTION = Option(
+    ["--label"], multiple=True, metavar="K=V", help="A label of this worker, such as region=eu; may be repeated."
+)
 BEAT_EVERY_S = 1.0
 HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
 """After so long another tick has come, and `BEAT_MESSAGES_MAX` is more than come in that time. To a worker whose clock
@@ -160,12 +164,20 @@ class Dicast(Celery):  # type: ignore[misc]
         url, keys, epoch, intervals = self.store_url, self.keys, self.epoch, self.node_intervals
         return lambda: Registry(connect(url), keys, epoch, intervals)
 
-    def become(self, name: str, *, slots: int) -> Node:
-        """Make this process a node, before it connects."""
+    def become(self, name: str, *, slots: int, labels: Mapping[str, str] | None = None) -> Node:
+        """Make this process a node, before it connects; `labels` are added to the settings'."""
         from dicast.app.cluster.facts import node_here
 
-        self.node = node_here(name, slots, self)
+        self.node = node_here(name, slots, self, {**self.settings.labels, **(labels or {})})
         return self.node
+
+    @cached_property
+    def unserved(self) -> Mapping[str, str]:
+        """Pools whose units this worker does not take, each with the reason: it lacks their key, or a label."""
+        from dicast.app.cluster.facts import unserved
+
+        assert self.node is not None, "only workers serve pools"
+        return unserved(self, self.node.labels)
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -434,6 +446,7 @@ def create_app(environ: Mapping[str, str]) -> Dicast:
     dicast.settings = Settings.from_env(environ)
     dicast.add_defaults(dicast.configuration)
     dicast.steps["worker"].add("dicast.workers.runtime.bootsteps:NodeStep")
+    dicast.user_options["worker"].add(LABEL_OPTION)
     return dicast
 
 

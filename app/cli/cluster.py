@@ -82,6 +82,18 @@ def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
     terminal.say(f"{node} is removed")
 
 
+def steal_work(terminal: Terminal, *, json: bool) -> None:
+    """Tells the moves and their total."""
+    found = application(terminal).cluster.steal(by=operator())
+    if json:
+        moves = [{"donor": donor, "receiver": receiver, "units": units} for donor, receiver, units in found.moves]
+        terminal.emit(orjson.dumps({"moves": moves, "total": found.total}, option=orjson.OPT_INDENT_2).decode())
+        return
+    for donor, receiver, units in found.moves:
+        terminal.say(f"{units} from {donor} for {receiver or 'whoever comes'}")
+    terminal.say(f"{found.total} units went back")
+
+
 def _told(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
     if json:
         terminal.emit(orjson.dumps(asdict(node), option=orjson.OPT_INDENT_2).decode())

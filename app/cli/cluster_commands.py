@@ -92,3 +92,14 @@ def remove(
     from dicast.app.cli.cluster import remove_node
 
     remove_node(context.obj, node, force=force)
+
+
+@cluster.command()
+def steal(context: typer.Context, json: AsJson = False) -> None:
+    """Have messages that wait at overloaded, cordoned or silent nodes go back for idle ones, now.
+
+    The housekeeping does the same each second, unless DICAST_STEAL=false.
+    """
+    from dicast.app.cli.cluster import steal_work
+
+    steal_work(context.obj, json=json)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, UnknownNode
 from dicast.app.cluster.queues import waiting_units
-from dicast.app.cluster.view import NodeStatus, NodeView, view
+from dicast.app.cluster.satisfied import unsatisfied
+from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
 from dicast.workers.admission.holders import read_holder
-from dicast.workers.nodes.orders import OrderKind, Orders
-from dicast.workers.nodes.reaper import Reaper
+from dicast.workers.nodes.orders import OrderKind, Orders, Requests
+from dicast.workers.nodes.reaper import restore_messages
+from dicast.workers.policy.stealing import Load, Transfer, transfers
 
 if TYPE_CHECKING:
     from dicast.config.pools import Pools
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGED_LOOK_S = 0.01
 DEADLINE_MAX_S = 86_400.0
+ANSWERED_S = 1.0
+"""Nodes that are asked to give something back and do not say so by then do not count."""
+HOUSEKEEPER = "housekeeping"
+"""Who steals each second."""
 
 Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
 """Told of each operation: actor, action, object, outcome, details."""
@@ -61,6 +67,17 @@ class ClusterStatus:
     waiting: dict[str, int]
     oldest_wait_s: float | None
     unsatisfied: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Steal:
+    """What went back for idle nodes: (donor, the node that it is meant for, units). Whoever is idle may take it."""
+
+    moves: list[tuple[str, str, int]]
+
+    @property
+    def total(self) -> int:
+        return sum(units for _, _, units in self.moves)
 
 
 class Cluster:
@@ -110,8 +127,12 @@ class Cluster:
             open=sum(node.open for node in nodes),
             waiting=waiting.units,
             oldest_wait_s=waiting.oldest_s,
-            unsatisfied=[],
+            unsatisfied=[why for pool, why in self.unsatisfied(nodes).items() if pool in waiting.units],
         )
+
+    def unsatisfied(self, nodes: Sequence[NodeView] | None = None) -> dict[str, str]:
+        """Pools whose units no living node takes, each with a sentence that says why."""
+        return unsatisfied(self._app.pools.pools.values(), self.nodes() if nodes is None else nodes)
 
     # ------------------------------------------------------------------ what is done
     def cordon(self, node: str, *, by: str) -> NodeView:
@@ -147,11 +168,63 @@ class Cluster:
         if not order.id:
             self._audit(by, "node.remove", found.id, "refused", {"open": leases})
             raise NodeBusy(found.id, leases)
-        if found.status is NodeStatus.OFFLINE:
-            Reaper(self._app, self._app.registry, self._app.keys, broker_is_store=self._app.broker.is_store).reap()
-        else:
+        if found.status is not NodeStatus.OFFLINE:
             self._wait(lambda: self._app.registry.facts(found.id) is None)
+        elif self._app.broker.is_store:  # its heirs do so soon, if there are any
+            restore_messages(self._app, self._app.keys, found.id, lost=True)
         self._audit(by, "node.remove", found.id, "done", {"open": leases, "forced": force})
+
+    def steal(self, *, by: str, queue_depths: Mapping[str, int] | None = None) -> Steal:
+        """Have messages that wait at overloaded nodes, or at nodes that take no work, go back to their queues for idle
+        ones. `queue_depths`, by id or name, are what nodes are judged by, instead of what they hold. Who answers within
+        `wait_s` counts."""
+        loads, silent = self._loads(queue_depths or {})
+        settings = self._app.settings
+        plan = transfers(
+            loads, overload=settings.overload_threshold, idle=settings.idle_threshold, most=settings.max_steal_per_tick
+        )
+        moves = Counter[tuple[str, str]]()
+        receivers = [load.node for load in loads if load.takes and load.queued < settings.idle_threshold]
+        plan = self._worth_it(plan, loads)
+        for node in silent if by != HOUSEKEEPER else ():  # their heirs do it soon; who asks for it need not wait
+            if back := restore_messages(self._app, self._app.keys, node, lost=True):
+                moves[node, receivers[0] if receivers else ""] += back
+        for transfer, units in _done(plan, self._given_back(plan)):
+            moves[transfer.donor, transfer.receiver] += units
+        found = Steal([(donor, receiver, units) for (donor, receiver), units in moves.items()])
+        if found.total or by != HOUSEKEEPER:
+            self._audit(by, "cluster.steal", "", "done", {"moves": found.moves, "total": found.total})
+        return found
+
+    def _loads(self, depths: Mapping[str, int]) -> tuple[list[Load], list[str]]:
+        """What the nodes hold, and those that are silent and hold what their heirs have not put back yet."""
+        loads, silent = [], []
+        for seen in self._app.registry.sightings():
+            node, vitals = seen.node, seen.vitals
+            status, _ = status_of(seen, 0)
+            if status is NodeStatus.OFFLINE:
+                silent += [] if seen.is_given_up or not self._app.broker.is_store else [node.id]
+                continue
+            takes = seen.order is None and not node.stuck
+            depth = depths.get(node.id, depths.get(node.name, -1))
+            loads.append(Load(node.id, vitals.held, vitals.available, node.pools, takes, depth))
+        return loads, silent
+
+    def _worth_it(self, plan: Sequence[Transfer], loads: Sequence[Load]) -> list[Transfer]:
+        """Where messages wait in the queue an idle node finds work enough."""
+        if not plan:
+            return []
+        app, working = self._app, {load.node for load in loads if load.takes}
+        waiting = waiting_units(app, {move.pool for move in plan}, app.store, in_store=app.broker.is_store).units
+        return [move for move in plan if move.donor not in working or not waiting.get(move.pool)]
+
+    def _given_back(self, plan: Sequence[Transfer]) -> Mapping[str, Mapping[str, int]]:
+        wanted: dict[str, Counter[str]] = {}
+        for transfer in plan:
+            wanted.setdefault(transfer.donor, Counter())[transfer.pool] += transfer.units
+        return (
+            Requests(self._app.store, self._app.keys).give_back(wanted, min(self._wait_s, ANSWERED_S)) if plan else {}
+        )
 
     def _order(self, node: str, kind: OrderKind, by: str, deadline_s: float) -> NodeView:
         found = self.node(node)
@@ -182,3 +255,13 @@ class Cluster:
 def _is_removed(seen: Sighting) -> bool:
     """Nobody wants to see it any more; it is kept in mind, lest it come back."""
     return seen.heard_s_ago is None and seen.order is not None and seen.order.kind is OrderKind.REMOVE
+
+
+def _done(plan: Sequence[Transfer], given: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[Transfer, int]]:
+    """What was given back, told by whom it was meant for; a donor that had less left gives the first ones less."""
+    left = {(donor, pool): units for donor, pools in given.items() for pool, units in pools.items()}
+    for transfer in plan:
+        units = min(transfer.units, left.get((transfer.donor, transfer.pool), 0))
+        if units:
+            left[transfer.donor, transfer.pool] -= units
+            yield transfer, units

@@ -67,7 +67,7 @@ def view(seen: Sighting, open_calls: int) -> NodeView:
         load_percent=width.load_percent if width and heard else 0.0, memory_bytes=node.memory_bytes,
         memory_used_bytes=vitals.memory_used_bytes, accelerators=list(node.accelerators), version=node.version,
         registered_at=seen.registered_at, heard_s_ago=seen.heard_s_ago, error_rate=width.error_rate if width else 0.0,
-        held=vitals.held if heard else 0,
+        held=sum(vitals.held.values()) if heard else 0,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dicast.app.cluster.errors import NodeBusy, NodeLeaves
 from dicast.app.cluster.view import NodeStatus
+from dicast.app.doctor import waiting
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -132,3 +133,115 @@ def test_a_node_that_fell_silent_is_offline_and_its_orders_wait_for_it(cluster):
     until(lambda: "not acknowledged" not in by_name(c, "w0").reason, "it acknowledges")
     assert after.generation > before.generation
     assert c.app.cluster.uncordon("w0", by="test").status is NodeStatus.ONLINE
+
+
+def held(cluster):
+    return {node.name.partition("@")[0]: node.held for node in cluster.app.cluster.nodes()}
+
+
+def check_that_waiting_work_moves(cluster, pools, steal):
+    """All of a job waits at one node, for the pool's limit is low; another comes, which finds nothing in the queue."""
+    c = cluster(
+        "--latency", "1", "--sigma", "0", pools=pools, MAX_CONCURRENT_LLM_CALLS="40", DICAST_WINDOW_SECONDS="60",
+        DICAST_STEAL=str(steal), LLM_CALL_TIMEOUT="60",
+    )  # fmt: skip
+    c.worker()
+    idle = c.worker("-Q", "dicast.beat")
+    job_id = c.submit(a_job(agents=1, dimensions=10, items=3))
+    until(lambda: held(c)["w0"] > 20, "it holds the job")
+    c.app.control.add_consumer("provider.sim", destination=[by_name(c, "w1").name], reply=True)
+    return c, job_id, idle
+
+
+LOW = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+limit = 2
+adaptive = false
+"""
+
+
+def test_waiting_work_is_stolen_on_demand(cluster):
+    c, job_id, _ = check_that_waiting_work_moves(cluster, LOW, steal=False)
+    until(lambda: by_name(c, "w1").pools == ["sim"], "it reads the queue")
+    started = time.monotonic()
+    found = c.app.cluster.steal(by="test")
+    assert found.moves == [(by_name(c, "w0").id, by_name(c, "w1").id, 3)]
+    until(lambda: held(c)["w1"] >= 2, "it has moved")
+    assert time.monotonic() - started < 2
+    assert c.app.cluster.steal(by="test").total == 0, "nobody is idle any more"
+    c.provider.control(latency=0.05)
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"]) == (30, 30)
+    c.quiet()
+
+
+def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
+    c, job_id, idle = check_that_waiting_work_moves(cluster, LOW, steal=True)
+    started = time.monotonic()
+    until(lambda: held(c)["w1"] >= 2, "it has moved")
+    assert time.monotonic() - started < 3
+    c.provider.control(latency=0.05)
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"]) == (30, 30)
+    assert '"acquired"' in idle.log.read_text()
+
+
+TWO_REGIONS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+[pools.eu]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+labels = {{ region = "eu" }}
+"""
+
+
+def test_only_nodes_with_its_labels_take_a_pools_units(cluster):
+    c = cluster("--latency", "0.02", pools=TWO_REGIONS, DICAST_NODE_LABELS="disk=ssd")
+    c.worker("--label", "region=us")
+    assert by_name(c, "w0").labels == {"disk": "ssd", "region": "us"}
+    assert by_name(c, "w0").pools == ["sim"]
+    job_id, other = c.submit(a_job(agents=1, pool="eu")), c.submit(a_job(agents=1))
+    assert c.report(other)["scored"] == 10
+    why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for")
+    assert why == (
+        f"the units of pool eu wait, for no living node takes them: {by_name(c, 'w0').name} lacks the label region=eu"
+    )
+    assert c.app.cluster.status().unsatisfied == [why]
+    assert c.provider.stats()["calls"] == 10
+    c.worker("--label", "region=eu", "--label", "gpu=none", DICAST_NODE_ROLES="eu")
+    assert by_name(c, "w1").pools == ["eu"]
+    assert c.report(job_id)["scored"] == 10
+    assert {line["node"][:2] for line in c.logs() if line["event"] == "acquired" and line["job"] == job_id} == {"w1"}
+    assert by_name(c, "w1").queues == ["provider.eu"], "a role is all that it reads"
+
+
+TWO_PLACES = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+[pools.far]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+labels = {{ region = "far" }}
+"""
+
+
+def test_a_unit_that_may_go_elsewhere_does_not_wait_for_a_pool_that_nobody_serves(cluster):
+    c = cluster("--latency", "0.02", pools=TWO_PLACES)
+    c.worker()
+    job = a_job(agents=1, items=10)
+    job["agents"][0] = {"name": "judge", "deployments": [{"pool": "sim"}, {"pool": "far"}]}
+    report = c.report(c.submit(job), 30)
+    assert (report["scored"], report["calls"]) == (100, 100)

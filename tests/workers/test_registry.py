@@ -32,10 +32,10 @@ def the_one(registry):
 
 def test_a_node_tells_what_it_is_and_what_it_does(registry):
     node = a_node(labels={"region": "eu"}, pools=("a", "b"), missing_keys=("c",), accelerators=("H100",))
-    registry.announce(node, WIDTH, Vitals(open=2, available=1, held=5, memory_used_bytes=7))
+    registry.announce(node, WIDTH, Vitals(open=2, available=1, held={"a": 5}, memory_used_bytes=7))
     seen = the_one(registry)
     assert seen.node == node
-    assert (seen.width, seen.vitals) == (WIDTH, Vitals(2, 1, 5, 7))
+    assert (seen.width, seen.vitals) == (WIDTH, Vitals(2, 1, {"a": 5}, 7))
     assert seen.heard_s_ago < 5
     assert seen.generation == 1
     assert abs(seen.registered_at - registry._redis.time()[0]) < 5

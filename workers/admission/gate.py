@@ -15,6 +15,7 @@ import contextlib
 import logging
 import random
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ ASKED_MIN = 4
 BROKEN = ("breaker", "probe")
 OVER_SHARE = ("fair_share", PROJECT_MAX)
 FALLBACK_S = 1.0
+ASIDE_S = 1.0
+"""How long a gate that has given messages back leaves those in the queue to others."""
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0
@@ -125,6 +128,7 @@ class Gate:
         self._told: dict[str, float] = {}
         self._counted_at = float("-inf")
         self._turns = Turns()
+        self._aside_until = float("-inf")
         self.closed_by = ""
         """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
 
@@ -132,7 +136,7 @@ class Gate:
     @property
     def closed(self) -> bool:
         """Whether nothing is to be taken here, for as long as an operator or a fault wants it; what comes goes back."""
-        return self.shut or not self.host.config.suspension.takes_units
+        return self.shut or not self.host.config.suspension.takes_units or time.monotonic() < self._aside_until
 
     def room(self) -> int:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
@@ -155,6 +159,19 @@ class Gate:
     def hold(self, request: AdmittedRequest) -> None:
         self.held.append(request)
         self.host.on_loop(self.kick)
+
+    def give_up(self, most: int) -> list[AdmittedRequest]:
+        """Forget the newest of the waiting messages, which go back for others, and take none for a moment, so that
+        others come first. On the hub."""
+        dropped = []
+        for request in list(self.held)[::-1][:most]:
+            with contextlib.suppress(ValueError):  # it was granted in between
+                self.held.remove(request)
+                request.dropped = True
+                dropped.append(request)
+        if dropped:
+            self._aside_until = time.monotonic() + ASIDE_S
+        return dropped
 
     def drop_held(self) -> list[AdmittedRequest]:
         """Forget the waiting messages: their connection is gone, or they go back to the queue."""

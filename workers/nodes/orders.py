@@ -9,6 +9,8 @@ has an order (`admit.lua`), from the moment it is written.
 from __future__ import annotations
 
 import secrets
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -55,6 +57,48 @@ class Order:
 
 
 _ORDER = TypeAdapter(Order)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """A request: messages that wait for a lease go back to their queues, so many of each pool."""
+
+    id: str
+    node: str
+    units: Mapping[str, int]
+
+    @classmethod
+    def read(cls, text: str) -> GiveBack | None:
+        """None if it is none."""
+        try:
+            return _GIVE_BACK.validate_json(text)
+        except ValidationError:
+            return None
+
+
+_GIVE_BACK = TypeAdapter(GiveBack)
+REPLIES_KEPT_S = 10
+
+
+class Requests:
+    """Asks nodes for something now; who does not hear it does not answer."""
+
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+
+    def give_back(self, units: Mapping[str, Mapping[str, int]], wait_s: float) -> dict[str, dict[str, int]]:
+        """Have each of these nodes give back so many messages of each pool; returns how many each did, of those that
+        answered in time."""
+        id_, found = secrets.token_hex(8), dict[str, dict[str, int]]()
+        for node, wanted in units.items():
+            self._redis.publish(self._keys.told, orjson.dumps(GiveBack(id_, node, wanted)))
+        end = time.monotonic() + wait_s
+        while len(found) < len(units) and (left_s := end - time.monotonic()) > 0:
+            reply = self._redis.blpop([self._keys.given_back(id_)], timeout=left_s)
+            if reply is not None:
+                node, given = orjson.loads(reply[1])
+                found[node] = given
+        return found
 
 
 class Orders:

@@ -127,20 +127,20 @@ _NODE = TypeAdapter(Node)
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What a node's beacon tells of its work now: open calls, slots that a call would find free, messages that it has
-    taken and that wait for a lease, the used memory of its host, and open calls that were cut at the deadline of the
-    order that stands for it."""
+    taken and that wait for a lease, by pool, the used memory of its host, and open calls that were cut at the deadline
+    of the order that stands for it."""
 
     open: int = 0
     available: int = 0
-    held: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
     memory_used_bytes: int = 0
     cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One node as the store knows it. `heard_s_ago` None: it is not heard, and `gone` says why; `registered_at` is Unix
-    seconds, `width` what its beacon told last."""
+    """One node as the store knows it. `heard_s_ago` None: it is not heard, and `gone` says why; `is_given_up`: others
+    have taken over from it. `registered_at` is Unix seconds, `width` what its beacon told last."""
 
     node: Node
     generation: int = 0
@@ -150,6 +150,7 @@ class Sighting:
     order: Order | None = None
     width: RulesStatus | None = None
     vitals: Vitals = Vitals()
+    is_given_up: bool = False
 
 
 _VITALS = {f.name for f in fields(Vitals)}
@@ -236,13 +237,14 @@ class Registry:
             mark = registered.get(node.id, "0|0|").split("|")
             order, restarted = Order.read(orders.get(node.id)), mark[2] != server["run_id"]
             found.append(self._sighting(node, mark, told, left_ms, order, restarted=restarted))
-        found += [
-            Sighting(node, int(mark[0]), int(mark[1]) / 1000, gone=mark[2], order=Order.read(orders.get(node.id)))
-            for id_, _ in gone_at
-            if (record := gone.get(id_, "").partition("\n"))[1]
-            and (node := Node.read(record[2])) is not None
-            and (mark := record[0].split("|", 2))
-        ]
+        for id_, _ in gone_at:
+            mark, _, text = gone.get(id_, "").partition("\n")
+            node, order = Node.read(text), Order.read(orders.get(id_))
+            if node is not None:
+                generation, registered_ms, why = mark.split("|", 2)
+                found.append(
+                    Sighting(node, int(generation), int(registered_ms) / 1000, gone=why, order=order, is_given_up=True)
+                )
         return sorted(found, key=lambda seen: (seen.node.name, seen.node.id))
 
     def _sighting(

@@ -282,6 +282,8 @@ class AdmissionConsumer(CheckedMessages):
                             self._freed(message["data"])
                         elif message is not None and message["data"] == self.config.node:
                             self.wake_beacon()
+                        elif message is not None and self.duties is not None:
+                            self.duties.heard(message["data"])
             except (RedisError, OSError) as error:
                 logger.warning("no news of freed leases: %s", error)
                 await asyncio.sleep(FALLBACK_S)
@@ -321,6 +323,10 @@ class AdmissionConsumer(CheckedMessages):
             if name in self._queues:
                 self._queues[name].ask_anew()
             self._requeue(gate.drop_held())
+
+    def put_back(self, requests: list[AdmittedRequest]) -> None:
+        """Into their queues; on the hub."""
+        self._requeue(requests)
 
     def wake_beacon(self) -> None:
         """An operator wants something of this node: its beacon asks what."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import orjson
 import psutil
 from celery.platforms import EX_OK
 from celery.worker import state as worker_state
+from redis.exceptions import RedisError
 
 from dicast.workers.admission.gate import Gate, GateConfig
-from dicast.workers.nodes.orders import Order, OrderKind
+from dicast.workers.admission.request import AdmittedRequest
+from dicast.workers.nodes.orders import REPLIES_KEPT_S, GiveBack, Order, OrderKind
 from dicast.workers.nodes.registry import Vitals
 from dicast.workers.runtime.pool import TaskPool
+from dicast.workers.store.connection import connect_async
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +45,9 @@ class DutifulWorker(Protocol):
     @property
     def judges(self) -> bool: ...
     def free_slots(self) -> int: ...
+    def put_back(self, requests: list[AdmittedRequest]) -> None:
+        """Into their queues; on the hub."""
+
     def on_loop(self, callback: Callable[[], None]) -> None: ...
 
 
@@ -72,12 +80,38 @@ class NodeDuties:
         return Vitals(
             open=worker.leased,
             available=worker.free_slots() if takes else 0,
-            held=sum(len(gate.held) for gate in list(worker.gates.values())),
+            held={gate.pool: len(gate.held) for gate in list(worker.gates.values()) if gate.held},
             memory_used_bytes=memory.total - memory.available,
             cut=self._cut,
         )
 
     # ------------------------------------------------------------------ what is done
+    def heard(self, text: str) -> None:
+        """A request to some node; on the loop."""
+        request = GiveBack.read(text)
+        if request is not None and request.node == self._worker.config.node:
+            self._worker.pool.post(self._give_back, request)
+
+    def _give_back(self, request: GiveBack) -> None:
+        """On the hub."""
+        given = {}
+        for gate in self._worker.gates.values():
+            if dropped := gate.give_up(request.units.get(gate.pool, 0)):
+                given[gate.pool] = len(dropped)
+                self._worker.put_back(dropped)
+        logger.info("messages go back for idle nodes: %s", given, extra={"event": "gave_back", "units": given})
+        self._worker.pool.submit(self._tell(request, given))
+
+    async def _tell(self, request: GiveBack, given: Mapping[str, int]) -> None:
+        config = self._worker.config
+        key = config.keys.given_back(request.id)
+        with contextlib.suppress(RedisError, OSError):  # whoever asked waits no longer
+            async with connect_async(config.store_url) as client:
+                pipe = client.pipeline()
+                pipe.rpush(key, orjson.dumps([config.node, given]))
+                pipe.expire(key, REPLIES_KEPT_S)
+                await pipe.execute()
+
     def obey(self, order: Order | None) -> bool:
         """Have it be in force. Holds when this has returned True: a call that began had begun before, for the loop, on
         which calls begin, has turned since."""

@@ -139,6 +139,10 @@ class Keys:
         """channel: 'node id' has an order to look at, or a request as JSON (workers/nodes/orders.py)"""
         return self.at("told")
 
+    def given_back(self, request: str) -> str:
+        """list: what nodes have given back for one request, JSON, for some seconds"""
+        return self.at("given_back", request)
+
     def node(self, node: str) -> str:
         """a node's beacon: exists while it can be heard; the id stands as it is, for scripts append it to `node("")`"""
         return f"{self.at('node')}:{node}"
