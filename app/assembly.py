@@ -8,8 +8,10 @@ A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from dicast.app.application import Dicast, app
+from dicast.app.cluster.cluster import HOUSEKEEPER
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.stops import StopStore
@@ -31,7 +33,7 @@ from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.nonce_key import NonceKey
 from dicast.app.pipeline.plan import Ahead, Planner
-from dicast.app.pipeline.pools import ServedPools
+from dicast.app.pipeline.pools import LivingPools, ServedPools
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
@@ -65,7 +67,8 @@ class Services:
         stops, outages = StopStore(client, app.keys), Outages(client, app.keys)
         fail_fast = FailFast(stops, pools, fail_fast=settings.fail_fast, recheck_s=settings.quota_recheck)
         health = PoolHealthReader(client, app.keys)
-        self.messages = Messages(app, pools, Deployments(health, ledger, pools, stops, app.process_metrics))
+        living = LivingPools(client, app.keys)
+        self.messages = Messages(app, pools, Deployments(health, ledger, pools, stops, app.process_metrics, living))
 
         self._spool = Spool(settings.state_dir, settings.namespace, node.id)
         recorder = Recorder(ledger, self._spool, app.suspension)
@@ -95,7 +98,7 @@ class Services:
         still_pages = StillPages(ledger, self.messages, self.jobs, unserved)
         unattended = UnattendedJobs(ledger, self.messages, self.lanes)
         sweeper = Sweeper(ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
-        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools)
+        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, _spread(app))
         due = DueMessages(ledger, self.messages, self.jobs, unserved, self.faults)
         housekeeper = Housekeeper(due, adoption, recovery, unserved, self.beat, app.intervals.due_every_s)
         self._housekeeping = supervise("housekeeper", housekeeper.run)
@@ -106,6 +109,13 @@ class Services:
         await self._pools.close()
         await self._client.aclose()
         self._spool.close()
+
+
+def _spread(app: Dicast) -> Callable[[], Awaitable[None]] | None:
+    async def leave_to_idle_nodes() -> None:
+        await asyncio.to_thread(app.cluster.steal, by=HOUSEKEEPER)
+
+    return leave_to_idle_nodes if app.settings.steal else None
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:

@@ -51,6 +51,7 @@ OTHER_NAMES = {
 OPERATORS = {
     "api_key": "keys stand in the environment; a pool's api_key_env names the variable",
     "base_url": "addresses belong to pools, in the pools file",
+    "labels": "a pool demands labels, in the pools file; name a pool that does",
     "limit": "limits belong to pools, in the pools file or by `dicast governor set`",
 }
 """Keys that no job has, because they are the operator's, and where theirs is the place."""
@@ -81,10 +82,14 @@ _MESSAGES = {
 class JobRefused(DicastError, ValueError):
     """The job cannot be taken; the message names the field and the value."""
 
+    problem = "job-refused"
+
 
 class InvalidJob(JobRefused):
     """What was given is no job; the message has one line a mistake. Made of its own message, too, as Celery does it
     of an error that comes back from a worker."""
+
+    problem = "invalid-job"
 
     def __init__(self, lines: list[str] | str) -> None:
         self.lines = lines.splitlines() if isinstance(lines, str) else lines

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dicast.config.nearest import nearest
+from dicast.config.settings import label
 from dicast.errors import DicastError
 
 Provider = Literal["openai", "anthropic", "local", "simulated"]
@@ -41,9 +42,13 @@ _HIDDEN = {"api_key_env", "base_url", "headers", "query"}
 class PoolsError(DicastError, ValueError):
     """The pools file has a mistake: a wrong key, type or bound."""
 
+    problem = "wrong-pools-file"
+
 
 class UnknownPool(DicastError, LookupError):
     """A job or a command names a pool that the pools file does not have."""
+
+    problem = "unknown-pool"
 
 
 def _only(good: object) -> None:
@@ -68,6 +73,12 @@ def _url(value: str) -> str:
 def _texts(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         _only(_HEADER_NAME.fullmatch(name) and text.isprintable() and text.isascii())
+    return value
+
+
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        label(f"{name}={text}")
     return value
 
 
@@ -100,6 +111,9 @@ Seconds = Annotated[
 Texts = Annotated[
     dict[str, str], AfterValidator(_texts), Field(description="a table of texts without control characters")
 ]
+Labels = Annotated[
+    dict[str, str], AfterValidator(_labels), Field(description='a table of labels, such as { region = "eu" }')
+]
 ByProject = Annotated[
     dict[str, int | float],
     BeforeValidator(_project_max),
@@ -114,6 +128,7 @@ class PoolSpec(BaseModel):
 
     `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
     `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT does.
+    `labels` are those that a node must have to take the pool's units.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -140,6 +155,7 @@ class PoolSpec(BaseModel):
     query: Texts = {}
     timeout_s: Seconds = None
     trust_env: Flag = False
+    labels: Labels = {}
 
     @property
     def one_model(self) -> bool:

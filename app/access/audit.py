@@ -48,6 +48,8 @@ _HERE = Path(__file__).parent
 class AuditError(DicastError, RuntimeError):
     """A line cannot be added."""
 
+    problem = "audit"
+
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:

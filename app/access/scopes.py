@@ -55,6 +55,8 @@ class TokenRefused(DicastError):
     """A token is not accepted. `subject` and `id` are those of a token whose signature is good, else ''. The message
     quotes nothing of the token."""
 
+    problem = "token-refused"
+
     def __init__(self, reason: Reason, *, subject: str = "", id: str = "", wanted: str = "") -> None:
         super().__init__(WORDS[reason] + (f": {wanted} is needed" if wanted else ""))
         self.reason, self.subject, self.id = reason, subject, id

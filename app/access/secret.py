@@ -15,6 +15,8 @@ SECRET_BYTES = 32
 class SecretMissing(DicastError):
     """Something needs the installation's secret, and none is set."""
 
+    problem = "wrong-setting"
+
     def __init__(self) -> None:
         super().__init__(
             f"DICAST_TOKEN_SECRET is not set: tokens are signed with it. It must have >= {SECRET_BYTES} bytes, the "

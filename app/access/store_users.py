@@ -33,6 +33,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.]{1,40}")
 class StoreUsersRefused(DicastError, RuntimeError):
     """This store does not let users be made: it is older than Redis 6, managed, or our own user may not."""
 
+    problem = "store-users-refused"
+
     def __init__(self, error: Exception) -> None:
         super().__init__(
             f"the store does not let Dicast make users for nodes ({error}); nodes then need REDIS_URL instead of "
@@ -102,6 +104,10 @@ class StoreUsers:
         """End the node's user; returns how many connections were closed. Holds on return: it can do nothing."""
         self._redis.hdel(self._key, node)
         return self._remove(self.name(node))
+
+    def has(self, node: str) -> bool:
+        """Whether the node has a user."""
+        return bool(self._redis.hexists(self._key, node))
 
     def nodes(self) -> dict[str, UserRecord]:
         """Every node that has a user."""

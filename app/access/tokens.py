@@ -43,6 +43,8 @@ _HERE = Path(__file__).parent
 class TokenError(DicastError, ValueError):
     """A token that cannot be issued, or is not known."""
 
+    problem = "unknown-token"
+
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from dicast.app.cli.access_commands import audit, token
+from dicast.app.cli.cluster_commands import cluster
 
 cli = typer.Typer(
     name="dicast",
@@ -30,6 +31,7 @@ governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
 cli.add_typer(token, name="token")
 cli.add_typer(audit, name="audit")
+cli.add_typer(cluster, name="cluster")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
@@ -391,6 +393,22 @@ def metrics(context: typer.Context) -> None:
     from dicast.app.cli.metrics import show_metrics
 
     show_metrics(context.obj)
+
+
+@cli.command()
+def serve(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Instead of DICAST_SERVER_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Instead of DICAST_SERVER_PORT.")] = None,
+) -> None:
+    """Serve jobs, results, pools and nodes over HTTP.
+
+    Requests need tokens, which `dicast token issue` makes; without them (DICAST_REQUIRE_AUTH=false) only a loopback
+    address is served. docs/http.md describes the interface.
+    """
+    from dicast.app.cli.serve import run_server
+
+    run_server(context.obj, host, port)
 
 
 @cli.command()

@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app.domain.printable import printable
+from dicast.app.operations.pools import bound
 from dicast.workers.admission.open_leases import OpenLease
 from dicast.workers.admission.pool_state import PoolState, findings, span
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.rules import RulesStatus
 
-CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
 LEASES_SHOWN = 5
 BRIEF_CHANGES = 2
 NAME_CHARS = 60
@@ -68,20 +68,6 @@ def pool_blocks(
 def is_busy(state: PoolState) -> bool:
     """Whether there is something to see: calls, somebody who waits, or what needs attention."""
     return bool(state.open or state.waiting or state.assigned or findings(state))
-
-
-def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
-    """Which smaller limit cuts what is set for the pool; None if none does."""
-    set = [override for name in ("limit", "ceiling") if (override := state.override.get(name, configured.get(name)))]
-    others = {
-        f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo,
-        "the SLO's error budget": state.budget_cap,
-    }  # fmt: skip
-    cuts = {name: most for name, most in others.items() if most and set and most < max(set)}
-    if not cuts:
-        return None
-    name = min(cuts, key=lambda name: cuts[name])
-    return f"{max(set)} is set, and {name} ({cuts[name]}) binds"
 
 
 def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:
