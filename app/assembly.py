@@ -33,7 +33,7 @@ from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.nonce_key import NonceKey
 from dicast.app.pipeline.plan import Ahead, Planner
-from dicast.app.pipeline.pools import ServedPools
+from dicast.app.pipeline.pools import LivingPools, ServedPools
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
@@ -67,7 +67,8 @@ class Services:
         stops, outages = StopStore(client, app.keys), Outages(client, app.keys)
         fail_fast = FailFast(stops, pools, fail_fast=settings.fail_fast, recheck_s=settings.quota_recheck)
         health = PoolHealthReader(client, app.keys)
-        self.messages = Messages(app, pools, Deployments(health, ledger, pools, stops, app.process_metrics))
+        living = LivingPools(client, app.keys)
+        self.messages = Messages(app, pools, Deployments(health, ledger, pools, stops, app.process_metrics, living))
 
         self._spool = Spool(settings.state_dir, settings.namespace, node.id)
         recorder = Recorder(ledger, self._spool, app.suspension)

@@ -7,17 +7,30 @@ The application includes it, so that every worker and beat does, by whatever nam
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import logging
+import os
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from celery import signals
+from celery.platforms import EX_FAILURE
 
 from dicast.app import logs
-from dicast.app.application import app
+from dicast.app.application import NotJoined, app
 from dicast.app.monitoring import heartbeat
+from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
+from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.system.supervision import end_worker, watch
+
+logger = logging.getLogger(__name__)
+
+CONTROL_ROLE = "control"
+"""The role of reading what is no pool's queue."""
 
 
 @signals.setup_logging.connect
@@ -53,6 +66,13 @@ def _keep_house(sender: Any, **_: Any) -> None:
 @signals.worker_shutdown.connect
 def _close_the_metrics(**_: Any) -> None:
     app.metrics_server.stop()
+
+
+@signals.worker_shutdown.connect
+def _leave(**_: Any) -> None:
+    """After the last call has ended and is recorded: with the membership the store's login ends."""
+    if app.member is not None:
+        app.member.leave()
 
 
 def _refuse_an_unsafe_store() -> None:
@@ -92,6 +112,40 @@ def _ticked(**_: Any) -> None:
         heartbeat.mark(app.settings.state_dir)
 
 
+@signals.beat_init.connect
+def _beat_where_the_store_is(**_: Any) -> None:
+    if app.settings.joins:
+        sys.exit(f"celery beat: {NotJoined()}")
+
+
+PUT_OUT_S = 5.0
+"""A worker that may not work here any more ends after so long, whatever it has open: it could record none of it."""
+
+
+def _end_soon(reason: str) -> None:
+    end_worker(reason)
+    timer = threading.Timer(PUT_OUT_S, os._exit, [EX_FAILURE])
+    timer.daemon = True
+    timer.start()
+
+
+def _join(name: str) -> None:
+    """Have a server give this worker the store's address. Waits for one that is away; ends the process if refused."""
+    from dicast.app.joining import Member, PutOut, ServerClient
+    from dicast.workers.store.connection import shuts_out
+
+    settings = app.settings
+    logs.configure(settings.log_level, app.secrets())
+    client = ServerClient(str(settings.server_url), str(settings.node_token), ca_file=settings.server_ca_file)
+    try:
+        member = Member(client, name, end=_end_soon, is_shut=shuts_out)
+    except PutOut as refused:
+        sys.exit(f"celery worker: {refused}")
+    app.join(member)
+    member.start()
+    atexit.register(member.leave)  # whatever ends this process before it has begun to work
+
+
 @signals.celeryd_init.connect
 def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
     """Before the worker connects: it looks at its options and the store, and gets an identity and unacknowledged
@@ -101,11 +155,37 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
     assert remote_control, "its commands take the place of Celery's"
     try:
         worker_options.check(options or {}, worker_options.given())
+        worker_options.labels(options or {})
     except worker_options.OptionRefused as refused:
         sys.exit(f"celery worker: {refused}")
     calls = worker_options.calls(options or {}, app.settings.slots)
     if app.settings.log_json_only:
         _say_nothing_for_people(instance)
+    if app.settings.joins:
+        _join(sender)
     _refuse_an_unsafe_store()
-    node = app.become(sender, slots=calls)
+    node = app.become(sender, slots=calls, labels=worker_options.labels(options or {}))
+    if app.member is not None:
+        node = app.node = replace(node, id=app.member.given.node)
     conf.broker_transport_options = app.transport_options(node.id)
+
+
+@signals.celeryd_after_setup.connect
+def _leave_queues_to_others(**_: Any) -> None:
+    """When Celery has chosen the queues: those of pools that this worker cannot call, and, where -Q does not say what
+    it reads, those that are none of its roles, are others' to read."""
+    from dicast.app.commands import worker_options
+
+    queues = app.amqp.queues
+    left = dict(app.unserved)
+    if app.settings.roles and "queues" not in worker_options.given():
+        roles = app.settings.roles
+        left |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in roles}
+        if CONTROL_ROLE not in roles:
+            queues.deselect([app.names.of(name) for name in (CONTROL_QUEUE, BEAT_QUEUE)])
+    for pool, why in left.items():
+        name = app.names.of(QUEUE_PREFIX + pool)
+        if name in queues.consume_from:
+            queues.deselect([name])
+            logger.warning("pool %s is left to other workers: %s", pool, why,
+                           extra={"event": "pool_unserved", "pool": pool, "reason": why})  # fmt: skip

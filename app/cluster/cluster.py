@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, UnknownNode
 from dicast.app.cluster.queues import waiting_units
+from dicast.app.cluster.satisfied import unsatisfied
 from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
 from dicast.workers.admission.holders import read_holder
 from dicast.workers.nodes.orders import OrderKind, Orders, Requests
@@ -126,8 +127,12 @@ class Cluster:
             open=sum(node.open for node in nodes),
             waiting=waiting.units,
             oldest_wait_s=waiting.oldest_s,
-            unsatisfied=[],
+            unsatisfied=[why for pool, why in self.unsatisfied(nodes).items() if pool in waiting.units],
         )
+
+    def unsatisfied(self, nodes: Sequence[NodeView] | None = None) -> dict[str, str]:
+        """Pools whose units no living node takes, each with a sentence that says why."""
+        return unsatisfied(self._app.pools.pools.values(), self.nodes() if nodes is None else nodes)
 
     # ------------------------------------------------------------------ what is done
     def cordon(self, node: str, *, by: str) -> NodeView:

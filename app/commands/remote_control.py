@@ -25,6 +25,7 @@ from dicast.app.commands.revocation import Revoked
 from dicast.app.logs import JsonFormatter
 from dicast.errors import DicastError
 from dicast.workers.admission.request import QUEUE_PREFIX
+from dicast.workers.broker.names import plain
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +171,8 @@ def add_consumer(state: Any, queue: str, *args: Any, **options: Any) -> Any:
         return ok(f"{queue} is read already")
     if queue.startswith(QUEUE_PREFIX) and queue not in known_queues(state.app):
         return nok(f"no pool of this worker is called {queue.removeprefix(QUEUE_PREFIX)}")
+    if why := state.app.unserved.get(plain(queue).removeprefix(QUEUE_PREFIX)):
+        return nok(f"{queue} is left to other workers: {why}")
     return celerys.add_consumer(state, queue, *args, **options)
 
 

@@ -68,10 +68,15 @@ def _described(server: FastAPI) -> dict[str, Any]:
         )
         components = made.setdefault("components", {})
         components.setdefault("schemas", {}).update(models["$defs"])
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
-        for route in routes():
-            scopes = needs_of(route.dependant).scopes
-            for method in (route.methods or ()) if route.include_in_schema else ():
-                made["paths"][route.path_format][method.lower()]["security"] = [{"token": [s]} for s in scopes]
+        if server.state.parts.require_auth:
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+            _say_scopes(made["paths"])
         server.openapi_schema = made
     return server.openapi_schema
+
+
+def _say_scopes(paths: dict[str, Any]) -> None:
+    for route in routes():
+        scopes = needs_of(route.dependant).scopes
+        for method in (route.methods or ()) if route.include_in_schema else ():
+            paths[route.path_format][method.lower()]["security"] = [{"token": [scope]} for scope in scopes]

@@ -11,6 +11,7 @@ import pytest
 
 from dicast.app.cluster.errors import NodeBusy, NodeLeaves
 from dicast.app.cluster.view import NodeStatus
+from dicast.app.doctor import waiting
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -187,3 +188,60 @@ def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
     report = c.report(job_id)
     assert (report["scored"], report["calls"]) == (30, 30)
     assert '"acquired"' in idle.log.read_text()
+
+
+TWO_REGIONS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+[pools.eu]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+labels = {{ region = "eu" }}
+"""
+
+
+def test_only_nodes_with_its_labels_take_a_pools_units(cluster):
+    c = cluster("--latency", "0.02", pools=TWO_REGIONS, DICAST_NODE_LABELS="disk=ssd")
+    c.worker("--label", "region=us")
+    assert by_name(c, "w0").labels == {"disk": "ssd", "region": "us"}
+    assert by_name(c, "w0").pools == ["sim"]
+    job_id, other = c.submit(a_job(agents=1, pool="eu")), c.submit(a_job(agents=1))
+    assert c.report(other)["scored"] == 10
+    why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for")
+    assert why == (
+        f"the units of pool eu wait, for no living node takes them: {by_name(c, 'w0').name} lacks the label region=eu"
+    )
+    assert c.app.cluster.status().unsatisfied == [why]
+    assert c.provider.stats()["calls"] == 10
+    c.worker("--label", "region=eu", "--label", "gpu=none", DICAST_NODE_ROLES="eu")
+    assert by_name(c, "w1").pools == ["eu"]
+    assert c.report(job_id)["scored"] == 10
+    assert {line["node"][:2] for line in c.logs() if line["event"] == "acquired" and line["job"] == job_id} == {"w1"}
+    assert by_name(c, "w1").queues == ["provider.eu"], "a role is all that it reads"
+
+
+TWO_PLACES = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+[pools.far]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+labels = {{ region = "far" }}
+"""
+
+
+def test_a_unit_that_may_go_elsewhere_does_not_wait_for_a_pool_that_nobody_serves(cluster):
+    c = cluster("--latency", "0.02", pools=TWO_PLACES)
+    c.worker()
+    job = a_job(agents=1, items=10)
+    job["agents"][0] = {"name": "judge", "deployments": [{"pool": "sim"}, {"pool": "far"}]}
+    report = c.report(c.submit(job), 30)
+    assert (report["scored"], report["calls"]) == (100, 100)
