@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import IO, Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 
 from dicast.app.access.scopes import Claims
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import Report
-from dicast.app.operations.jobs import JobNotEnded
+from dicast.app.operations.jobs import JobNotEnded, results_of
 from dicast.app.reports.collecting import ResultsAway
-from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.app.server.doors import Guarded
 from dicast.app.server.errors import RequestRefused
@@ -104,17 +103,11 @@ def errors(
 
 def _place(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
     """A job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
-    view, root = look(parts, claims, job), parts.dicast.settings.results_dir
+    view = look(parts, claims, job)
     if not view.state.ended or view.state == "lost":
         raise JobNotEnded(job, view.state, "it has results")
-    try:
-        found = read_report(root, job)
-    except (NoResults, ValidationError, OSError) as error:
-        raise ResultsAway(f"the report of job {job} is not in {root}: {error}") from None
-    if round(1000 * found.finished.timestamp()) // 1000 != (view.finished_ms or 0) // 1000:
-        # of an earlier job of this id, whose files this folder still holds
-        raise ResultsAway(f"the report of job {job} in {root} is of another run")
-    return found, job_folder(root, job)
+    report, root = results_of(parts.dicast, job)
+    return report, job_folder(root, job)
 
 
 def _own(folder: Path, named: str) -> Path:
