@@ -12,6 +12,8 @@ from tests.e2e.cluster import a_job, until
 
 UNITS, DIMENSIONS = 2_400, 10
 LIMIT, LATENCY_S = 200, 0.2
+SLOT_UNITS = 800
+"""For each worker of few slots: so many that beginning and end weigh little."""
 POOL = "wide"
 
 
@@ -37,11 +39,29 @@ def workers() -> Figures:
     }
 
 
-def _units_per_s(m: Machine, *, batching: bool) -> float:
-    job = a_job(agents=1, dimensions=DIMENSIONS, items=UNITS // DIMENSIONS, pool=POOL)
+def narrow() -> Figures:
+    """1, 2 and 3 workers of 16 slots on calls of 0.5 s: slots bind, and neither the provider nor a core does."""
+    settings = {"MAX_CONCURRENT_LLM_CALLS": "48", "DICAST_WORKER_SLOTS": "16"}
+    speeds, shares = [], []
+    with Machine("--latency", "0.5", **settings) as m:
+        for count in (1, 2, 3):
+            process = m.worker()
+            busy_s, began = sum(process.cpu_times()[:2]), time.monotonic()
+            speeds.append(_units_per_s(m, batching=False, units=SLOT_UNITS * count))
+            shares.append((sum(process.cpu_times()[:2]) - busy_s) / (time.monotonic() - began))
+    return {
+        "1 worker: units/s": speeds[0],
+        "2 workers: times as fast": speeds[1] / speeds[0],
+        "3 workers: times as fast": speeds[2] / speeds[0],
+        "share of a core that a worker took": max(shares),
+    }
+
+
+def _units_per_s(m: Machine, *, batching: bool, units: int = UNITS) -> float:
+    job = a_job(agents=1, dimensions=DIMENSIONS, items=units // DIMENSIONS, pool=POOL)
     started = time.monotonic()
     job_id = m.cluster.submit({**job, "batching": batching})
-    until(lambda: m.cluster.done(job_id) == UNITS, "all units are judged", 120)
+    until(lambda: m.cluster.done(job_id) == units, "all units are judged", 120)
     took_s = time.monotonic() - started
     m.cluster.report(job_id)
-    return UNITS / took_s
+    return units / took_s

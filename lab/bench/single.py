@@ -59,6 +59,7 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     "slots": slots.slots,
     "start": starting.starting,
     "workers": several.workers,
+    "slots-workers": several.narrow,
     "counts": counts_of_a_unit,
     "admission": admission_costs,
     **headers.CASES,
