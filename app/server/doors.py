@@ -23,7 +23,7 @@ from dicast.app.access.scopes import Claims, Scope, TokenRefused
 from dicast.app.server import origins
 from dicast.app.server.errors import RequestRefused, TooManyRequests
 from dicast.app.server.parts import Parts, parts_of
-from dicast.app.server.rates import Rate
+from dicast.app.server.rates import RequestRate
 from dicast.errors import DicastError
 
 BODY_BYTES = 64 * 1024
@@ -151,7 +151,7 @@ def _bearer(request: Request) -> str | None:
     return token.strip() if len(given) == 1 and kind.lower() == "bearer" else ""
 
 
-def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, Rate], times: int) -> None:
+def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, RequestRate], times: int) -> None:
     """Raises `TooManyRequests`. The log gets a line when a bucket runs dry, and not one for each request after it."""
     kind, whose, rate = bucket
     taken = parts.rates.take(kind if times == 1 else f"{kind}*{times}", whose, rate.times(times))

@@ -70,7 +70,7 @@ def status(parts: GivenParts, _: Looker) -> Status:
         )
         for state in shared.pools
     ]  # fmt: skip
-    unfinished = dicast.ledger.unfinished()
+    unfinished = dicast.ledger.count_unfinished()
     said = [f"pool {pool.pool}: {finding}" for pool in pools for finding in pool.findings]
     said += [f"worker {node.name} takes no work: {node.stuck}" for node, _ in shared.nodes if node.stuck]
     if unfinished and not shared.nodes:
