@@ -222,7 +222,8 @@ def look(parts: Parts, claims: Claims, job: str) -> JobView:
     if not may_see(claims, pools):
         raise UnknownJob(job)
     view = _view(status)
-    return view.model_copy(update={"waits_for": waiting.reason(dicast, status)})
+    shared = parts.last_look() if status.state is JobState.RUNNING else None
+    return view.model_copy(update={"waits_for": waiting.reason(dicast, status, shared)})
 
 
 def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
@@ -18,6 +19,8 @@ from starlette.responses import FileResponse, Response
 from dicast.app.access.scopes import Claims
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import Report
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.ledger.states import JobState
 from dicast.app.operations.jobs import JobNotEnded
 from dicast.app.reports.collecting import ResultsAway
 from dicast.app.reports.files import NoResults, read_report
@@ -105,15 +108,16 @@ def errors(
 def _place(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
     """A job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
     view, root = look(parts, claims, job), parts.dicast.settings.results_dir
-    if not view.state.ended or view.state == "lost":
+    if not view.state.ended or view.state is JobState.LOST:
         raise JobNotEnded(job, view.state, "it has results")
     try:
         found = read_report(root, job)
     except (NoResults, ValidationError, OSError) as error:
         raise ResultsAway(f"the report of job {job} is not in {root}: {error}") from None
-    if round(1000 * found.finished.timestamp()) // 1000 != (view.finished_ms or 0) // 1000:
-        # of an earlier job of this id, whose files this folder still holds
-        raise ResultsAway(f"the report of job {job} in {root} is of another run")
+    with suppress(UnknownJob):  # past its retention, the files are all that is left
+        told = Report.model_validate(parts.dicast.ledger.status(job).report)
+        if (found.started, found.finished) != (told.started, told.finished):
+            raise ResultsAway(f"the report of job {job} in {root} is of another run")
     return found, job_folder(root, job)
 
 

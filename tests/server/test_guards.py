@@ -16,7 +16,8 @@ import httpx2
 import pytest
 
 from dicast.app.access.scopes import Scope
-from dicast.app.server import doors, jobs
+from dicast.app.application import Dicast
+from dicast.app.server import doors, jobs, patience
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
 from dicast.app.server.rates import Rates, RequestRate
@@ -237,6 +238,21 @@ def test_a_slow_request_holds_up_no_other(http: httpx2.Client, address: str, tok
         assert http.get("/healthz").status_code == http.get("/jobs").status_code == 200
         go_on.set()
         problem(held.result(), 404, "unknown-job")
+
+
+def test_who_opens_connections_and_says_nothing_is_cut_off(
+    dicast: Dicast, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "HEADERS_S", 0.3)
+    with served(dicast) as address:
+        at = urlsplit(address)
+        for said in (b"", b"GET /jobs HTTP/1.1\r\nHost: loc", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET"):
+            with socket.create_connection((at.hostname, at.port), timeout=10) as plain:
+                plain.sendall(said)
+                while plain.recv(4096):  # an answer, and then the end
+                    continue
+        with client(address, token) as http:
+            assert http.get("/jobs").status_code == 200
 
 
 def test_garbage_on_the_wire_is_answered_or_cut(address: str) -> None:

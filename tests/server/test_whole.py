@@ -23,13 +23,12 @@ DOCUMENT = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, module_url: str) -> Iterator[Cluster]:
     provider, folder = Simulated("--latency", "0.05", "--sigma", "0"), tmp_path_factory.mktemp("whole")
     made = Cluster(
-        folder, f"{redis_server}?db=13", POOLS.format(url=provider.base_url), DICAST_TOKEN_SECRET=SECRET,
+        folder, module_url, POOLS.format(url=provider.base_url), DICAST_TOKEN_SECRET=SECRET,
         DICAST_UPLOAD_DIR=str(folder / "uploads"), DICAST_SERVER_RATE="100000",
     )  # fmt: skip
-    made.app.store.flushdb()
     try:
         made.worker()
         yield made
