@@ -89,10 +89,10 @@ class Membership:
         self.put_out(node)
 
     def revoke(self, id: str) -> Sequence[IssuedToken]:
-        """End a token, and every node that joined with it; returns all tokens that ended."""
+        """End a token, and every node that joined with it, or whose token it is; returns all tokens that ended."""
         ended = self._tokens.revoke(id)
         for node in sorted({token.node for token in ended if Scope.NODE_HEARTBEAT in token.scopes}):
-            self._users.delete(node)
+            self.put_out(node)  # a node may have newer tokens than these
         return ended
 
     def revoke_all(self) -> int:

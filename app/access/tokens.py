@@ -43,7 +43,7 @@ _HERE = Path(__file__).parent
 class TokenError(DicastError, ValueError):
     """A token that cannot be issued, or is not known."""
 
-    problem = "unknown-token"
+    problem = "request-refused"
 
 
 @dataclass(frozen=True, slots=True)

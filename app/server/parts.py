@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,15 @@ from dicast.app.access.membership import Membership
 from dicast.app.access.scopes import Claims
 from dicast.app.access.tokens import Tokens
 from dicast.app.application import Dicast
+from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.app.server.errors import TooManyStreams
 from dicast.app.server.idempotency import IdempotencyKeys
 from dicast.app.server.keys import ServerKeys
-from dicast.app.server.rates import Rate, Rates
+from dicast.app.server.rates import Rates, RequestRate
 from dicast.app.server.uploads import Uploads
 
 STREAMS_MAX = 256
+SHARED_S = 1.0
 ADDRESS_FACTOR = 4
 """An address may make so many times the requests that a token may: several users sit behind one."""
 
@@ -47,6 +50,21 @@ class Streams:
                 self._open -= 1
 
 
+class LastLook:
+    """What all workers share, as it was at most `SHARED_S` ago: any number of event streams look as often as one."""
+
+    def __init__(self, look: Callable[[], SharedState], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look, self._clock, self._lock = look, clock, threading.Lock()
+        self._seen: tuple[float, SharedState] | None = None
+
+    def __call__(self) -> SharedState:
+        """Raises redis errors."""
+        with self._lock:
+            if self._seen is None or self._clock() - self._seen[0] > SHARED_S:
+                self._seen = self._clock(), self._look()
+            return self._seen[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `tokens` and
@@ -59,11 +77,12 @@ class Parts:
     rates: Rates
     keys: IdempotencyKeys
     uploads: Uploads
-    rate: Rate
-    address_rate: Rate
+    rate: RequestRate
+    address_rate: RequestRate
     require_auth: bool
     hosts: frozenset[str] | None
     secrets: tuple[str, ...]
+    last_look: LastLook
     streams: Streams = field(default_factory=Streams)
 
     @classmethod
@@ -79,11 +98,12 @@ class Parts:
             rates=Rates(dicast.store, keys),
             keys=IdempotencyKeys(dicast.store, keys),
             uploads=Uploads(Path(settings.upload_dir), settings.upload_max_bytes, settings.upload_folder_bytes),
-            rate=Rate.of_minute(settings.server_rate),
-            address_rate=Rate.of_minute(ADDRESS_FACTOR * settings.server_rate),
+            rate=RequestRate.of_minute(settings.server_rate),
+            address_rate=RequestRate.of_minute(ADDRESS_FACTOR * settings.server_rate),
             require_auth=settings.require_auth,
             hosts=hosts,
             secrets=tuple(dicast.secrets()),
+            last_look=LastLook(lambda: read_shared(dicast.store_url, dicast.keys)),
         )
 
     def masked(self, text: str) -> str:

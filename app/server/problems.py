@@ -39,7 +39,6 @@ STATUSES: Mapping[str, int] = {
     "refused": 400, "request-refused": 422, "unreadable-job": 400, "bad-job-id": 404,
     "token-refused": 401, "not-allowed": 403, "file-refused": 403, "foreign-request": 403,
     "unknown-job": 404, "no-results": 404, "unknown-pool": 404, "unknown-node": 404, "not-found": 404,
-    "unknown-token": 404,
     "method-not-allowed": 405, "media-type-refused": 415, "not-acceptable": 406, "body-too-slow": 408,
     "job-conflict": 409, "job-not-ended": 409, "node-busy": 409, "node-leaves": 409, "job-lost": 410,
     "body-too-large": 413,

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel
+from fastapi import Query, Request
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 
 from dicast.app.access.scopes import Claims
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import Report
-from dicast.app.operations.jobs import JobNotEnded, results_of
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.ledger.states import JobState
+from dicast.app.operations.jobs import JobNotEnded
 from dicast.app.reports.collecting import ResultsAway
+from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
-from dicast.app.server.doors import Guarded
+from dicast.app.server.doors import guarded_router
 from dicast.app.server.errors import RequestRefused
 from dicast.app.server.jobs import JobName, Reader, look
 from dicast.app.server.parts import GivenParts, Parts
 
-router = APIRouter(route_class=Guarded, tags=["results"])
+router = guarded_router("results")
 
 PAGE_BYTES = 4 * 2**20
 """A page ends with the line that reaches it."""
@@ -103,11 +107,18 @@ def errors(
 
 def _place(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
     """A job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
-    view = look(parts, claims, job)
-    if not view.state.ended or view.state == "lost":
+    view, root = look(parts, claims, job), parts.dicast.settings.results_dir
+    if not view.state.ended or view.state is JobState.LOST:
         raise JobNotEnded(job, view.state, "it has results")
-    report, root = results_of(parts.dicast, job)
-    return report, job_folder(root, job)
+    try:
+        found = read_report(root, job)
+    except (NoResults, ValidationError, OSError) as error:
+        raise ResultsAway(f"the report of job {job} is not in {root}: {error}") from None
+    with suppress(UnknownJob):  # past its retention, the files are all that is left
+        told = Report.model_validate(parts.dicast.ledger.status(job).report)
+        if (found.started, found.finished) != (told.started, told.finished):
+            raise ResultsAway(f"the report of job {job} in {root} is of another run")
+    return found, job_folder(root, job)
 
 
 def _own(folder: Path, named: str) -> Path:

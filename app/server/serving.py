@@ -15,6 +15,7 @@ from dicast.app.access.store_users import StoreUsersRefused
 from dicast.app.application import Dicast
 from dicast.app.server.interface import create_server
 from dicast.app.server.origins import LOOPBACK_NAMES, is_loopback
+from dicast.app.server.patience import HEADERS_S, PatientProtocol
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.system.supervision import supervised_thread
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 STOP_S = 10
 """How long open answers may take once the server is told to stop; event streams end at once."""
 CONNECTIONS_MAX = 2048
-IDLE_S = 15
-"""A connection without a request is closed after so long."""
 
 SILENT_S = 30.0
 USERS_EVERY_S = 2.0
@@ -60,8 +59,8 @@ def configured(dicast: Dicast, host: str) -> uvicorn.Config:
     return uvicorn.Config(
         create_server(dicast, names if is_loopback(host) else None),
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=STOP_S, timeout_keep_alive=IDLE_S, limit_concurrency=CONNECTIONS_MAX,
-        lifespan="off", ws="none", http="h11",
+        timeout_graceful_shutdown=STOP_S, timeout_keep_alive=round(HEADERS_S), limit_concurrency=CONNECTIONS_MAX,
+        lifespan="off", ws="none", http=PatientProtocol,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,7 +18,7 @@ class JoinServer:
     """On a port of its own until it is stopped. `answers` counts statuses by method; `known` are the nodes that it has
     not forgotten."""
 
-    def __init__(self, tokens: Tokens, membership: Membership, heartbeat_s: float = 0.1, port: int = 0) -> None:
+    def __init__(self, tokens: Tokens, membership: Membership, heartbeat_s: float = 0.1) -> None:
         self.tokens, self.membership, self.heartbeat_s = tokens, membership, heartbeat_s
         self.known: set[str] = set()
         self.answers: list[tuple[str, int]] = []
@@ -50,12 +51,17 @@ class JoinServer:
             def log_message(self, *_: Any) -> None:
                 """Nobody reads it."""
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self.port = self._http.server_port
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
+
+    def encrypt(self, context: ssl.SSLContext) -> None:
+        """From now on by TLS, to whoever connects newly."""
+        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self.url = self.url.replace("http://", "https://")
 
     def handle(self, method: str, path: str, token: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         _, _, _, node, *_rest = [*path.split("/"), "", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 
 import pytest
@@ -17,9 +18,12 @@ from dicast.config.settings import SettingsError
 from dicast.workers.store.connection import connect, shuts_out
 from tests.access.conftest import SECRET, secrets_of
 from tests.access.join_server import JoinServer
-from tests.access.servers import store_server
+from tests.access.servers import certificate, store_server
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
+from tests.server.serving import client, served
+
+HEARTBEAT = Scope.NODE_HEARTBEAT
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +180,19 @@ def test_a_token_for_something_else_lets_nobody_in(server, host):
         client.register("gpu-1")
 
 
+def test_a_server_is_known_by_its_certificate(server, host, tmp_path):
+    pem, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key)
+    server.encrypt(context)
+    with pytest.raises(ServerAway, match="does not answer: ConnectError"):
+        client_of(server, host).register("gpu-1")
+    token = server.tokens.issue("gpus", [Scope.NODE_REGISTER], ttl_s=60)
+    client = ServerClient(server.url, token, ca_file=str(pem))
+    assert client.register("gpu-1").node in server.known
+    client.close()
+
+
 def test_settings_that_join():
     given = {"DICAST_SERVER_URL": "http://127.0.0.1:1", "DICAST_NODE_TOKEN": "t"}
     app = create_app(given)
@@ -230,6 +247,7 @@ def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
     until(lambda: server.known == {node}, "it has registered again as itself")
     until(lambda: len(server.shown) > 4, "its token is renewed again and again")
     cluster.app.store_users.reconcile()
+    assert cluster.report(job)["status"] == "completed"
     second = cluster.submit(a_job(items=20))
     until(lambda: cluster.done(second) > 3, "some are done")
     assert worker.stop() == 0  # with calls open
@@ -239,7 +257,6 @@ def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
     assert cluster.app.registry.known() == []
     log = worker.log.read_text()
     assert "the node goes on" in log and "is registered again" in log
-    assert cluster.report(job)["status"] == "completed"
     cluster.quiet()
     password = secrets_of(SECRET)[0].key(f"store user 0 {node}").hex()
     assert not any(secret in log for secret in (SECRET, password, *server.shown))
@@ -247,13 +264,13 @@ def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
 
 @pytest.mark.slow
 def test_a_revoked_worker_is_cut_off_within_5_s_and_nothing_is_lost(installation, admin):
-    cluster = installation("--latency", "0.4", MAX_CONCURRENT_LLM_CALLS="8")
+    cluster = installation("--latency", "0.3", MAX_CONCURRENT_LLM_CALLS="8")
     server = cluster.server
     revoked = cluster.worker(**joins(cluster))
     cluster.worker()
     (node,) = server.known
     user = cluster.app.store_users.name(node)
-    job = cluster.submit(a_job(items=4))
+    job = cluster.submit(a_job(items=3))
     until(lambda: cluster.done(job) > 10, "some are done")
     until(
         lambda: any(lease.startswith(node) for lease in admin.zrange(cluster.app.keys.leases, 0, -1)), "calls are open"
@@ -272,5 +289,49 @@ def test_a_revoked_worker_is_cut_off_within_5_s_and_nothing_is_lost(installation
     report = cluster.report(job)
     assert report["status"] == "completed"
     opinions = cluster.opinions(job)
-    assert len(opinions) == len({tuple(o[k] for k in ("item_id", "judge", "criterion_id")) for o in opinions}) == 120
-    assert cluster.provider.stats()["calls"] <= 120 + 8
+    assert len(opinions) == len({tuple(o[k] for k in ("item_id", "judge", "criterion_id")) for o in opinions}) == 90
+    assert cluster.provider.stats()["calls"] <= 90 + 8
+
+
+@pytest.mark.slow
+def test_workers_join_the_real_server(admin, store, tmp_path):
+    """One leaves, one is revoked by a command; both are seen over HTTP meanwhile."""
+    provider = Simulated("--latency", "0.05")
+    cluster = Cluster(
+        tmp_path, store, POOL.format(url=provider.base_url), DICAST_TOKEN_SECRET=SECRET, DICAST_SERVER_STORE_URL=store
+    )
+    dicast = create_app(cluster.environ)
+    try:
+        with served(dicast) as address:
+            issued = {
+                scope: cluster.app.tokens.issue("me", [scope], ttl_s=600) for scope in Scope if scope != HEARTBEAT
+            }
+            settings = {
+                "REDIS_URL": "", "DICAST_TOKEN_SECRET": "", "DICAST_SERVER_STORE_URL": "",
+                "DICAST_SERVER_URL": address, "DICAST_NODE_TOKEN": issued[Scope.NODE_REGISTER],
+            }  # fmt: skip
+            first, second = cluster.worker(**settings), cluster.worker(**settings)
+            with client(address, issued[Scope.JOB_READ]) as http:
+                nodes = http.get("/cluster/nodes").json()
+                assert {node["status"] for node in nodes} == {"online"} and len(nodes) == 2
+                users = set(cluster.app.store_users.nodes())
+                assert users == {node["id"] for node in nodes}
+                job = cluster.submit(a_job(items=1))
+                assert cluster.report(job)["status"] == "completed"
+                assert first.stop() == 0
+                left = {node["id"] for node in http.get("/cluster/nodes").json()}
+                assert left == set(cluster.app.store_users.nodes()) and len(left) == 1
+            id = cluster.app.tokens.verify(issued[Scope.NODE_REGISTER], None).id
+            began = time.monotonic()
+            cluster.app.membership.revoke(id)
+            assert second.process.wait(timeout=15) == 1
+            assert time.monotonic() - began < 10
+            assert "refuses this node" in second.log.read_text()
+        assert [(line.action, line.outcome) for line in cluster.app.audit.lines()] == [
+            ("node.join", "done"), ("node.join", "done"), ("node.leave", "done"),
+            ("POST /cluster/nodes/{node}/heartbeat", "refused"),
+        ]  # fmt: skip
+        assert cluster.app.audit.verify().whole
+    finally:
+        cluster.stop()
+        provider.stop()

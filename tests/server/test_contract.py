@@ -22,10 +22,9 @@ STREAMS = {"/cluster/events"}
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory, redis_server: str):
+def address(tmp_path_factory: pytest.TempPathFactory, module_url: str):
     folder = tmp_path_factory.mktemp("contract")
-    dicast = installation(folder, f"{redis_server}?db=14", **OPEN)
-    dicast.store.flushdb()
+    dicast = installation(folder, module_url, **OPEN)
     with served(dicast) as url:
         yield url
 

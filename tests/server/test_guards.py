@@ -16,10 +16,11 @@ import httpx2
 import pytest
 
 from dicast.app.access.scopes import Scope
-from dicast.app.server import doors, jobs
+from dicast.app.application import Dicast
+from dicast.app.server import doors, jobs, patience
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
-from dicast.app.server.rates import Rate, Rates
+from dicast.app.server.rates import Rates, RequestRate
 from dicast.app.server.serving import AddressRefused, check, configured, listening
 from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
@@ -88,7 +89,7 @@ def test_a_stranger_is_refused_before_the_body_is_read(address: str) -> None:
 # ------------------------------------------------------------------ rates
 def test_a_bucket_fills_again_and_tells_of_its_first_refusal(redis_url: str) -> None:
     with connect(redis_url) as store:
-        rates, rate = Rates(store, ServerKeys("n")), Rate(burst=2, per_s=0.5)
+        rates, rate = Rates(store, ServerKeys("n")), RequestRate(burst=2, per_s=0.5)
         take = [rates.take("token", "t", rate, now_ms) for now_ms in (1000, 1000, 1000, 2000, 3000, 3000, 999, 60_000)]
         assert [tuple(taken) for taken in take] == [
             (0, False), (0, False), (2, True), (1, False), (0, False), (2, True), (2, False), (0, False),
@@ -237,6 +238,21 @@ def test_a_slow_request_holds_up_no_other(http: httpx2.Client, address: str, tok
         assert http.get("/healthz").status_code == http.get("/jobs").status_code == 200
         go_on.set()
         problem(held.result(), 404, "unknown-job")
+
+
+def test_who_opens_connections_and_says_nothing_is_cut_off(
+    dicast: Dicast, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "HEADERS_S", 0.3)
+    with served(dicast) as address:
+        at = urlsplit(address)
+        for said in (b"", b"GET /jobs HTTP/1.1\r\nHost: loc", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET"):
+            with socket.create_connection((at.hostname, at.port), timeout=10) as plain:
+                plain.sendall(said)
+                while plain.recv(4096):  # an answer, and then the end
+                    continue
+        with client(address, token) as http:
+            assert http.get("/jobs").status_code == 200
 
 
 def test_garbage_on_the_wire_is_answered_or_cut(address: str) -> None:

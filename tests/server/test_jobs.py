@@ -8,10 +8,12 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import redis
 import yaml
 
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
+from dicast.app.server.idempotency import IdempotencyKeys
 from tests.server.serving import JOB, client, installation, problem, served
 
 
@@ -174,6 +176,27 @@ def test_submissions_that_race_at_two_servers_are_one_job(tmp_path: Path, redis_
         assert pages[0] == pages[1] and len(pages[0]["jobs"]) == 5
         for http in clients:
             http.close()
+
+
+def test_a_crash_in_between_leaves_no_second_job(
+    http: httpx2.Client, dicast: Dicast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever step it comes."""
+    key, taken = {"Idempotency-Key": "k"}, set()
+    for step in ("submit", "send_task"):
+        with monkeypatch.context() as broken:
+            broken.setattr(dicast, step, lambda *_, **__: (_ for _ in ()).throw(redis.exceptions.ConnectionError()))
+            first = http.post("/jobs", json=JOB, headers=key)
+            assert first.status_code == {"submit": 503, "send_task": 202}[step]
+        taken.add(http.post("/jobs", json=JOB, headers=key).json()["id"])
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            IdempotencyKeys, "answered", lambda *_: (_ for _ in ()).throw(redis.exceptions.ConnectionError())
+        )
+        assert http.post("/jobs", json=JOB, headers={"Idempotency-Key": "other"}).status_code == 503
+    first = http.post("/jobs", json=JOB, headers={"Idempotency-Key": "other"}).json()["id"]
+    assert len(taken) == 1
+    assert {job["id"] for job in http.get("/jobs").json()["jobs"]} == {first, *taken}
 
 
 def test_a_refused_job_holds_no_key(http: httpx2.Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 
@@ -98,6 +98,15 @@ def test_a_cursor_of_elsewhere_is_refused(http: httpx2.Client, dicast: Dicast, c
     run = http.get("/jobs/r/opinions?limit=1").json()["next"].partition(".")[0]
     told = http.get("/jobs/r/opinions", params={"cursor": cursor.format(run=run)})
     problem(told, 422, "request-refused")
+
+
+def test_the_files_of_an_earlier_run_are_not_this_ones(http: httpx2.Client, dicast: Dicast) -> None:
+    """As where the results are on another machine, and an older job of the id was judged here."""
+    report = finished(dicast, "r", 2)
+    later = report.model_copy(update={"finished": START + timedelta(milliseconds=1)})
+    dicast.store.hset(dicast.keys.at("job", "r"), "report", later.model_dump_json())
+    for path in ("report", "opinions", "errors"):
+        problem(http.get(f"/jobs/r/{path}"), 503, "results-away")
 
 
 def test_no_file_of_elsewhere_is_served(http: httpx2.Client, dicast: Dicast, tmp_path: Path) -> None:

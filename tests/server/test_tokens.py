@@ -72,14 +72,11 @@ class Given:
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Given]:
-    dicast = installation(tmp_path_factory.mktemp("tokens"), f"{redis_server}?db=15")
-    dicast.store.flushdb()
+def given(tmp_path_factory: pytest.TempPathFactory, module_url: str) -> Iterator[Given]:
+    dicast = installation(tmp_path_factory.mktemp("tokens"), module_url)
     tokens, every = dicast.tokens, set(Scope)
     with served(dicast) as address, client(address) as http:
         yield Given(dicast, http, _bad(dicast, tokens, every))
-    dicast = installation(tmp_path_factory.mktemp("after"), f"{redis_server}?db=15")
-    dicast.store.flushdb()
 
 
 def good(dicast: Dicast, node: str = HERE) -> dict[Scope, str]:

@@ -19,20 +19,21 @@ ITEMS = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
 NAME = hashlib.sha256(ITEMS).hexdigest() + ".jsonl"
 
 
-def test_a_file_is_stored_under_its_content_and_judged(http: httpx2.Client, dicast: Dicast, tmp_path: Path) -> None:
+def test_a_file_is_stored_under_its_content_and_judged(http: httpx2.Client, dicast: Dicast) -> None:
+    folder = Path(dicast.settings.upload_dir)
     told = http.post("/uploads?ending=.jsonl", content=ITEMS)
     assert (told.status_code, told.json()) == (
         201, {"path": NAME, "bytes": len(ITEMS), "sha256": NAME.removesuffix(".jsonl")}
     )  # fmt: skip
     assert http.post("/uploads?ending=.jsonl", content=iter([ITEMS[:7], ITEMS[7:]])).json() == told.json()
-    assert [path.name for path in (tmp_path / "uploads").iterdir()] == [NAME]
+    assert [path.name for path in folder.iterdir()] == [NAME]
     assert http.post("/jobs", json={**JOB, "id": "j", "items": NAME}).json()["units"] == 2
     stored = json.loads(dicast.store.hget(dicast.keys.at("job", "j"), "spec"))
-    assert stored["items"]["path"] == str(tmp_path / "uploads" / NAME)
+    assert stored["items"]["path"] == str(folder / NAME)
     wrong = problem(
         http.post("/jobs", json={**JOB, "items": {"path": NAME, "text_field": "x"}}), 422, "unreadable-items"
     )
-    assert str(tmp_path) not in wrong["detail"] and NAME in wrong["detail"]
+    assert str(folder) not in wrong["detail"] and NAME in wrong["detail"]
 
 
 def test_a_file_is_bounded_and_whole_or_not_there(tmp_path: Path, redis_url: str) -> None:

@@ -1,0 +1,39 @@
+"""Connections on which nothing is asked: uvicorn waits for a request's headers without end, so that whoever opens
+connections and says nothing, or one letter now and then, would keep everybody else out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADERS_S = 15.0
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's; ends a connection on which no request's headers have come whole within `HEADERS_S`, from its beginning
+    or from the answer before."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(HEADERS_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
