@@ -16,6 +16,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery import signals
 from celery.platforms import EX_FAILURE
@@ -114,7 +115,7 @@ def _ticked(**_: Any) -> None:
 
 @signals.beat_init.connect
 def _beat_where_the_store_is(**_: Any) -> None:
-    if app.settings.joins:
+    if app.settings.joins and app.member is None:
         sys.exit(f"celery beat: {NotJoined()}")
 
 
@@ -131,11 +132,15 @@ def _end_soon(reason: str) -> None:
 
 def _join(name: str) -> None:
     """Have a server give this worker the store's address. Waits for one that is away; ends the process if refused."""
+    from dicast.app.doctor.store import loopback
     from dicast.app.joining import Member, PutOut, ServerClient
     from dicast.workers.store.connection import shuts_out
 
     settings = app.settings
     logs.configure(settings.log_level, app.secrets())
+    address = urlsplit(str(settings.server_url))
+    if address.scheme == "http" and not loopback(address.hostname or ""):
+        logger.warning("DICAST_SERVER_URL is not encrypted: tokens and the store's password cross the network in clear")
     client = ServerClient(str(settings.server_url), str(settings.node_token), ca_file=settings.server_ca_file)
     try:
         member = Member(client, name, end=_end_soon, is_shut=shuts_out)

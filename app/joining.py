@@ -164,7 +164,7 @@ class Member:
         """No more heartbeats, and the server is told; once, and for a few seconds at most."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=ANSWER_TIMEOUT_S)
+            self._thread.join(timeout=LEAVE_TIMEOUT_S)
         with self._lock:
             over, self._over = self._over, True
         if not over:

@@ -231,7 +231,7 @@ def joins(cluster):
 
 
 @pytest.mark.slow
-def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
+def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation, admin):
     cluster = installation("--latency", "0.05", ttl_s=4.0)
     server = cluster.server
     worker = cluster.worker(**joins(cluster))
@@ -248,6 +248,12 @@ def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
     until(lambda: len(server.shown) > 4, "its token is renewed again and again")
     cluster.app.store_users.reconcile()
     assert cluster.report(job)["status"] == "completed"
+    third = cluster.submit(a_job(items=3))
+    until(lambda: cluster.done(third) > 3, "some are done")
+    admin.acl_deluser(cluster.app.store_users.name(node))  # as a new master knows none
+    until(lambda: "invalid username-password" in worker.log.read_text(), "it is shut out")
+    assert cluster.app.store_users.reconcile() == (1, 0)
+    assert cluster.report(third)["status"] == "completed"
     second = cluster.submit(a_job(items=20))
     until(lambda: cluster.done(second) > 3, "some are done")
     assert worker.stop() == 0  # with calls open
