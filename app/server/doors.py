@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
@@ -35,6 +35,12 @@ LOCAL = Claims("local", "", frozenset(Scope), 0, math.inf)
 """Whoever reaches a server that asks for no tokens."""
 _TOLD = frozenset({"node-busy", "node-leaves"})
 """Refusals that the cluster has put into the audit log itself."""
+_PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "a problem (RFC 9457)",
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
 _UNSAFE = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
 
@@ -79,6 +85,11 @@ class Guarded(APIRoute):
                 raise
 
         return behind_the_door
+
+
+def guarded_router(tag: str) -> APIRouter:
+    """A router whose routes are guarded, and may answer with problems."""
+    return APIRouter(route_class=Guarded, tags=[tag], responses=_PROBLEM)
 
 
 def needs_of(dependant: Dependant) -> Needs:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -18,14 +18,14 @@ from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.app.operations import jobs as operations
 from dicast.app.refusals import JobRefused, validated
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
 from dicast.config.pools import UnknownPool
 
-router = APIRouter(route_class=Guarded, tags=["jobs"])
+router = guarded_router("jobs")
 
 SCANNED_MAX = 2000
 """Jobs that one page looks at, where a filter leaves most of them out."""
@@ -126,6 +126,8 @@ def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJo
     """The job, its file found among the uploads. Raises `NotAllowed` or `FileRefused`."""
     named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
     check_pools(claims, named)
+    specs = [spec for name in named if (spec := parts.dicast.pools.pools.get(name)) is not None]
+    check_labels(claims, {f"{name}={value}" for spec in specs for name, value in spec.labels.items()})
     if isinstance(job.items, ItemSource):
         source = job.items.model_copy(update={"path": str(parts.uploads.find(job.items.path))})
         job = job.model_copy(update={"items": source})
@@ -136,6 +138,12 @@ def check_pools(claims: Claims, pools: set[str]) -> None:
     """Raises `NotAllowed` if a token may not use one of these pools."""
     if claims.pools is not None and (foreign := sorted(pools - claims.pools)):
         raise NotAllowed(f"the token may not use pool {foreign[0]!r}")
+
+
+def check_labels(claims: Claims, labels: set[str]) -> None:
+    """Raises `NotAllowed` if a token may not have its units go to nodes with one of these labels."""
+    if claims.labels is not None and (foreign := sorted(labels - claims.labels)):
+        raise NotAllowed(f"the token may not use nodes labelled {foreign[0]}")
 
 
 def may_see(claims: Claims, pools: list[str]) -> bool:

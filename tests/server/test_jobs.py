@@ -123,6 +123,22 @@ def test_a_token_for_some_pools_submits_sees_and_cancels_their_jobs_alone(
         assert limited.patch("/pools/other", json={"limit": 1}).status_code == 200
 
 
+def test_a_token_for_some_labels_uses_pools_that_demand_no_others(tmp_path: Path, redis_url: str) -> None:
+    dicast = installation(tmp_path, redis_url)
+    pools = (tmp_path / "pools.toml").read_text()
+    (tmp_path / "pools.toml").write_text(pools + '[pools.other.labels]\nregion = "eu"\n')
+    token = {
+        name: dicast.tokens.issue("t", [Scope.JOB_SUBMIT], ttl_s=600, labels=[name]) for name in ("region=eu", "x=y")
+    }
+    job = {**JOB, "agents": [{"name": "a", "pool": "other"}]}
+    with served(dicast) as address:
+        with client(address, token["region=eu"]) as http:
+            assert http.post("/jobs", json=job).status_code == 202
+        with client(address, token["x=y"]) as http:
+            problem(http.post("/jobs", json=job), 403, "not-allowed")
+            assert http.post("/jobs", json=JOB).status_code == 202
+
+
 # ------------------------------------------------------------------ idempotency
 def test_a_key_gives_one_job_and_one_answer_also_after_a_restart(tmp_path: Path, redis_url: str) -> None:
     answers = []

@@ -51,6 +51,7 @@ EXAMPLES: dict[tuple[str, str], tuple[str, set[Scope]]] = {
     ("POST", "/cluster/nodes/{node}/cordon"): (f"/cluster/nodes/{NODE}/cordon", {S.NODE_ADMIN}),
     ("POST", "/cluster/nodes/{node}/uncordon"): (f"/cluster/nodes/{NODE}/uncordon", {S.NODE_ADMIN}),
     ("POST", "/cluster/nodes/{node}/drain"): (f"/cluster/nodes/{NODE}/drain", {S.NODE_ADMIN}),
+    ("POST", "/cluster/steal"): ("/cluster/steal", {S.NODE_ADMIN}),
     ("GET", "/cluster/status"): ("/cluster/status", {S.JOB_READ, S.NODE_ADMIN}),
     ("GET", "/cluster/events"): ("/cluster/events", {S.JOB_READ, S.NODE_ADMIN}),
     ("GET", "/healthz"): ("/healthz", set()),
