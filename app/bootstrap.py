@@ -73,7 +73,11 @@ def _close_the_metrics(**_: Any) -> None:
 def _leave(**_: Any) -> None:
     """After the last call has ended and is recorded: with the membership the store's login ends."""
     if app.member is not None:
+        from dicast.app.joining import forget
+
         app.member.leave()
+        with contextlib.suppress(OSError):
+            forget(app.settings.state_dir, app.member.given.store_url)
 
 
 def _refuse_an_unsafe_store() -> None:
@@ -133,7 +137,7 @@ def _end_soon(reason: str) -> None:
 def _join(name: str) -> None:
     """Have a server give this worker the store's address. Waits for one that is away; ends the process if refused."""
     from dicast.app.doctor.store import loopback
-    from dicast.app.joining import Member, PutOut, ServerClient
+    from dicast.app.joining import Member, PutOut, ServerClient, remember
     from dicast.workers.store.connection import shuts_out
 
     settings = app.settings
@@ -147,8 +151,10 @@ def _join(name: str) -> None:
     except PutOut as refused:
         sys.exit(f"celery worker: {refused}")
     app.join(member)
+    with contextlib.suppress(OSError):  # a full disk stops no worker; its health check cannot see it then
+        remember(settings.state_dir, member.given.store_url)
     member.start()
-    atexit.register(member.leave)  # whatever ends this process before it has begun to work
+    atexit.register(_leave)  # whatever ends this process before it has begun to work
 
 
 @signals.celeryd_init.connect
