@@ -24,5 +24,6 @@ class NodeBusy(DicastError):
     """A node that has `open` calls open is not removed unless that is forced."""
 
     def __init__(self, node: str, open_calls: int) -> None:
-        super().__init__(f"node {node} has {open_calls} calls open: drain it first, or force it")
+        calls = f"{open_calls} call{'' if open_calls == 1 else 's'}"
+        super().__init__(f"node {node} has {calls} open: drain it first, or force it")
         self.node, self.open = node, open_calls
