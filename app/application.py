@@ -50,7 +50,9 @@ from dicast.workers.store.keys import Keys
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from dicast.app.monitoring.demand import Demand
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
+    from dicast.app.monitoring.snapshot import SharedState
     from dicast.workers.admission.concurrency import NodeWidth
     from dicast.workers.admission.gate import GateConfig
     from dicast.workers.admission.governor import Governor
@@ -214,11 +216,19 @@ class Dicast(Celery):  # type: ignore[misc]
         from prometheus_client import CollectorRegistry
 
         from dicast.app.monitoring.metrics import SharedCollector
-        from dicast.app.monitoring.snapshot import read_shared
 
         registry = CollectorRegistry()
-        registry.register(SharedCollector(lambda: read_shared(self.store_url, self.keys)))
+        registry.register(SharedCollector(self.scrape))
         return registry
+
+    def scrape(self) -> tuple[SharedState, Demand]:
+        """What all processes of the installation share, read from the store now. Raises redis errors."""
+        from dicast.app.monitoring.demand import read_demand
+        from dicast.app.monitoring.snapshot import read_shared
+
+        shared, settings = read_shared(self.store_url, self.keys), self.settings
+        most, slots = settings.max_concurrent_llm_calls, settings.slots
+        return shared, read_demand(self.store_url, self.keys, shared, most=most, slots=slots)
 
     @cached_property
     def process_metrics(self) -> ProcessMetrics:

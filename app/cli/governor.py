@@ -18,7 +18,7 @@ from rich.text import Text
 
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.pools import bound, node_lines, pool_blocks
+from dicast.app.cli.pools import bound, node_lines, pool_blocks, summary
 from dicast.app.cli.run import application
 from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.workers.admission.governor import Governor
@@ -106,6 +106,7 @@ def _document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
             **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
             "error_rate": state.error_rate, "load": state.load, "configured": _configured(dicast, state.pool),
             "findings": findings(state), "bound": bound(state, _configured(dicast, state.pool)),
+            "availability": state.availability, "latency_s": state.latency_s,
             "leases": [asdict(lease) for lease in shared.leases if lease.pool == state.pool],
         }
         for state in states
@@ -116,7 +117,8 @@ def _document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
         {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
         for node, status in shared.nodes
     ]
-    return {"slo": states[0].slo if states else None, "pools": [*live, *idle], "nodes": nodes}
+    totals = summary(states)
+    return {"slo": states[0].slo if states else None, "summary": totals, "pools": [*live, *idle], "nodes": nodes}
 
 
 def _idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
