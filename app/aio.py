@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Self
 
-from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from dicast.app.application import Dicast, create_app
@@ -21,7 +20,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
 from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from dicast.app.operations import jobs as operations
 from dicast.config.settings import environment
 
 LOOK_FIRST_S = 0.1
@@ -54,9 +53,7 @@ class AsyncClient:
 
         def store_and_send() -> str:
             job_id = self._app.submit(job)
-            # Without its message, the job is found by the housekeeping a little later.
-            with contextlib.suppress(OperationalError, RedisError):
-                self._app.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+            operations.send(self._app, job_id)
             return job_id
 
         return await asyncio.to_thread(store_and_send)
@@ -84,11 +81,4 @@ class AsyncClient:
 
     async def cancel(self, job_id: str) -> JobState:
         """Make no new calls for a job; returns its state before. Raises `UnknownJob`."""
-
-        def cancel() -> JobState:
-            before, finish = self._app.ledger.cancel(job_id)
-            if finish:
-                self._app.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
-            return before
-
-        return await asyncio.to_thread(cancel)
+        return await asyncio.to_thread(operations.cancel, self._app, job_id)

@@ -81,10 +81,14 @@ _MESSAGES = {
 class JobRefused(DicastError, ValueError):
     """The job cannot be taken; the message names the field and the value."""
 
+    problem = "job-refused"
+
 
 class InvalidJob(JobRefused):
     """What was given is no job; the message has one line a mistake. Made of its own message, too, as Celery does it
     of an error that comes back from a worker."""
+
+    problem = "invalid-job"
 
     def __init__(self, lines: list[str] | str) -> None:
         self.lines = lines.splitlines() if isinstance(lines, str) else lines

@@ -45,6 +45,8 @@ LIVES = 3
 class StackError(DicastError, RuntimeError):
     """A part did not start; the message holds the end of its log."""
 
+    problem = "stack"
+
 
 class LocalStack:
     """A context in which `celery -A <app>` runs here, worker and beat, ready for jobs.

@@ -41,9 +41,13 @@ _HIDDEN = {"api_key_env", "base_url", "headers", "query"}
 class PoolsError(DicastError, ValueError):
     """The pools file has a mistake: a wrong key, type or bound."""
 
+    problem = "wrong-pools-file"
+
 
 class UnknownPool(DicastError, LookupError):
     """A job or a command names a pool that the pools file does not have."""
+
+    problem = "unknown-pool"
 
 
 def _only(good: object) -> None:

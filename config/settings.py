@@ -33,6 +33,8 @@ _SECRET = "secret"  # noqa: S105  (a mark on the fields that hold one)
 class SettingsError(DicastError, ValueError):
     """A setting is missing, misspelt, of the wrong type or out of bounds."""
 
+    problem = "wrong-setting"
+
 
 def _whole(raw: str) -> int:
     """Digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""

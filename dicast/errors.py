@@ -21,7 +21,9 @@ class Exit(IntEnum):
 class DicastError(Exception):
     """Something that a person can do something about: the message says what is wrong, and needs no traceback.
 
-    A command that ends with it exits with `exit_code`.
+    A command that ends with it exits with `exit_code`. `problem` names the kind of error for programs (RFC 9457), in
+    lower-case words with hyphens.
     """
 
     exit_code: ClassVar[Exit] = Exit.REFUSED
+    problem: ClassVar[str] = "refused"

@@ -38,11 +38,15 @@ STORE_AWAY_MAX_S = 600.0
 class StoreAway(DicastError, RuntimeError):
     """The store has been silent for too long. The job is not lost by that."""
 
+    problem = "store-away"
+
     exit_code = Exit.INTERRUPTED
 
 
 class JobVanished(DicastError, LookupError):
     """The ledger held the job and does not any more: the store lost its data, or the job's retention is over."""
+
+    problem = "unknown-job"
 
     exit_code = Exit.INTERRUPTED
 

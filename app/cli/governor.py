@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 import orjson
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,13 +16,11 @@ from rich.text import Text
 
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.pools import bound, node_lines, pool_blocks, summary
+from dicast.app.cli.pools import node_lines, pool_blocks
 from dicast.app.cli.run import application
-from dicast.app.monitoring.snapshot import SharedState, read_shared
-from dicast.workers.admission.governor import Governor
+from dicast.app.monitoring.snapshot import SharedState
+from dicast.app.operations import pools
 from dicast.workers.admission.overrides import OverrideError, Overrides
-from dicast.workers.admission.pool_state import PoolState, findings
-from dicast.workers.store.connection import AsyncStoreClient, connect_async
 
 WATCH_EVERY_S = 1.0
 SHORT_NAMES = {
@@ -33,8 +29,6 @@ SHORT_NAMES = {
     "weight": "weights", "project-max": "project_max", "fixed": "adaptive",
 }  # fmt: skip
 """What the options of `set` are called where that is not the override's own name."""
-
-T = TypeVar("T")
 
 
 # ------------------------------------------------------------------ show
@@ -46,9 +40,9 @@ def show(terminal: Terminal, pool: str | None = None, *, json: bool, watch: bool
 
     def tell() -> None:
         if json:
-            _emit(terminal, _document(dicast, _look(dicast, only)), indent=not watch)
+            _emit(terminal, pools.document(dicast, pools.look(dicast, only)), indent=not watch)
         else:
-            terminal.out.print(_blocks(dicast, _look(dicast, only), only=only))
+            terminal.out.print(_blocks(dicast, pools.look(dicast, only), only=only))
 
     if not watch:
         tell()
@@ -60,7 +54,7 @@ def show(terminal: Terminal, pool: str | None = None, *, json: bool, watch: bool
                 time.sleep(WATCH_EVERY_S)
         with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(_Screenful(_blocks(dicast, _look(dicast, only), only=only, brief=True)), refresh=True)
+                live.update(_Screenful(_blocks(dicast, pools.look(dicast, only), only=only, brief=True)), refresh=True)
                 time.sleep(WATCH_EVERY_S)
 
 
@@ -81,64 +75,12 @@ class _Screenful:
             yield Text(f"... and {len(lines) - most + 1} lines more than this window is high", style="dim", end="")
 
 
-def _look(dicast: Dicast, only: str | None = None) -> SharedState:
-    shared = read_shared(dicast.store_url, dicast.keys)
-    if only is None:
-        return shared
-    states = [state for state in shared.pools if state.pool == only]
-    if not states:
-        dicast.pools.get(only)
-    return replace(shared, pools=states)
-
-
 def _blocks(dicast: Dicast, shared: SharedState, *, only: str | None, brief: bool = False) -> RenderableType:
     states = shared.pools
-    configured = {state.pool: _configured(dicast, state.pool) for state in states}
-    unused = [name for name in _idle(dicast, states) if only in (None, name)]
+    configured = {state.pool: pools.configured(dicast, state.pool) for state in states}
+    unused = [name for name in pools.idle(dicast, states) if only in (None, name)]
     blocks = pool_blocks(states, unused, configured, shared.leases, brief=brief, whole=only is not None)
     return Group(blocks, Text(), node_lines(shared.nodes, shared.leases)) if shared.nodes else blocks
-
-
-def _document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
-    states = shared.pools
-    live = [
-        {
-            **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
-            "error_rate": state.error_rate, "load": state.load, "configured": _configured(dicast, state.pool),
-            "findings": findings(state), "bound": bound(state, _configured(dicast, state.pool)),
-            "availability": state.availability, "latency_s": state.latency_s,
-            "leases": [asdict(lease) for lease in shared.leases if lease.pool == state.pool],
-        }
-        for state in states
-    ]  # fmt: skip
-    idle = [{"pool": name, "live": False, "configured": _configured(dicast, name)} for name in _idle(dicast, states)]
-    held = Counter(lease.node for lease in shared.leases)
-    nodes = [
-        {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
-        for node, status in shared.nodes
-    ]
-    totals = summary(states)
-    return {"slo": states[0].slo if states else None, "summary": totals, "pools": [*live, *idle], "nodes": nodes}
-
-
-def _idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
-    """Pools of the pools file that nobody has used yet."""
-    return sorted(set(dicast.pools.pools) - {state.pool for state in states})
-
-
-def _configured(dicast: Dicast, pool: str) -> dict[str, Any]:
-    """The overrides that the pools file has for a pool."""
-    return _overridden(dicast.configured_overrides(pool))
-
-
-def _overridden(overrides: Overrides) -> dict[str, Any]:
-    """Those that differ from what is so without any override."""
-    plain = Overrides()
-    return {
-        spec.name: value
-        for spec in fields(overrides)
-        if (value := getattr(overrides, spec.name)) != getattr(plain, spec.name)
-    }
 
 
 def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> None:
@@ -155,15 +97,7 @@ def set_overrides(terminal: Terminal, pool: str | None, overrides: Mapping[str, 
         raise Refused("nothing to set; `dicast governor set --help` lists the overrides")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
-
-    async def change(governor: Governor) -> Overrides:
-        def changed(live: dict[str, Any]) -> dict[str, Any]:
-            merged = {name: {**live.get(name, {}), **entries} for name, entries in given.items()}
-            return {**live, **override, **merged}
-
-        return await governor.revise(await _known(dicast, governor, pool), changed)
-
-    _tell(terminal, dicast, pool, _governing(dicast, change))
+    _tell(terminal, dicast, pool, pools.change(dicast, pool, {**override, **given}))
 
 
 def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
@@ -177,11 +111,7 @@ def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], 
             raise OverrideError(f"there is no override {name!r}; there are {', '.join(known)}")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
-
-    async def change(governor: Governor) -> Overrides:
-        return await governor.set(await _known(dicast, governor, pool), **dict.fromkeys(taken))
-
-    _tell(terminal, dicast, pool, _governing(dicast, change))
+    _tell(terminal, dicast, pool, pools.change(dicast, pool, dict.fromkeys(taken)))
 
 
 def set_slo(terminal: Terminal, most: str) -> None:
@@ -193,7 +123,7 @@ def set_slo(terminal: Terminal, most: str) -> None:
     if cap is not None and cap < 1:
         raise Refused(f"slo must be a whole number >= 1, or none, got {cap}")
     dicast = application(terminal)
-    _governing(dicast, lambda governor: governor.set_slo(cap))
+    pools.cap_all(dicast, cap)
     terminal.say("The SLO cap is lifted." if cap is None else f"No pool's limit is above {cap} from now on.")
 
 
@@ -219,29 +149,8 @@ def _meant(dicast: Dicast, pool: str | None) -> str:
     return names[0]
 
 
-async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
-    """The pool's name, '' being the default one; raises `UnknownPool` if neither the pools file nor anybody's calls
-    know it."""
-    name = pool or dicast.pools.default
-    if name not in dicast.pools.pools and name not in await governor.store.pools():
-        dicast.pools.get(name)
-    return name
-
-
 def _tell(terminal: Terminal, dicast: Dicast, pool: str, overrides: Overrides) -> None:
     name = pool or dicast.pools.default
-    state = next(state for state in _look(dicast).pools if state.pool == name)
-    said = ", ".join(f"{override} {value}" for override, value in _overridden(overrides).items()) or "none"
+    state = next(state for state in pools.look(dicast).pools if state.pool == name)
+    said = ", ".join(f"{override} {value}" for override, value in pools.in_force(overrides).items()) or "none"
     terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Overrides in force: {said}.")
-
-
-def _governing(dicast: Dicast, work: Callable[[Governor], Awaitable[T]]) -> T:
-    return _with_store(dicast, lambda client: work(Governor(client, dicast.keys, dicast.configured_overrides)))
-
-
-def _with_store(dicast: Dicast, work: Callable[[AsyncStoreClient], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with connect_async(dicast.store_url) as client:
-            return await work(client)
-
-    return asyncio.run(run())

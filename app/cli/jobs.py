@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from dicast.app.application import Dicast
-from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.run import application, cancel, show_report
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.run import application, show_report
 from dicast.app.doctor import waiting
 from dicast.app.domain.printable import printable
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+from dicast.app.operations.jobs import cancel, filed_report, results_of, resume
 
 STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}
 
@@ -61,7 +59,7 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
     try:
         status = dicast.ledger.status(job_id)
     except UnknownJob as unknown:
-        filed = _filed(dicast, unknown)
+        filed = filed_report(dicast, unknown)
         shown = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}
     else:
         shown = _plain(status, report=True)
@@ -83,52 +81,19 @@ def cancel_job(terminal: Terminal, job_id: str) -> None:
 
 
 def resume_job(terminal: Terminal, job_id: str) -> None:
-    dicast = application(terminal)
-    status = dicast.ledger.status(job_id)
-    if status.state is JobState.COMPLETED and not status.counters["failed"]:
+    if resume(application(terminal), job_id):
+        terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
+    else:
         terminal.say(f"Nothing to do: every unit of job {job_id} has its score.")
-        return
-    before = dicast.ledger.resume(job_id)
-    if before not in (JobState.COMPLETED, JobState.CANCELLED):
-        raise Refused(f"job {job_id} is {before}; a job can be resumed when it has ended")
-    dicast.backend.forget(job_id)  # who waits for it now waits for the new report
-    dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
-    terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
 
 
 def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str) -> None:
-    """Raises `UnknownJob`, `ResultsAway` or OSError."""
-    from dicast.app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
-    from dicast.app.reports.exports import export  # noqa: PLC0415
+    """Raises `UnknownJob`, `JobNotEnded`, `ResultsAway` or OSError."""
+    from dicast.app.reports.exports import export  # noqa: PLC0415  (takes long to load)
 
-    dicast = application(terminal)
-    try:
-        status = dicast.ledger.status(job_id)
-    except UnknownJob as unknown:
-        report, root = _filed(dicast, unknown), Path(dicast.settings.results_dir)
-    else:
-        if status.report is None:
-            raise Refused(f"job {job_id} is {status.state}; there is something to export when it has ended")
-        report = Report.model_validate(status.report)
-        root = results_root(report, dicast.settings.results_dir)
+    report, root = results_of(application(terminal), job_id)
     export(root, job_id, format, to)
     terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
-
-
-def _filed(dicast: Dicast, unknown: UnknownJob) -> Report:
-    """The report among the files here, of a job that the ledger does not hold; raises `unknown` if there is none."""
-    from dicast.app.reports.files import NoResults, read_report  # noqa: PLC0415  (takes long to load)
-    from dicast.app.reports.folders import job_folder  # noqa: PLC0415
-
-    try:
-        return read_report(dicast.settings.results_dir, unknown.job)
-    except NoResults:
-        raise unknown from None
-    except ValidationError:
-        folder = job_folder(dicast.settings.results_dir, unknown.job)
-        raise Refused(f"the ledger holds no job {unknown.job!r}, and the report in {folder} is damaged") from None
-    except ValueError as error:  # no id that any job can have
-        raise Refused(str(error)) from None
 
 
 def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None:

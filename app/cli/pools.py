@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app.domain.printable import printable
+from dicast.app.operations.pools import bound, summary
 from dicast.workers.admission.open_leases import OpenLease
-from dicast.workers.admission.pool_state import Availability, PoolState, findings, span
+from dicast.workers.admission.pool_state import PoolState, findings, span
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.rules import RulesStatus
 
-CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
 LEASES_SHOWN = 5
 BRIEF_CHANGES = 2
 NAME_CHARS = 60
@@ -67,25 +67,6 @@ def pool_blocks(
     return Group(*parts)
 
 
-def summary(states: Sequence[PoolState]) -> dict[str, Any]:
-    """How the pools stand together: those that could take a unit (of these, those without an open call), those that
-    could not, and means over the pools that have ended calls lately: None where none has."""
-    known = [state for state in states if any(health.ended > 0 for health in state.health.values())]
-    latencies = [state.latency_s for state in known if state.latency_s is not None]
-    found = Counter(state.availability.value for state in states)
-    return {
-        **{availability.value: found[availability.value] for availability in Availability},
-        "idle": sum(state.availability is Availability.READY and not state.open for state in states),
-        "mean_load": _mean([state.load for state in states]),
-        "mean_success_rate": _mean([1.0 - state.error_rate for state in known]),
-        "mean_latency_s": _mean(latencies),
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 def summary_line(states: Sequence[PoolState]) -> Text:
     """The same for people."""
     told = summary(states)
@@ -101,20 +82,6 @@ def summary_line(states: Sequence[PoolState]) -> Text:
 def is_busy(state: PoolState) -> bool:
     """Whether there is something to see: calls, somebody who waits, or what needs attention."""
     return bool(state.open or state.waiting or state.assigned or findings(state))
-
-
-def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
-    """Which smaller limit cuts what is set for the pool; None if none does."""
-    set = [override for name in ("limit", "ceiling") if (override := state.override.get(name, configured.get(name)))]
-    others = {
-        f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo,
-        "the SLO's error budget": state.budget_cap,
-    }  # fmt: skip
-    cuts = {name: most for name, most in others.items() if most and set and most < max(set)}
-    if not cuts:
-        return None
-    name = min(cuts, key=lambda name: cuts[name])
-    return f"{max(set)} is set, and {name} ({cuts[name]}) binds"
 
 
 def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:

@@ -28,7 +28,7 @@ from dicast.app.doctor.store import URL_SHAPES, understood
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
 from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from dicast.app.operations.jobs import cancel, send
 from dicast.app.reports.table import print_report
 from dicast.app.submission import job_file
 from dicast.app.submission.submit import Prepared
@@ -105,14 +105,6 @@ def watch_job(terminal: Terminal, job_id: str, options: RunOptions) -> Exit:
         return _followed(terminal, dicast, job_id, options, interrupts)
 
 
-def cancel(dicast: Dicast, job_id: str) -> str:
-    """Cancel a job; its state before. Raises `UnknownJob`."""
-    before, finish = dicast.ledger.cancel(job_id)
-    if finish:
-        dicast.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
-    return before
-
-
 def application(terminal: Terminal, changes: Mapping[str, str] | None = None) -> Dicast:
     """The application of this environment, its secrets known to the terminal. Raises `SettingsError`."""
     dicast = create_app({**environment(), **(changes or {})})
@@ -149,9 +141,7 @@ def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOption
     if not options.detach and not dicast.registry.alive():
         raise Refused(NO_WORKER)
     job_id = dicast.submit(ready)
-    try:
-        dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
-    except (OperationalError, RedisError) as error:
+    if (error := send(dicast, job_id)) is not None:
         terminal.say(f"Job {job_id} is stored, but its message could not be sent ({error}); a worker will find it.")
     if options.detach:
         terminal.emit(orjson.dumps({"job_id": job_id}).decode() if options.json else job_id)

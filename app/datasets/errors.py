@@ -11,6 +11,8 @@ VALUE_CHARS = 60
 class DatasetError(DicastError, ValueError):
     """The file cannot be read as items. The message is one line and quotes at most `VALUE_CHARS` of a value."""
 
+    problem = "unreadable-items"
+
     def __init__(self, path: str, message: str, *, place: str = "") -> None:
         super().__init__(f"{shown(path, 300)}{f', {place}' if place else ''}: {message}")
 

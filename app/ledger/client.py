@@ -38,6 +38,8 @@ CONTINUATION_S = 30 * 86_400
 class UnknownJob(DicastError, LookupError):
     """The ledger holds no job of that id."""
 
+    problem = "unknown-job"
+
     def __init__(self, job: str) -> None:
         super().__init__(f"no job {job!r}")
         self.job = job
@@ -45,6 +47,8 @@ class UnknownJob(DicastError, LookupError):
 
 class JobLost(DicastError, RuntimeError):
     """The store has forgotten a job that was not finished. What waits for its result is told this."""
+
+    problem = "job-lost"
 
     exit_code = Exit.FAILED
 
@@ -58,6 +62,8 @@ class JobLost(DicastError, RuntimeError):
 
 class JobConflict(DicastError, ValueError):
     """The id is taken by a job of other content."""
+
+    problem = "job-conflict"
 
     def __init__(self, job: str) -> None:
         super().__init__(f"job {job!r} was submitted before with other content; choose another id")

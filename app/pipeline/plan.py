@@ -32,6 +32,8 @@ from dicast.errors import DicastError
 class DatasetChanged(DicastError, RuntimeError):
     """The file of a job's items is not what it was when the job was submitted."""
 
+    problem = "dataset-changed"
+
 
 @dataclass(frozen=True, slots=True)
 class PageMessages:

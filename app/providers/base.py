@@ -53,6 +53,8 @@ class ProviderFailure(DicastError):
     that the request may have come to the provider: False only if it is known that it did not.
     """
 
+    problem = "provider-failure"
+
     def __init__(
         self,
         kind: FailureKind,

@@ -17,6 +17,8 @@ from dicast.errors import DicastError
 class ResultsAway(DicastError, LookupError):
     """The files of a finished job cannot be seen from here; the message says where they lie."""
 
+    problem = "results-away"
+
 
 def results_root(report: Report, results_dir: str | Path) -> Path:
     """The folder that holds this report's job folder, as seen from here: as its writer named it, or `results_dir`.

@@ -47,9 +47,13 @@ _EARLIER = "earlier"
 class ResultsMismatch(DicastError, RuntimeError):
     """The parts hold another number of opinions than the job has units. Nothing was written, no part was removed."""
 
+    problem = "results-mismatch"
+
 
 class NoResults(DicastError, LookupError):
     """There is no finished job of that id in the results folder."""
+
+    problem = "no-results"
 
 
 def write_page(

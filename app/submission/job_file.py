@@ -37,6 +37,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 class JobFileError(DicastError, ValueError):
     """The file cannot be read as one mapping of plain data. The message is one printable line."""
 
+    problem = "unreadable-job"
+
 
 def load_job(path: str) -> dict[str, Any]:
     """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.cli.pools import summary, summary_line
+from dicast.app.cli.pools import summary_line
+from dicast.app.operations.pools import summary
 from dicast.workers.admission.outages import Outage
 from dicast.workers.admission.pool_health import ModelHealth, health_now
 from dicast.workers.admission.pool_state import PoolState, ProjectState, findings

@@ -22,6 +22,8 @@ _SLOTS = range(1, 1_000_001)
 class OverrideError(DicastError, ValueError):
     """An override that cannot be: unknown, of the wrong type or out of bounds. The message names it and its value."""
 
+    problem = "override-refused"
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:

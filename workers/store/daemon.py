@@ -33,6 +33,8 @@ LOG_TAIL_BYTES = 2000
 class DaemonError(DicastError, RuntimeError):
     """It could not be started, found or stopped; the message says where its log is and how that ends."""
 
+    problem = "daemon"
+
 
 class DaemonStatus(NamedTuple):
     """What a daemon that answers tells of itself."""

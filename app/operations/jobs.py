@@ -1,0 +1,110 @@
+"""What may be done with a job, the same for the command line, asyncio programs and the HTTP interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.ledger.states import JobState
+from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
+from dicast.errors import DicastError
+
+if TYPE_CHECKING:
+    from dicast.app.application import Dicast
+    from dicast.app.domain.report import Report
+
+
+class JobNotEnded(DicastError):
+    """What is asked for needs a job that has ended; the message names its state."""
+
+    problem = "job-not-ended"
+
+    def __init__(self, job: str, state: str, what: str) -> None:
+        super().__init__(f"job {job} is {state}; {what} when it has ended")
+
+
+class BadJobId(DicastError, ValueError):
+    """No job can have such an id."""
+
+    problem = "bad-job-id"
+
+
+class ReportDamaged(DicastError):
+    """A report lies among the files and cannot be read."""
+
+    problem = "report-damaged"
+
+
+def send(dicast: Dicast, job_id: str) -> Exception | None:
+    """Send a stored job's message. What kept it from being sent is returned: then the housekeeping finds the job a
+    little later."""
+    try:
+        dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+    except (OperationalError, RedisError) as error:
+        return error
+    return None
+
+
+def cancel(dicast: Dicast, job_id: str) -> JobState:
+    """Make no new calls for a job; its state before. Raises `UnknownJob`."""
+    before, finish = dicast.ledger.cancel(job_id)
+    if finish:
+        dicast.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
+    return before
+
+
+def resume(dicast: Dicast, job_id: str) -> bool:
+    """Have what has no score in an ended job judged again; False if every unit has its score.
+
+    Raises `UnknownJob` or `JobNotEnded`.
+    """
+    status = dicast.ledger.status(job_id)
+    if status.state is JobState.COMPLETED and not status.counters["failed"]:
+        return False
+    before = dicast.ledger.resume(job_id)
+    if before not in (JobState.COMPLETED, JobState.CANCELLED):
+        raise JobNotEnded(job_id, before, "a job can be resumed")
+    dicast.backend.forget(job_id)  # who waits for it now waits for the new report
+    dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
+    return True
+
+
+def filed_report(dicast: Dicast, unknown: UnknownJob) -> Report:
+    """The report among the files here, of a job that the ledger does not hold; raises `unknown` if there is none,
+    `BadJobId` or `ReportDamaged`."""
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from dicast.app.reports.files import NoResults, read_report  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.folders import job_folder  # noqa: PLC0415
+
+    try:
+        return read_report(dicast.settings.results_dir, unknown.job)
+    except NoResults:
+        raise unknown from None
+    except ValidationError:
+        folder = job_folder(dicast.settings.results_dir, unknown.job)
+        raise ReportDamaged(f"the ledger holds no job {unknown.job!r}, and the report in {folder} is damaged") from None
+    except ValueError as error:
+        raise BadJobId(str(error)) from None
+
+
+def results_of(dicast: Dicast, job_id: str) -> tuple[Report, Path]:
+    """A finished job's report, and the results folder that holds its files as seen from here.
+
+    Raises `UnknownJob`, `BadJobId`, `JobNotEnded`, `ResultsAway` or `ReportDamaged`.
+    """
+    from dicast.app.domain.report import Report  # noqa: PLC0415
+    from dicast.app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
+
+    try:
+        status = dicast.ledger.status(job_id)
+    except UnknownJob as unknown:
+        return filed_report(dicast, unknown), Path(dicast.settings.results_dir)
+    if status.report is None:
+        raise JobNotEnded(job_id, status.state, "there is something to export")
+    report = Report.model_validate(status.report)
+    return report, results_root(report, dicast.settings.results_dir)

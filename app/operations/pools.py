@@ -1,0 +1,169 @@
+"""The pools as documents, and what an operator changes of them; the same for the command line and the HTTP interface.
+
+Everything here waits for the store: it is for threads without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any, TypeVar
+
+from dicast.app.application import Dicast
+from dicast.app.monitoring.snapshot import SharedState, read_shared
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.overrides import Overrides
+from dicast.workers.admission.pool_state import Availability, PoolState, findings
+from dicast.workers.store.connection import AsyncStoreClient, connect_async
+
+CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
+TABLES = ("weights", "project_max")
+"""Overrides that are tables by project: what is given stands beside what was set before."""
+
+T = TypeVar("T")
+
+
+def look(dicast: Dicast, only: str | None = None) -> SharedState:
+    """All pools, or one; raises `UnknownPool` for a name that neither the pools file nor anybody's calls know."""
+    shared = read_shared(dicast.store_url, dicast.keys)
+    if only is None:
+        return shared
+    states = [state for state in shared.pools if state.pool == only]
+    if not states:
+        dicast.pools.get(only)
+    return replace(shared, pools=states)
+
+
+def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
+    """Everything that is known of these pools and the living nodes, as plain data."""
+    states = shared.pools
+    live = [
+        {
+            **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
+            "error_rate": state.error_rate, "load": state.load, "configured": configured(dicast, state.pool),
+            "findings": findings(state), "bound": bound(state, configured(dicast, state.pool)),
+            "availability": state.availability, "latency_s": state.latency_s,
+            "leases": [asdict(lease) for lease in shared.leases if lease.pool == state.pool],
+        }
+        for state in states
+    ]  # fmt: skip
+    unused = [{"pool": name, "live": False, "configured": configured(dicast, name)} for name in idle(dicast, states)]
+    held = Counter(lease.node for lease in shared.leases)
+    nodes = [
+        {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
+        for node, status in shared.nodes
+    ]
+    totals = summary(states)
+    return {"slo": states[0].slo if states else None, "summary": totals, "pools": [*live, *unused], "nodes": nodes}
+
+
+def summary(states: Sequence[PoolState]) -> dict[str, Any]:
+    """How the pools stand together: those that could take a unit (of these, those without an open call), those that
+    could not, and means over the pools that have ended calls lately: None where none has."""
+    known = [state for state in states if any(health.ended > 0 for health in state.health.values())]
+    latencies = [state.latency_s for state in known if state.latency_s is not None]
+    found = Counter(state.availability.value for state in states)
+    return {
+        **{availability.value: found[availability.value] for availability in Availability},
+        "idle": sum(state.availability is Availability.READY and not state.open for state in states),
+        "mean_load": _mean([state.load for state in states]),
+        "mean_success_rate": _mean([1.0 - state.error_rate for state in known]),
+        "mean_latency_s": _mean(latencies),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
+    """Pools of the pools file that nobody has used yet."""
+    return sorted(set(dicast.pools.pools) - {state.pool for state in states})
+
+
+def configured(dicast: Dicast, pool: str) -> dict[str, Any]:
+    """The overrides that the pools file has for a pool."""
+    return in_force(dicast.configured_overrides(pool))
+
+
+def in_force(overrides: Overrides) -> dict[str, Any]:
+    """Those that differ from what is so without any override."""
+    plain = Overrides()
+    return {
+        spec.name: value
+        for spec in fields(overrides)
+        if (value := getattr(overrides, spec.name)) != getattr(plain, spec.name)
+    }
+
+
+def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
+    """Which smaller limit cuts what is set for the pool; None if none does."""
+    set = [override for name in ("limit", "ceiling") if (override := state.override.get(name, configured.get(name)))]
+    others = {
+        f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo,
+        "the SLO's error budget": state.budget_cap,
+    }  # fmt: skip
+    cuts = {name: most for name, most in others.items() if most and set and most < max(set)}
+    if not cuts:
+        return None
+    name = min(cuts, key=lambda name: cuts[name])
+    return f"{max(set)} is set, and {name} ({cuts[name]}) binds"
+
+
+def change(dicast: Dicast, pool: str, override: Mapping[str, Any]) -> Overrides:
+    """Change a pool's live overrides, '' being the default pool; returns those in force.
+
+    None takes one back, also in a table by project, whose other entries stay. Raises `UnknownPool` or `OverrideError`.
+    """
+    given = {name: value for name, value in override.items() if name in TABLES and isinstance(value, Mapping)}
+
+    def changed(live: dict[str, Any]) -> dict[str, Any]:
+        merged = {name: _merged(live.get(name, {}), entries) for name, entries in given.items()}
+        return {**live, **override, **merged}
+
+    async def revise(governor: Governor) -> Overrides:
+        return await governor.revise(await _known(dicast, governor, pool), changed)
+
+    return _governing(dicast, revise)
+
+
+def cap_all(dicast: Dicast, most: int | None) -> None:
+    """Cap every pool's limit, whatever else is set; None lifts the cap. Raises ValueError below 1."""
+    _governing(dicast, lambda governor: governor.set_slo(most))
+
+
+def cap_of_all(dicast: Dicast) -> int | None:
+    """The cap on every pool's limit, None if there is none."""
+
+    async def read(governor: Governor) -> int | None:
+        most = (await governor.store.read("")).override_for_all.get("slo")
+        return None if most is None else int(most)
+
+    return _governing(dicast, read)
+
+
+def _merged(before: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {project: value for project, value in {**before, **entries}.items() if value is not None}
+
+
+async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
+    """The pool's name, '' being the default one; raises `UnknownPool` if neither the pools file nor anybody's calls
+    know it."""
+    name = pool or dicast.pools.default
+    if name not in dicast.pools.pools and name not in await governor.store.pools():
+        dicast.pools.get(name)
+    return name
+
+
+def _governing(dicast: Dicast, work: Callable[[Governor], Awaitable[T]]) -> T:
+    return _with_store(dicast, lambda client: work(Governor(client, dicast.keys, dicast.configured_overrides)))
+
+
+def _with_store(dicast: Dicast, work: Callable[[AsyncStoreClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with connect_async(dicast.store_url) as client:
+            return await work(client)
+
+    return asyncio.run(run())
