@@ -19,9 +19,9 @@ LOOKED_AT = 500
 
 
 class LedgerWork(NamedTuple):
-    """Jobs that have not ended or whose end is not announced, those of them that are judged or wait to be started with
-    their units in all and those that have ended, and the calls that are still to be made or open, by the pools that
-    they may go to."""
+    """Jobs that have not ended or whose end is not announced; of those that run, all units and those that have ended;
+    and the calls that are still to be made or open, also of jobs that have not been started, by the pools that they
+    may go to."""
 
     unended: int
     units: int
@@ -42,15 +42,15 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
         pipe.hmget(k.job(job), "state", "units", "done", "lanes")
     found = [(job, fields) for job, fields in zip(jobs, pipe.execute(), strict=True) if all(fields[:2])]
     going = [
-        (job, int(units), int(done or 0), orjson.loads(lanes))
+        (job, int(units), int(done or 0), orjson.loads(lanes), state == JobState.RUNNING)
         for job, (state, units, done, lanes) in found
         if state in {JobState.SUBMITTED, JobState.RUNNING} and lanes
     ]
     pipe = client.pipeline(transaction=False)
-    for job, _, _, lanes in going:
+    for job, _, _, lanes, _ in going:
         pipe.hmget(k.job(job), [f"{name}:{number}" for number in range(len(lanes)) for name in ("open", "cursor")])
     calls: dict[tuple[str, ...], int] = {}
-    for (_, units, _, lanes), fields in zip(going, pipe.execute() if going else [], strict=True):
+    for (_, units, _, lanes, _), fields in zip(going, pipe.execute() if going else [], strict=True):
         items = units // sum(map(_units_per_item, lanes))
         for lane, opened, cursor in zip(lanes, fields[::2], fields[1::2], strict=True):
             left = int(opened or 0) + _unplanned(lane, items, cursor)
@@ -58,8 +58,8 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
             calls[pools] = calls.get(pools, 0) + math.ceil(left / (lane["dimensions"] if lane["batched"] else 1))
     return LedgerWork(
         unended=int(unfinished) + int(unannounced),
-        units=sum(units for _, units, _, _ in going),
-        done=sum(done for _, _, done, _ in going),
+        units=sum(units for _, units, _, _, runs in going if runs),
+        done=sum(done for _, _, done, _, runs in going if runs),
         calls=[WaitingCalls(pools, n) for pools, n in calls.items() if n > 0],
     )
 

@@ -80,8 +80,8 @@ def demand_metrics(demand: Demand) -> Iterator[Metric]:
         ("dicast_wanted_workers", "Workers that limits and waiting calls make useful", workers.workers),
         ("dicast_living_workers", "Workers whose beacon is heard", demand.living),
         ("dicast_unended_jobs", "Jobs that have not ended", work.unended),
-        ("dicast_unended_jobs_units", "Units of the jobs that have not ended", work.units),
-        ("dicast_unended_jobs_done_units", "Those of them that have ended", work.done),
+        ("dicast_running_jobs_units", "Units of the jobs that run", work.units),
+        ("dicast_running_jobs_done_units", "Those of them that have ended", work.done),
     ):
         yield GaugeMetricFamily(name, help, value)
     by_pool = GaugeMetricFamily("dicast_pool_wanted_workers", "Workers that one pool alone is worth", labels=["pool"])
