@@ -22,7 +22,7 @@ __all__ = ["registry"]
 
 FOLDER = ROOT / "config" / "monitoring"
 RULES = yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]
-DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
+DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 OF_THE_SCRAPE = frozenset({"job", "instance"})
 """Labels that Prometheus adds."""
