@@ -19,6 +19,7 @@ from kombu import Exchange, Queue
 
 from dicast import config
 from dicast.app import logs
+from dicast.app.access.secret import TokenSecret
 from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
@@ -50,6 +51,8 @@ from dicast.workers.store.keys import Keys
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from dicast.app.access.audit import Audit
+    from dicast.app.access.tokens import Tokens
     from dicast.app.monitoring.demand import Demand
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.app.monitoring.snapshot import SharedState
@@ -151,6 +154,25 @@ class Dicast(Celery):  # type: ignore[misc]
         return Epoch(grace_ms=round(1000 * max(map(self.lease_s, self.pools.pools))))
 
     @cached_property
+    def token_secrets(self) -> tuple[TokenSecret, ...]:
+        """The secret that signs, and the one before it."""
+        settings = self.settings
+        return TokenSecret.all_of([settings.token_secret, settings.token_secret_old], settings.namespace)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Raises `SecretMissing` where none is set."""
+        from dicast.app.access.tokens import Tokens
+
+        return Tokens(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
+    def audit(self) -> Audit:
+        from dicast.app.access.audit import Audit
+
+        return Audit(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
     def ledger(self) -> LedgerClient:
         return LedgerClient(self.store, self.keys, self.intervals)
 
@@ -223,12 +245,10 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def scrape(self) -> tuple[SharedState, Demand]:
         """What all processes of the installation share, read from the store now. Raises redis errors."""
-        from dicast.app.monitoring.demand import read_demand
-        from dicast.app.monitoring.snapshot import read_shared
+        from dicast.app.monitoring.demand import read_scrape
 
-        shared, settings = read_shared(self.store_url, self.keys), self.settings
-        most, slots = settings.max_concurrent_llm_calls, settings.slots
-        return shared, read_demand(self.store_url, self.keys, shared, most=most, slots=slots)
+        settings = self.settings
+        return read_scrape(self.store_url, self.keys, settings.max_concurrent_llm_calls, settings.slots)
 
     @cached_property
     def process_metrics(self) -> ProcessMetrics:

@@ -21,6 +21,7 @@ from dicast.config.nearest import nearest
 from dicast.errors import DicastError
 
 MESSAGE_KEY_CHARS = 32
+TOKEN_SECRET_BYTES = 32
 
 _UNPREFIXED = frozenset({
     "MAX_CONCURRENT_LLM_CALLS", "RETRY_INITIAL_DELAY", "RETRY_MAX_DELAY", "RETRY_MAX_ATTEMPTS", "BATCHING_ENABLED",
@@ -70,6 +71,8 @@ Number = Annotated[float, BeforeValidator(_number)]
 Flag = Annotated[bool, BeforeValidator(_truth)]
 Text = Annotated[str, BeforeValidator(_text)]
 Secret = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None), _SECRET]
+
+Given = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None)]
 
 
 def _variable(field: str) -> str:
@@ -137,6 +140,42 @@ class Settings(BaseModel):
         "secret from which the codes in prompts are derived, 32 or more characters, the same for all workers; empty: "
         "DICAST_MESSAGE_KEY, or one kept in the store",
     )
+    token_secret: Secret = _setting(
+        None,
+        "signs the tokens of the HTTP interface and seals the audit log: 32 or more bytes, the same for all servers "
+        "and commands; empty: no tokens",
+    )
+    token_secret_old: Secret = _setting(
+        None, "the secret before, while it is changed: what it has signed is accepted until this is empty again"
+    )
+    server_url: Given = _setting(
+        None, "a worker without REDIS_URL joins the installation of this server, such as https://dicast.example:8700"
+    )
+    node_token: Secret = _setting(None, "token with the scope node:register, with which such a worker joins")
+    server_ca_file: Given = _setting(
+        None, "certificates by which that server is known, a PEM file; empty: the system's"
+    )
+    require_auth: Flag = _setting(
+        True, "every HTTP request needs a token; false only where the server listens on a loopback address"
+    )
+
+    server_host: Text = _setting("127.0.0.1", "address on which `dicast serve` listens")
+    server_port: Count = _setting(8700, "port of that address; 0: a free one", ge=0, le=65_535)
+    server_names: Given = _setting(
+        None, "further names under which a server on a loopback address is reached, separated by commas"
+    )
+    server_rate: Count = _setting(
+        600, "HTTP requests that a token may make a minute, over all servers; an address may make four times as many",
+        ge=6, le=10_000_000,
+    )  # fmt: skip
+    server_store_url: Secret = _setting(
+        None, "the store's address as nodes that join over HTTP reach it, without user and password; empty: REDIS_URL's"
+    )
+    upload_dir: Text = _setting(
+        "uploads", "the one folder whose files a job that comes over HTTP may name; shared by all machines"
+    )
+    upload_max_bytes: Count = _setting(256 * 2**20, "bytes of one uploaded file", ge=1, le=2**40)
+    upload_folder_bytes: Count = _setting(10 * 2**30, "bytes of all uploaded files together", ge=1, le=2**50)
 
     pools_file: Text = _setting("config/pools.toml", "the pools: providers, models, first limits")
     results_dir: Text = _setting("results", "finished jobs' files; shared by all machines that do control work")
@@ -232,6 +271,13 @@ class Settings(BaseModel):
         for name, key in (("DICAST_MESSAGE_KEY", self.message_key), ("DICAST_NONCE_KEY", self.nonce_key)):
             if key is not None and len(key) < MESSAGE_KEY_CHARS:
                 raise ValueError(f"{name} must have >= {MESSAGE_KEY_CHARS} characters, got a hidden value")
+        for name, key in (
+            ("DICAST_TOKEN_SECRET", self.token_secret), ("DICAST_TOKEN_SECRET_OLD", self.token_secret_old),
+        ):  # fmt: skip
+            if key is not None and len(key.encode()) < TOKEN_SECRET_BYTES:
+                raise ValueError(f"{name} must have >= {TOKEN_SECRET_BYTES} bytes, got a hidden value")
+        if self.server_url and not self.server_url.startswith(("http://", "https://")):
+            raise ValueError("DICAST_SERVER_URL must begin with http:// or https://, got a hidden value")
         if self.retry_max_delay < (first := self.retry_initial_delay):
             raise ValueError(f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({first}), got {self.retry_max_delay}")
         return self

@@ -390,6 +390,22 @@ def metrics(context: typer.Context) -> None:
 
 
 @cli.command()
+def serve(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Instead of DICAST_SERVER_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Instead of DICAST_SERVER_PORT.")] = None,
+) -> None:
+    """Serve jobs, results, pools and nodes over HTTP.
+
+    Requests need tokens, which `dicast token issue` makes; without them (DICAST_REQUIRE_AUTH=false) only a loopback
+    address is served. docs/http.md describes the interface.
+    """
+    from dicast.app.cli.serve import run_server
+
+    run_server(context.obj, host, port)
+
+
+@cli.command()
 def health(
     beat: Annotated[
         bool, typer.Option("--beat", help="The beat of this host, with the same DICAST_STATE_DIR.")

@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 STAGING_S = 7200
 """Much longer than a submission takes: the store's clock may be put ahead meanwhile."""
 STAGED_TOGETHER = 200
+LISTED_TOGETHER = 100
 WAITS_SHOWN_MS = 90_000
 """Whoever meets a trouble meets it again sooner than that, and says so."""
 CONTINUATION_S = 30 * 86_400
@@ -208,7 +209,7 @@ class LedgerClient:
         lanes = self._redis.hget(self._keys.job(job), "lanes")
         if lanes is None:
             raise UnknownJob(job)
-        return list(dict.fromkeys(pool for lane in orjson.loads(lanes) for pool in lane["pools"]))
+        return _pools_of(lanes)
 
     def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
         """The newest jobs first; ones past their retention are left out."""
@@ -216,6 +217,25 @@ class LedgerClient:
             fields = self._redis.hgetall(self._keys.job(job))
             if fields:
                 yield self._status(job, fields)
+
+    def unfinished(self) -> int:
+        """How many jobs have not ended."""
+        return int(self._redis.zcard(self._keys.unfinished))
+
+    def older(self, than: tuple[int, str] | None = None) -> Iterator[tuple[JobStatus, list[str]]]:
+        """Jobs with the pools that their units go to, newest first: those that were submitted before `than` (when in
+        ms, and its id), whose record need not be there any more."""
+        most, passed = "+inf" if than is None else than[0], 0
+        while found := self._redis.zrevrangebyscore(
+            self._keys.jobs, most, "-inf", start=passed, num=LISTED_TOGETHER, withscores=True
+        ):
+            passed += len(found)
+            for job, at in found:
+                if than is not None and (int(at), job) >= than:
+                    continue
+                fields = self._redis.hgetall(self._keys.job(job))
+                if fields:
+                    yield self._status(job, fields), _pools_of(fields["lanes"])
 
     def continue_with(self, job: str, task_id: str, continuation: str) -> None:
         """Keep what follows a job's end, for a task id; kept as long as its result may be waited for."""
@@ -299,6 +319,10 @@ class LedgerClient:
     def open_calls(self) -> dict[str, int]:
         """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""
         return {field: int(n) for field, n in self._redis.hgetall(self._keys.base.open).items()}
+
+
+def _pools_of(lanes: str) -> list[str]:
+    return list(dict.fromkeys(pool for lane in orjson.loads(lanes) for pool in lane["pools"]))
 
 
 def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatus:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dicast.app.ledger.work import LedgerWork, unended_work
-from dicast.app.monitoring.snapshot import SharedState
+from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.workers.admission.pool_state import STALE_S, BudgetState, PoolState
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase
@@ -28,13 +28,15 @@ class Demand:
     dead_letters: Mapping[str, int]
 
 
-def read_demand(store_url: str, keys: Keys, shared: SharedState, *, most: int, slots: int) -> Demand:
-    """Read it from the store. `most` is the bound on open calls where no running job tells one, `slots` the width of a
-    worker where none lives. Raises redis errors."""
+def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[SharedState, Demand]:
+    """All that a scrape tells of the store. `most` is the bound on open calls where no running job tells one, `slots`
+    the width of a worker where none lives. Raises redis errors."""
+    shared = read_shared(store_url, keys)
     with connect(store_url) as client:
         work = unended_work(client, keys)
         dead = client.hgetall(keys.refused_messages)
-    return Demand(work, _wanted(work, shared, most, slots), len(shared.nodes), {k: int(n) for k, n in dead.items()})
+    dead_letters = {reason: int(count) for reason, count in dead.items()}
+    return shared, Demand(work, _wanted(work, shared, most, slots), len(shared.nodes), dead_letters)
 
 
 def _wanted(work: LedgerWork, shared: SharedState, most: int, slots: int) -> Wanted:

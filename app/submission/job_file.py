@@ -47,16 +47,26 @@ def load_job(path: str) -> dict[str, Any]:
     replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s part.
     """
     try:
-        raw = _bytes(path)
-        with _no_collections():
-            document = _json(raw) if path.lower().endswith(".json") else _yaml(raw)
-        if not isinstance(document, dict):
-            raise JobFileError(f"holds {_kind(document)}, not a mapping with agents, dimensions and items")
-        _check_texts(document)
+        document = read_job(_bytes(path), yaml=not path.lower().endswith(".json"))
         return _anchored(document, Path.cwd() if path == STDIN else Path(path).resolve().parent)
     except JobFileError as error:
         name = "standard input" if path == STDIN else path
         raise JobFileError(printable(f"{name}: {error}", 500)) from None
+
+
+def read_job(raw: bytes, *, yaml: bool = False) -> dict[str, Any]:
+    """The mapping in a JSON document, or a YAML one, that came from elsewhere; raises `JobFileError`.
+
+    Paths in it stay as they are.
+    """
+    if len(raw) > MAX_BYTES:
+        raise JobFileError(f"is larger than {MAX_BYTES >> 20} MiB; {_OWN_FILE}")
+    with _no_collections():
+        document = _yaml(raw) if yaml else _json(raw)
+    if not isinstance(document, dict):
+        raise JobFileError(f"holds {_kind(document)}, not a mapping with agents, dimensions and items")
+    _check_texts(document)
+    return document
 
 
 def override(document: dict[str, Any], assignment: str) -> None:

@@ -1,0 +1,62 @@
+"""Names of what is kept of access, outside the prefix that nodes may touch: no node's store user reaches any of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dicast.workers.store.keys import encode
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKeys:
+    """Keys of one installation, under the same hash tag as all others (`dicast.workers.store.keys`)."""
+
+    namespace: str
+
+    def at(self, name: str) -> str:
+        return f"{{{encode(self.namespace)}}}.access:{name}"
+
+    @property
+    def tokens(self) -> str:
+        """hash token id -> its record, JSON (`IssuedToken`)"""
+        return self.at("tokens")
+
+    @property
+    def token_ends(self) -> str:
+        """zset token id -> unix s until when its record is kept"""
+        return self.at("token_ends")
+
+    @property
+    def revoked(self) -> str:
+        """hash token id -> unix s when it was revoked"""
+        return self.at("revoked")
+
+    @property
+    def generations(self) -> str:
+        """hash node -> how often its tokens were all ended; '' -> those of everybody"""
+        return self.at("generations")
+
+    @property
+    def signing(self) -> str:
+        """hash: 'current' -> number of the key that signs; an older number -> unix s until when it is accepted"""
+        return self.at("signing")
+
+    @property
+    def audit(self) -> str:
+        """list: the audit log's lines, oldest first, JSON"""
+        return self.at("audit")
+
+    @property
+    def audit_head(self) -> str:
+        """hash count, hash, seal: the last line's number and hash; trimmed, anchor, anchor_seal: of the last dropped"""
+        return self.at("audit_head")
+
+    @property
+    def audit_key(self) -> str:
+        """string: the secret that seals the audit log where the operator gives none"""
+        return self.at("audit_key")
+
+    @property
+    def store_users(self) -> str:
+        """hash node -> its user of the store, JSON (`UserRecord`)"""
+        return self.at("store_users")

@@ -1,0 +1,19 @@
+"""`dicast serve`."""
+
+from __future__ import annotations
+
+from dicast.app import logs
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.cli.run import application
+
+
+def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
+    """Serve HTTP until it is interrupted. Raises `SettingsError`, or `Refused` where the server's parts are missing."""
+    dicast = application(terminal)
+    try:
+        from dicast.app.server.serving import serve  # noqa: PLC0415  (not everybody has what it is made with)
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is missing: pip install 'dicast[server]'") from None
+    logs.configure(dicast.settings.log_level, dicast.secrets())
+    settings = dicast.settings
+    serve(dicast, settings.server_host if host is None else host, settings.server_port if port is None else port)

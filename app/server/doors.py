@@ -1,0 +1,186 @@
+"""The door of every route: who may enter, from where, how often, and with how large a body.
+
+A route says what it needs by `needs(...)`, and one that does not say is refused when the server is made. All is checked
+before the body is read and before anything else of the route runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import HTTPException
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Message
+
+from dicast.app.access.scopes import Claims, Scope, TokenRefused
+from dicast.app.server import origins
+from dicast.app.server.errors import RequestRefused, TooManyRequests
+from dicast.app.server.parts import Parts, parts_of
+from dicast.app.server.rates import Rate
+from dicast.errors import DicastError
+
+BODY_BYTES = 64 * 1024
+PAUSE_S = 20.0
+"""A body of which nothing comes for so long is given up."""
+BODY_S = 60.0
+NOBODY = Claims("nobody", "", frozenset(), 0, 0.0)
+LOCAL = Claims("local", "", frozenset(Scope), 0, math.inf)
+"""Whoever reaches a server that asks for no tokens."""
+_UNSAFE = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+
+
+class Needs:
+    """What a route needs: a token with one of `scopes`, none if there are none; a body of `body_bytes` at most (None:
+    as large as an upload may be), whole within `body_s`. `counted` False: no rate holds, and the store is not asked."""
+
+    def __init__(self, *scopes: Scope, body_bytes: int | None, body_s: float, counted: bool) -> None:
+        self.scopes, self.body_bytes, self.body_s, self.counted = scopes, body_bytes, body_s, counted
+
+    def __call__(self, request: Request) -> Claims:
+        found: Claims = request.state.claims
+        return found
+
+
+def needs(
+    *scopes: Scope, body_bytes: int | None = BODY_BYTES, body_s: float = BODY_S, counted: bool = True
+) -> Any:  # fmt: skip
+    """The dependency that every route has exactly one of; gives the claims of who asks. A token with any one of these
+    scopes is let in; a heartbeat token only where the path names its own node."""
+    return Depends(Needs(*scopes, body_bytes=body_bytes, body_s=body_s, counted=counted))
+
+
+class Guarded(APIRoute):
+    """A route behind its door."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, wanted = super().get_route_handler(), needs_of(self.dependant)
+        known = {field.alias for field in self.dependant.query_params}
+
+        async def behind_the_door(request: Request) -> Response:
+            request.state.claims = await run_in_threadpool(_admitted, request, wanted) if wanted.counted else NOBODY
+            if unknown := sorted(set(request.query_params) - known):
+                raise RequestRefused(f"query.{unknown[0][:60]}: there is no such parameter here")
+            most = parts_of(request).uploads.file_bytes if wanted.body_bytes is None else wanted.body_bytes
+            try:
+                return await handle(_bounded(request, most, wanted.body_s))
+            except DicastError as error:
+                if request.method in _UNSAFE or error.problem == "not-allowed":
+                    await run_in_threadpool(_refused, request, request.state.claims, error)
+                raise
+
+        return behind_the_door
+
+
+def needs_of(dependant: Dependant) -> Needs:
+    """What a route needs; raises RuntimeError for one that does not say so exactly once."""
+    found = [each.call for each in dependant.dependencies if isinstance(each.call, Needs)]
+    if len(found) != 1:
+        raise RuntimeError(f"the route {dependant.path} must say once what it needs, and does {len(found)} times")
+    return found[0]
+
+
+def still_admitted(request: Request) -> bool:
+    """Whether the token with which a request came is good yet, for answers that last long."""
+    parts = parts_of(request)
+    try:
+        _verified(request, parts, needs_of(request.scope["route"].dependant))
+    except TokenRefused:
+        return False
+    return True
+
+
+def _admitted(request: Request, wanted: Needs) -> Claims:
+    parts = parts_of(request)
+    address = request.client.host if request.client else "unknown"
+    _count(request, parts, NOBODY, ("address", address, parts.address_rate))
+    try:
+        origins.check(request, parts.hosts)
+        claims = _verified(request, parts, wanted)
+    except DicastError as error:
+        _refused(request, NOBODY, error)
+        raise
+    if claims.id:
+        _count(request, parts, claims, ("token", claims.id, parts.rate))
+    return claims
+
+
+def _verified(request: Request, parts: Parts, wanted: Needs) -> Claims:
+    """Raises `TokenRefused`."""
+    if not wanted.scopes:
+        return NOBODY
+    if not parts.require_auth:
+        return LOCAL
+    token, node, refused = _bearer(request), request.path_params.get("node", ""), TokenRefused("scope")
+    assert parts.tokens is not None, "a server that requires tokens does not start without a secret"
+    for scope in wanted.scopes:
+        try:
+            return parts.tokens.verify(token, scope, node=node)
+        except TokenRefused as error:
+            refused = error
+            if error.reason != "scope":
+                break
+    raise refused
+
+
+def _bearer(request: Request) -> str | None:
+    given = request.headers.getlist("authorization")
+    if not given:
+        return None
+    kind, _, token = given[0].partition(" ")
+    return token.strip() if len(given) == 1 and kind.lower() == "bearer" else ""
+
+
+def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, Rate]) -> None:
+    """Raises `TooManyRequests`. The log gets a line when a bucket runs dry, and not one for each request after it."""
+    kind, whose, rate = bucket
+    taken = parts.rates.take(kind, whose, rate)
+    if taken.wait_s:
+        error = TooManyRequests(kind, taken.wait_s)
+        if taken.first:
+            _refused(request, claims, error)
+        raise error
+
+
+def _refused(request: Request, claims: Claims, error: DicastError) -> None:
+    details = {"problem": error.problem, "address": request.client.host if request.client else ""}
+    if isinstance(error, TokenRefused):
+        details |= {"reason": error.reason, "subject": error.subject, "token": error.id}
+    parts_of(request).record(claims, f"{request.method} {_template(request)}", request.url.path, "refused", details)
+
+
+def _template(request: Request) -> str:
+    return str(getattr(request.scope.get("route"), "path", request.url.path))
+
+
+def _bounded(request: Request, most: int, total_s: float) -> Request:
+    """The request, with a body that ends in a refusal when it is too large, or too slow."""
+    too_large = HTTPException(413, f"the body may have at most {most:,} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > most:
+        raise too_large
+    receive, loop = request.receive, asyncio.get_running_loop()
+    seen, whole, end_s = 0, False, loop.time() + total_s
+
+    async def bounded() -> Message:
+        nonlocal seen, whole
+        if whole:
+            return await receive()  # waits until the client goes
+        try:
+            async with asyncio.timeout_at(min(end_s, loop.time() + PAUSE_S)):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, "the body did not come in time", {"Connection": "close"}) from None
+        seen += len(message.get("body", b""))
+        whole = message["type"] != "http.request" or not message.get("more_body", False)
+        if seen > most:
+            raise too_large
+        return message
+
+    return Request(request.scope, bounded)

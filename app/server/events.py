@@ -1,0 +1,80 @@
+"""Server-sent events: what is seen changes, and is sent when it does.
+
+Each event is a whole view, and its id follows from the view: whoever comes back with `Last-Event-ID`, to whichever
+server, is sent nothing that it has. A stream looks only once its client has taken the last event, so a slow client
+holds one event and no more. It ends with the server, with its token, and with what it tells of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+import anyio
+import orjson
+from fastapi import Request
+from redis.exceptions import RedisError
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from dicast.app.server.doors import still_admitted
+from dicast.app.server.parts import parts_of
+
+LOOK_EVERY_S = 0.5
+TOKEN_EVERY_S = 2.0
+SEND_S = 20.0
+"""A client that takes nothing for so long is cut off."""
+PING_S = 15
+
+
+class Happening(NamedTuple):
+    """One event: `last` ends the stream."""
+
+    name: str
+    view: object
+    last: bool = False
+
+
+def event_id(view: object) -> str:
+    """The same for the same view, whoever looks."""
+    return hashlib.sha256(orjson.dumps(view, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+class Stream(EventSourceResponse):
+    """What `look` finds, which is asked again and again, in a thread, with the id of the last event that the client
+    has. What it gives is sent in its order. Raises `TooManyStreams` where it is to begin."""
+
+    def __init__(self, request: Request, look: Callable[[str | None], Iterable[Happening]]) -> None:
+        self._streams = parts_of(request).streams
+        events = _events(request, look, request.headers.get("last-event-id"))
+        super().__init__(events, ping=PING_S, send_timeout=SEND_S)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.one(), suppress(SendTimeoutError):
+            await super().__call__(scope, receive, send)
+
+
+def _seen(look: Callable[[str | None], Iterable[Happening]], last: str | None) -> list[Happening]:
+    return list(look(last))
+
+
+async def _events(
+    request: Request, look: Callable[[str | None], Iterable[Happening]], last: str | None
+) -> AsyncIterator[ServerSentEvent]:
+    checked_s = anyio.current_time()
+    while True:
+        with suppress(RedisError, OSError):  # the store is away: its word comes when it is back
+            for happening in await run_in_threadpool(_seen, look, last):
+                last = event_id(happening.view)
+                yield ServerSentEvent(orjson.dumps(happening.view).decode(), event=happening.name, id=last)
+                if happening.last:
+                    return
+            if anyio.current_time() - checked_s > TOKEN_EVERY_S:
+                checked_s = anyio.current_time()
+                if not await run_in_threadpool(still_admitted, request):
+                    return
+        await anyio.sleep(LOOK_EVERY_S)

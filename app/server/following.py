@@ -1,0 +1,44 @@
+"""`/jobs/{job}/events`: a job's progress as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.server.doors import Guarded
+from dicast.app.server.events import Happening, Stream, event_id
+from dicast.app.server.jobs import JobName, Reader, look
+from dicast.app.server.parts import GivenParts
+
+router = APIRouter(route_class=Guarded, tags=["jobs"])
+
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+    204: {"description": "nothing more will happen, and the client has the last event"},
+}
+
+
+@router.get("/jobs/{job}/events", response_class=Response, responses=EVENTS)
+def job_events(request: Request, parts: GivenParts, claims: Reader, job: JobName) -> Response:
+    """What `GET /jobs/{job}` tells, whenever it changes: events named `progress`, and at the end one named `ended`."""
+
+    def view() -> tuple[dict[str, Any], bool]:
+        found = look(parts, claims, job)
+        return found.model_dump(mode="json"), found.state.ended
+
+    def happenings(last: str | None) -> Iterator[Happening]:
+        try:
+            found, ended = view()
+        except UnknownJob as error:
+            yield Happening("gone", {"id": job, "detail": str(error)}, last=True)
+            return
+        if ended or event_id(found) != last:
+            yield Happening("ended" if ended else "progress", found, last=ended)
+
+    found, ended = view()
+    if ended and request.headers.get("last-event-id") == event_id(found):
+        return Response(status_code=204)  # which keeps an EventSource from coming back
+    return Stream(request, happenings)

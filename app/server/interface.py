@@ -1,0 +1,76 @@
+"""The HTTP interface as one application: its routes, their description, and what holds for every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic.json_schema import models_json_schema
+
+from dicast.app.application import Dicast
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.server import following, health, jobs, overview, pools, problems, results, uploading
+from dicast.app.server.doors import needs_of
+from dicast.app.server.headers import SafeHeaders
+from dicast.app.server.parts import Parts
+
+ROUTERS = (
+    jobs.router, following.router, results.router, uploading.router, pools.router, overview.router, health.router,
+)  # fmt: skip
+
+DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."
+PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "a problem (RFC 9457)",
+        "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+
+
+def create_server(dicast: Dicast, hosts: frozenset[str] | None = None) -> FastAPI:
+    """The interface of an installation. `hosts` are the names under which it may be reached, None: any.
+
+    The store is connected to with the first request that needs it.
+    """
+    server = FastAPI(
+        title="Dicast", version=overview.VERSION, docs_url=None, redoc_url=None, openapi_url=None,
+        redirect_slashes=False, responses=PROBLEM,
+    )  # fmt: skip
+    server.state.parts = Parts.of(dicast, hosts)
+    for router in ROUTERS:
+        server.include_router(router)
+    problems.install(server)
+    server.add_middleware(SafeHeaders)
+    server.openapi = lambda: _described(server)  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    return server
+
+
+def routes() -> Iterator[APIRoute]:
+    """Every route of the interface."""
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            yield route
+
+
+def _described(server: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description, made once: FastAPI's, with what each route needs, and the models that its own reading
+    of the routes does not meet."""
+    if server.openapi_schema is None:
+        made = get_openapi(title=server.title, version=server.version, routes=server.routes, description=DESCRIPTION)
+        _, models = models_json_schema(
+            [(EvaluationJob, "validation"), (problems.Problem, "serialization")],
+            ref_template="#/components/schemas/{model}",
+        )
+        components = made.setdefault("components", {})
+        components.setdefault("schemas", {}).update(models["$defs"])
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+        for route in routes():
+            scopes = needs_of(route.dependant).scopes
+            for method in (route.methods or ()) if route.include_in_schema else ():
+                made["paths"][route.path_format][method.lower()]["security"] = [{"token": [s]} for s in scopes]
+        server.openapi_schema = made
+    return server.openapi_schema

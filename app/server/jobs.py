@@ -1,0 +1,238 @@
+"""`/jobs`: submitted, listed, looked at, cancelled, resumed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from dicast.app.access.scopes import Claims, Scope
+from dicast.app.doctor import waiting
+from dicast.app.domain.job import MAX_JOB_ID_LENGTH, EvaluationJob, ItemSource
+from dicast.app.ledger.client import JobStatus, UnknownJob
+from dicast.app.ledger.states import JobState
+from dicast.app.operations import jobs as operations
+from dicast.app.refusals import JobRefused, validated
+from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
+from dicast.app.server.idempotency import KEY_CHARS
+from dicast.app.server.parts import GivenParts, Parts
+from dicast.app.submission import job_file
+from dicast.config.pools import UnknownPool
+
+router = APIRouter(route_class=Guarded, tags=["jobs"])
+
+SCANNED_MAX = 2000
+"""Jobs that one page looks at, where a filter leaves most of them out."""
+
+Submitter = Annotated[Claims, needs(Scope.JOB_SUBMIT)]
+Reader = Annotated[Claims, needs(Scope.JOB_READ)]
+JobName = Annotated[
+    str,
+    Path(alias="job", max_length=MAX_JOB_ID_LENGTH, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its id"),
+]
+
+
+class SubmittedJob(BaseModel):
+    """A job that is stored and will be judged. `calls` are those made if nothing is called twice."""
+
+    id: str
+    project: str
+    units: int
+    calls: int
+
+
+class JobView(BaseModel):
+    """A job at one instant. Times are unix ms by the store's clock."""
+
+    id: str
+    state: JobState
+    project: str
+    units: int
+    done: int
+    counters: dict[str, int]
+    limit: int | None = Field(default=None, description="most calls that it may have open")
+    created_ms: int | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    why: str | None = Field(default=None, description="why it was cancelled, if not by a user")
+    waits_for: str | None = Field(default=None, description="why it stands still")
+
+
+class JobPage(BaseModel):
+    """Some jobs, newest first. With `next` as `cursor`, the next ones; null where nothing is left."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+_JOB: Mapping[str, Any] = {"$ref": "#/components/schemas/EvaluationJob"}
+_DOCUMENT = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": _JOB}, "application/yaml": {"schema": _JOB}},
+    }
+}
+
+
+@router.post("/jobs", status_code=202, openapi_extra=_DOCUMENT)
+async def submit(
+    request: Request,
+    response: Response,
+    parts: GivenParts,
+    claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=job_file.MAX_BYTES)],
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=KEY_CHARS)] = None,
+) -> SubmittedJob:
+    """Submit a job: a job file as it is, in JSON or YAML. Items come with it, or are a file that was uploaded.
+
+    With an `Idempotency-Key` the same request again, within a day, is the same job and the same answer.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "application/yaml"):
+        raise TypeRefused(f"a job comes as application/json or application/yaml, got {kind[:60]!r}")
+    body = await request.body()
+    answer = await run_in_threadpool(_submitted, parts, claims, body, kind, idempotency_key)
+    response.headers["Location"] = f"/jobs/{answer.id}"
+    return answer
+
+
+def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | None) -> SubmittedJob:
+    digest = hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
+    if key is not None and (known := parts.keys.answer(claims.subject, key, digest)) is not None:
+        return SubmittedJob.model_validate(known)
+    job = _permitted(parts, claims, validated(job_file.read_job(body, yaml=kind.endswith("yaml"))))
+    try:
+        ready = parts.dicast.prepared(job)
+    except UnknownPool as unknown:
+        raise JobRefused(str(unknown)) from None
+    if key is not None:  # from here on, for a job that is refused holds no key
+        held = parts.keys.hold(claims.subject, key, digest, ready.id)
+        ready = replace(ready, job=ready.job.model_copy(update={"id": held}))
+    parts.dicast.submit(ready)
+    operations.send(parts.dicast, ready.id)
+    answer = SubmittedJob(id=ready.id, project=ready.job.project, units=ready.units, calls=ready.calls)
+    if key is not None:
+        parts.keys.answered(claims.subject, key, answer.model_dump())
+    parts.record(claims, "job.submit", ready.id, details={"units": ready.units})
+    return answer
+
+
+def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJob:
+    """The job, its file found among the uploads. Raises `NotAllowed` or `FileRefused`."""
+    named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
+    check_pools(claims, named)
+    if isinstance(job.items, ItemSource):
+        source = job.items.model_copy(update={"path": str(parts.uploads.find(job.items.path))})
+        job = job.model_copy(update={"items": source})
+    return job
+
+
+def check_pools(claims: Claims, pools: set[str]) -> None:
+    """Raises `NotAllowed` if a token may not use one of these pools."""
+    if claims.pools is not None and (foreign := sorted(pools - claims.pools)):
+        raise NotAllowed(f"the token may not use pool {foreign[0]!r}")
+
+
+def may_see(claims: Claims, pools: list[str]) -> bool:
+    """Whether a token may know of a job: one that is for some pools is for their jobs alone."""
+    return claims.pools is None or claims.pools.issuperset(pools)
+
+
+@router.get("/jobs")
+def list_jobs(
+    parts: GivenParts,
+    claims: Reader,
+    limit: Annotated[int, Query(ge=1, le=500, description="how many at most")] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before")] = None,
+    state: JobState | None = None,
+    project: Annotated[str | None, Query(max_length=200)] = None,
+) -> JobPage:
+    """Jobs, newest first. A page may be shorter than its limit, also empty, although there is a next one."""
+    found: list[JobView] = []
+    last = None
+    for seen, (status, pools) in enumerate(parts.dicast.ledger.older(_position(cursor)), 1):
+        wanted = state in (None, status.state) and project in (None, status.project)
+        if wanted and may_see(claims, pools):
+            found.append(_view(status))
+        if len(found) == limit or seen == SCANNED_MAX:
+            last = status
+            break
+    return JobPage(jobs=found, next=None if last is None else f"{last.created_ms}.{last.id}")
+
+
+def _position(cursor: str | None) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    at, _, job = cursor.partition(".")
+    if not (at.isascii() and at.isdecimal() and len(at) < 16 and job):
+        raise RequestRefused("query.cursor: is no cursor of this list")
+    return int(at), job
+
+
+@router.get("/jobs/{job}")
+def show_job(parts: GivenParts, claims: Reader, job: JobName) -> JobView:
+    """A job's state and counters now, and why it stands still if it does."""
+    return look(parts, claims, job)
+
+
+@router.delete("/jobs/{job}")
+def cancel_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
+    """Make no new calls for a job; open ones end and count. A job that has ended stays as it is."""
+    _check_own(parts, claims, job)
+    before = operations.cancel(parts.dicast, job)
+    parts.record(claims, "job.cancel", job, details={"before": before})
+    return _view(parts.dicast.ledger.status(job))
+
+
+@router.post("/jobs/{job}/resume", status_code=202)
+def resume_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
+    """Have what has no score in an ended job judged again; a job whose every unit has its score stays as it is."""
+    _check_own(parts, claims, job)
+    resumed = operations.resume(parts.dicast, job)
+    parts.record(claims, "job.resume", job, "done" if resumed else "nothing to do")
+    return _view(parts.dicast.ledger.status(job))
+
+
+def _check_own(parts: Parts, claims: Claims, job: str) -> None:
+    if not may_see(claims, parts.dicast.ledger.pools(job)):
+        raise UnknownJob(job)
+
+
+def look(parts: Parts, claims: Claims, job: str) -> JobView:
+    """Raises `UnknownJob`, also of a job that this token may not know of."""
+    dicast = parts.dicast
+    try:
+        status = dicast.ledger.status(job)
+        pools = dicast.ledger.pools(job)
+    except UnknownJob as unknown:
+        return _filed(parts, claims, unknown)
+    if not may_see(claims, pools):
+        raise UnknownJob(job)
+    view = _view(status)
+    return view.model_copy(update={"waits_for": waiting.reason(dicast, status)})
+
+
+def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
+    """A job past its retention, from its report."""
+    report = operations.filed_report(parts.dicast, unknown)
+    if claims.pools is not None:  # its record, which knows its pools, is gone
+        raise unknown
+    counters = {
+        name: getattr(report, name)
+        for name in ("scored", "failed", "calls", "retries", "requeues", "timeouts", "calls_without_answer")
+    }
+    return JobView(
+        id=report.job_id, state=JobState(report.status), project=report.project, units=report.units,
+        done=report.scored + report.failed, counters=counters, why=report.reason,
+        started_ms=round(1000 * report.started.timestamp()), finished_ms=round(1000 * report.finished.timestamp()),
+    )  # fmt: skip
+
+
+def _view(status: JobStatus) -> JobView:
+    names = JobView.model_fields.keys()
+    return JobView(**{name: getattr(status, name) for name in names})

@@ -1,0 +1,47 @@
+"""Where a request comes from: not from another site's page, and not by a name that is another's."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from fastapi import Request
+
+from dicast.app.server.errors import ForeignRequest
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or `localhost`, is this machine's own."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check(request: Request, hosts: frozenset[str] | None) -> None:
+    """Raises `ForeignRequest`.
+
+    On a loopback address a page of any site reaches the server, under a name that leads there (DNS rebinding): only
+    the server's own names are answered. What changes something must come from a page of this server's, or from none.
+    """
+    host = request.headers.get("host", "")
+    if hosts is not None and _name(host) not in hosts:
+        raise ForeignRequest(f"this server is not {host[:100]!r}; DICAST_SERVER_NAMES lists further names of it")
+    if request.method in _SAFE:
+        return
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise ForeignRequest("another site's page is behind the request")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise ForeignRequest(f"the page behind the request is {origin[:100]!r}'s")
+
+
+def _name(host: str) -> str:
+    """Of a Host header: the name in lower case, without port, brackets or the root's dot."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""

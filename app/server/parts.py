@@ -1,0 +1,106 @@
+"""What the routes work with: made once for each server, and found from a request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from dicast.app.access.audit import Audit
+from dicast.app.access.scopes import Claims
+from dicast.app.access.tokens import Tokens
+from dicast.app.application import Dicast
+from dicast.app.server.errors import TooManyStreams
+from dicast.app.server.idempotency import IdempotencyKeys
+from dicast.app.server.keys import ServerKeys
+from dicast.app.server.rates import Rate, Rates
+from dicast.app.server.uploads import Uploads
+
+STREAMS_MAX = 256
+ADDRESS_FACTOR = 4
+"""An address may make so many times the requests that a token may: several users sit behind one."""
+
+
+class Streams:
+    """Counts the event streams that this server has open, and refuses more than it can feed."""
+
+    def __init__(self, most: int = STREAMS_MAX) -> None:
+        self._most, self._open, self._lock = most, 0, threading.Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Counts as one stream within. Raises `TooManyStreams`."""
+        with self._lock:
+            if self._open >= self._most:
+                raise TooManyStreams(f"{self._most} event streams are open here, and no more are taken")
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `tokens` is None
+    where no secret is set. `hosts` are the names under which it is reached, None: any."""
+
+    dicast: Dicast
+    tokens: Tokens | None
+    audit: Audit
+    rates: Rates
+    keys: IdempotencyKeys
+    uploads: Uploads
+    rate: Rate
+    address_rate: Rate
+    require_auth: bool
+    hosts: frozenset[str] | None
+    secrets: tuple[str, ...]
+    streams: Streams = field(default_factory=Streams)
+
+    @classmethod
+    def of(cls, dicast: Dicast, hosts: frozenset[str] | None) -> Parts:
+        """The parts of a server of this installation."""
+        settings = dicast.settings
+        keys = ServerKeys(settings.namespace)
+        return cls(
+            dicast=dicast,
+            tokens=dicast.tokens if dicast.token_secrets else None,
+            audit=dicast.audit,
+            rates=Rates(dicast.store, keys),
+            keys=IdempotencyKeys(dicast.store, keys),
+            uploads=Uploads(Path(settings.upload_dir), settings.upload_max_bytes, settings.upload_folder_bytes),
+            rate=Rate.of_minute(settings.server_rate),
+            address_rate=Rate.of_minute(ADDRESS_FACTOR * settings.server_rate),
+            require_auth=settings.require_auth,
+            hosts=hosts,
+            secrets=tuple(dicast.secrets()),
+        )
+
+    def masked(self, text: str) -> str:
+        """Without secrets, and without the folder of the uploads."""
+        text = text.replace(f"{self.uploads.folder}/", "")
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def record(
+        self, claims: Claims, action: str, object: str, outcome: str = "done", details: Mapping[str, Any] | None = None
+    ) -> None:
+        """One line in the audit log, of whoever these claims name."""
+        self.audit.record(claims.subject, action, object, outcome, {"token": claims.id, **(details or {})})
+
+
+def parts_of(request: Request) -> Parts:
+    """Those of the server that answers this request."""
+    found: Parts = request.app.state.parts
+    return found
+
+
+GivenParts = Annotated[Parts, Depends(parts_of)]

@@ -1,0 +1,168 @@
+"""`/pools`, `/slo`: the pools as they are, and what an operator wants of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from dicast.app.access.scopes import Claims, Scope
+from dicast.app.operations import pools as operations
+from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.errors import NotAllowed, RequestRefused
+from dicast.app.server.jobs import check_pools
+from dicast.app.server.parts import GivenParts
+
+router = APIRouter(route_class=Guarded, tags=["pools"])
+
+Looker = Annotated[Claims, needs(Scope.JOB_READ, Scope.POOL_ADMIN)]
+Admin = Annotated[Claims, needs(Scope.POOL_ADMIN)]
+PoolPath = Annotated[str, Path(alias="pool", max_length=100, pattern="^[A-Za-z0-9._:-]+$", description="its name")]
+
+
+class PoolView(BaseModel):
+    """A pool as it is: what `dicast governor show --json` tells of it. One that nobody has used yet is not `live`, and
+    has only what is configured."""
+
+    model_config = ConfigDict(extra="allow")
+
+    pool: str
+    live: bool
+    configured: dict[str, Any] = Field(description="overrides of the pools file")
+    override: dict[str, Any] = Field(default_factory=dict, description="live overrides")
+    findings: list[str] = Field(default_factory=list, description="what needs attention")
+    limit: int | None = None
+    effective_limit: int | None = None
+    ceiling: int | None = None
+    open: int = 0
+
+
+class PoolsView(BaseModel):
+    """All pools, and the cap on each one's limit."""
+
+    slo: int | None
+    pools: list[PoolView]
+
+
+class PoolChange(BaseModel):
+    """Live overrides, as `dicast governor set` has them. What is absent stays; null takes an override back. In
+    `weights` and `project_max`, projects that are absent stay, and null takes one's entry out."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    limit: int | None = None
+    adaptive: bool | None = None
+    ceiling: int | None = None
+    floor: int | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+    settle_s: float | None = None
+    break_s: float | None = None
+    cpu_high: float | None = None
+    cpu_by: str | None = None
+    window_s: float | None = None
+    sustain_s: float | None = None
+    pacing_s: float | None = None
+    slo_target: float | None = None
+    slo_window_s: float | None = None
+    slo_burn_rate: float | None = None
+    profile: str | None = None
+    fair: str | None = None
+    weights: dict[str, float | None] | None = None
+    project_max: dict[str, float | None] | None = None
+
+
+class CapChange(BaseModel):
+    """The cap on every pool's limit; null lifts it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    slo: int | None = Field(ge=1, le=1_000_000)
+
+
+class InForce(BaseModel):
+    """A pool's overrides after a change: the pools file's and the live ones."""
+
+    pool: str
+    overrides: dict[str, Any]
+
+
+class PoolObjective(BaseModel):
+    """A pool's objective: the share of calls that are to succeed, and how it stands. `capped_at` is the limit in force
+    while errors come too fast."""
+
+    pool: str
+    slo_target: float | None
+    slo_window_s: float
+    slo_burn_rate: float
+    error_rate: float | None
+    capped_at: int | None
+
+
+class Objectives(BaseModel):
+    """The cap on every pool's limit, and each pool's objective."""
+
+    slo: int | None
+    pools: list[PoolObjective]
+
+
+@router.get("/pools")
+def list_pools(parts: GivenParts, _: Looker) -> PoolsView:
+    """Every pool: its limit and why it is so, who waits, what was refused, and what needs attention."""
+    return PoolsView.model_validate(operations.document(parts.dicast, operations.look(parts.dicast)))
+
+
+@router.get("/pools/{pool}")
+def show_pool(parts: GivenParts, _: Looker, pool: PoolPath) -> PoolView:
+    """One pool."""
+    found = operations.document(parts.dicast, operations.look(parts.dicast, pool))["pools"]
+    return PoolView.model_validate(next(each for each in found if each["pool"] == pool))
+
+
+@router.patch("/pools/{pool}")
+def change_pool(parts: GivenParts, claims: Admin, pool: PoolPath, change: PoolChange) -> InForce:
+    """Set live overrides of a pool; they are in force at once, for all workers, until they are taken back."""
+    check_pools(claims, {pool})
+    given = {name: _plain(name, getattr(change, name)) for name in change.model_fields_set}
+    if not given:
+        raise RequestRefused("body: names no override, so there is nothing to change")
+    overrides = operations.change(parts.dicast, pool, given)
+    parts.record(claims, "pool.change", pool, details=given)
+    return InForce(pool=pool, overrides=operations.in_force(overrides))
+
+
+@router.patch("/pools")
+def change_all_pools(parts: GivenParts, claims: Admin, change: CapChange) -> CapChange:
+    """Cap the limit of every pool, whatever else is set."""
+    if claims.pools is not None:
+        raise NotAllowed("the token is for some pools, and this is about all")
+    operations.cap_all(parts.dicast, change.slo)
+    parts.record(claims, "pool.cap", "*", details={"slo": change.slo})
+    return change
+
+
+@router.get("/slo")
+def objectives(parts: GivenParts, _: Looker) -> Objectives:
+    """The service level objectives: the cap on every pool, each pool's target and how its error budget stands."""
+    dicast = parts.dicast
+    states = {state.pool: state for state in operations.look(dicast).pools}
+    budgets = []
+    for name in sorted({*dicast.pools.pools, *states}):
+        state = states.get(name)
+        wanted = dicast.configured_overrides(name).with_live({} if state is None else state.override)
+        budgets.append(
+            PoolObjective(
+                pool=name, slo_target=wanted.slo_target, slo_window_s=wanted.slo_window_s,
+                slo_burn_rate=wanted.slo_burn_rate, error_rate=None if state is None else state.error_rate,
+                capped_at=None if state is None else state.budget_cap,
+            )
+        )  # fmt: skip
+    return Objectives(slo=operations.cap_of_all(dicast), pools=budgets)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Slots of projects are whole numbers, which JSON's number types do not tell from shares."""
+    if name == "project_max" and value is not None:
+        return {of: int(most) if most is not None and most == int(most) else most for of, most in value.items()}
+    return value

@@ -1,0 +1,151 @@
+"""Every refusal as a problem (RFC 9457): a type for programs, a title, a sentence, and never a traceback or a secret.
+
+The type is `urn:dicast:problem:` and the error's `problem`. docs/http.md lists them with their statuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from kombu.exceptions import OperationalError
+from pydantic import BaseModel, Field
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from dicast.app.access.scopes import TokenRefused
+from dicast.app.domain.printable import printable
+from dicast.app.refusals import InvalidJob
+from dicast.app.server.headers import HEADERS
+from dicast.app.server.parts import parts_of
+from dicast.errors import DicastError
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE = "urn:dicast:problem:"
+DETAIL_CHARS = 2000
+MISTAKES_SHOWN = 20
+AGAIN = {"Retry-After": "2"}
+
+STATUSES: Mapping[str, int] = {
+    "refused": 400, "request-refused": 422, "unreadable-job": 400, "bad-job-id": 404,
+    "token-refused": 401, "not-allowed": 403, "file-refused": 403, "foreign-request": 403,
+    "unknown-job": 404, "no-results": 404, "unknown-pool": 404, "unknown-node": 404, "not-found": 404,
+    "unknown-token": 404,
+    "method-not-allowed": 405, "media-type-refused": 415, "not-acceptable": 406, "body-too-slow": 408,
+    "job-conflict": 409, "job-not-ended": 409, "node-busy": 409, "job-lost": 410, "body-too-large": 413,
+    "job-refused": 422, "invalid-job": 422, "unreadable-items": 422, "override-refused": 422,
+    "idempotency-key-reused": 422, "too-many-requests": 429,
+    "internal": 500, "report-damaged": 500,
+    "too-many-streams": 503, "store-away": 503, "broker-away": 503, "results-away": 503, "not-ready": 503,
+    "uploads-full": 507,
+}  # fmt: skip
+"""By `problem`; any other is the server's own trouble: 500."""
+_OF_STATUS = {
+    404: "not-found", 405: "method-not-allowed", 406: "not-acceptable", 408: "body-too-slow", 413: "body-too-large",
+    415: "media-type-refused",
+}  # fmt: skip
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str = Field(examples=[TYPE + "unknown-job"])
+    title: str
+    status: int
+    detail: str
+    errors: list[str] = Field(default_factory=list, description="one line a mistake")
+
+
+def problem(
+    status: int, slug: str, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A problem as a response; a detail of foreign words is one printable line."""
+    told = Problem(
+        type=TYPE + slug,
+        title=slug.replace("-", " ").capitalize(),
+        status=status,
+        detail=printable(detail, DETAIL_CHARS),
+        errors=[printable(line, DETAIL_CHARS) for line in errors or ()],
+    )
+    body = orjson.dumps(told.model_dump(exclude_defaults=True))
+    return Response(body, status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def of_error(error: DicastError, detail: str | None = None) -> Response:
+    """What a client is told of an error that was foreseen."""
+    status = STATUSES.get(error.problem, 500)
+    headers = {}
+    if isinstance(error, TokenRefused):
+        status = 403 if error.reason in ("scope", "node") else 401
+        kind = "insufficient_scope" if status == 403 else "invalid_token"
+        given = "" if error.reason == "missing" else f', error="{kind}"'
+        headers["WWW-Authenticate"] = f'Bearer realm="dicast"{given}'
+    if (wait_s := getattr(error, "wait_s", None)) is not None:
+        headers["Retry-After"] = str(max(1, round(wait_s + 0.5)))
+    lines = error.lines if isinstance(error, InvalidJob) else None
+    return problem(status, error.problem, str(error) if detail is None else detail, lines, headers)
+
+
+def install(server: FastAPI) -> None:
+    """Have this server answer all errors as problems."""
+    server.add_exception_handler(DicastError, _foreseen)
+    server.add_exception_handler(HTTPException, _http)
+    server.add_exception_handler(RequestValidationError, _invalid)
+    server.add_exception_handler(RedisError, _store_away)
+    server.add_exception_handler(OperationalError, _broker_away)
+    server.add_exception_handler(Exception, _unforeseen)
+
+
+def _foreseen(request: Request, error: Exception) -> Response:
+    assert isinstance(error, DicastError)
+    if error.problem == "results-away":  # its message names folders
+        return of_error(error, "the files of this job cannot be seen from this server")
+    if STATUSES.get(error.problem, 500) >= 500:
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+    return of_error(error, parts_of(request).masked(str(error)))
+
+
+def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    slug = _OF_STATUS.get(error.status_code, "request-refused" if error.status_code < 500 else "internal")
+    return problem(error.status_code, slug, error.detail or HTTPStatus(error.status_code).phrase, headers=error.headers)
+
+
+def _invalid(_: Request, error: Exception) -> Response:
+    """Without the values that were given: one may be a secret in the wrong place."""
+    assert isinstance(error, RequestValidationError)
+    lines = [_mistake(mistake) for mistake in error.errors()[:MISTAKES_SHOWN]]
+    return problem(422, "request-refused", lines[0] if lines else "the request cannot be understood", lines)
+
+
+def _mistake(mistake: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in mistake["loc"])
+    return f"{place}: {mistake['msg'][:1].lower()}{mistake['msg'][1:]}"
+
+
+def _store_away(request: Request, error: Exception) -> Response:
+    logger.warning("%s %s: the store does not answer: %s", request.method, request.url.path, type(error).__name__)
+    return problem(503, "store-away", "the store does not answer", headers=AGAIN)
+
+
+def _broker_away(request: Request, error: Exception) -> Response:
+    logger.warning("%s %s: the broker does not answer: %s", request.method, request.url.path, type(error).__name__)
+    return problem(503, "broker-away", "the broker does not answer", headers=AGAIN)
+
+
+def _unforeseen(request: Request, error: Exception) -> Response:
+    name = secrets.token_hex(4)
+    # Starlette raises it again after the answer, and the server's log has it whole.
+    logger.error("%s %s: %s (%s)", request.method, request.url.path, type(error).__name__, name)
+    return problem(
+        500, "internal", f"something went wrong here; the server's log tells more under {name}", headers=HEADERS
+    )

@@ -1,0 +1,170 @@
+"""`/jobs/{job}/report`, `opinions` and `errors`: what a finished job has brought.
+
+Files are read from this server's own results folder alone, whatever folder a report names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, Response
+
+from dicast.app.access.scopes import Claims
+from dicast.app.domain.opinion import EvaluationError, Opinion
+from dicast.app.domain.report import Report
+from dicast.app.operations.jobs import JobNotEnded
+from dicast.app.reports.collecting import ResultsAway
+from dicast.app.reports.files import NoResults, read_report
+from dicast.app.reports.folders import job_folder
+from dicast.app.server.doors import Guarded
+from dicast.app.server.errors import RequestRefused
+from dicast.app.server.jobs import JobName, Reader, look
+from dicast.app.server.parts import GivenParts, Parts
+
+router = APIRouter(route_class=Guarded, tags=["results"])
+
+PAGE_BYTES = 4 * 2**20
+"""A page ends with the line that reaches it."""
+JSONL = "application/x-ndjson"
+PARQUET = "application/vnd.apache.parquet"
+Format = Literal["json", "jsonl", "parquet"]
+_MEDIA: dict[str, Format] = {
+    "application/json": "json", "application/*": "json", "*/*": "json", JSONL: "jsonl", "application/jsonl": "jsonl",
+    PARQUET: "parquet",
+}  # fmt: skip
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="how many at most, in JSON")]
+Cursor = Annotated[str | None, Query(max_length=100, description="`next` of the page before, in JSON")]
+
+
+class OpinionPage(BaseModel):
+    """Some opinions, in the order of their units. With `next` as `cursor`, the next; null where nothing is left."""
+
+    opinions: list[Opinion]
+    next: str | None
+
+
+class ErrorPage(BaseModel):
+    """The same of errors: why units have no score."""
+
+    errors: list[EvaluationError]
+    next: str | None
+
+
+_WHOLE = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get("/jobs/{job}/report")
+def report(parts: GivenParts, claims: Reader, job: JobName) -> Report:
+    """The report of a job that has ended. Its `files` are paths of this interface."""
+    found, _ = _place(parts, claims, job)
+    at = f"/jobs/{job}"
+    files = {
+        "directory": at, "report": f"{at}/report", "errors_jsonl": f"{at}/errors?format=jsonl",
+        "opinions_jsonl": f"{at}/opinions?format=jsonl", "opinions_parquet": f"{at}/opinions?format=parquet",
+    }  # fmt: skip
+    return found.model_copy(update={"files": found.files.model_copy(update=files)})
+
+
+@router.get(
+    "/jobs/{job}/opinions", response_model=OpinionPage, responses={200: {"content": {JSONL: _WHOLE, PARQUET: _WHOLE}}}
+)
+def opinions(
+    request: Request, parts: GivenParts, claims: Reader, job: JobName, limit: Limit = 100, cursor: Cursor = None,
+    format: Format | None = None,
+) -> Response:  # fmt: skip
+    """The opinions of a job that has ended: pages of JSON, or the whole file as JSONL or Parquet, by `format` or by the
+    `Accept` header."""
+    wanted = format or _accepted(request, ("json", "jsonl", "parquet"))
+    found, folder = _place(parts, claims, job)
+    if wanted != "json":
+        path = found.files.opinions_jsonl if wanted == "jsonl" else found.files.opinions_parquet
+        return _whole(folder, path, JSONL if wanted == "jsonl" else PARQUET)
+    return _page("opinions", found, _own(folder, found.files.opinions_jsonl), limit, cursor)
+
+
+@router.get("/jobs/{job}/errors", response_model=ErrorPage, responses={200: {"content": {JSONL: _WHOLE}}})
+def errors(
+    request: Request, parts: GivenParts, claims: Reader, job: JobName, limit: Limit = 100, cursor: Cursor = None,
+    format: Literal["json", "jsonl"] | None = None,
+) -> Response:  # fmt: skip
+    """Why units of a job that has ended have no score: one error a unit, in pages of JSON, or all as JSONL."""
+    wanted = format or _accepted(request, ("json", "jsonl"))
+    found, folder = _place(parts, claims, job)
+    if wanted == "jsonl":
+        return _whole(folder, found.files.errors_jsonl, JSONL)
+    return _page("errors", found, _own(folder, found.files.errors_jsonl), limit, cursor)
+
+
+def _place(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
+    """A job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
+    view, root = look(parts, claims, job), parts.dicast.settings.results_dir
+    if not view.state.ended or view.state == "lost":
+        raise JobNotEnded(job, view.state, "it has results")
+    try:
+        found = read_report(root, job)
+    except (NoResults, ValidationError, OSError) as error:
+        raise ResultsAway(f"the report of job {job} is not in {root}: {error}") from None
+    if round(1000 * found.finished.timestamp()) // 1000 != (view.finished_ms or 0) // 1000:
+        # of an earlier job of this id, whose files this folder still holds
+        raise ResultsAway(f"the report of job {job} in {root} is of another run")
+    return found, job_folder(root, job)
+
+
+def _own(folder: Path, named: str) -> Path:
+    """The file of this name in a job's folder; raises `ResultsAway` if it is none."""
+    path = folder / Path(named).name
+    if path.is_symlink() or not path.is_file():
+        raise ResultsAway(f"{path} is no file")
+    return path
+
+
+def _whole(folder: Path, named: str, media_type: str) -> Response:
+    path = _own(folder, named)
+    return FileResponse(path, media_type=media_type, filename=path.name)
+
+
+def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None) -> Response:
+    """Lines from the cursor on, as they stand in the file: reading a page costs no more at a file's end than at its
+    beginning."""
+    run = f"{round(1000 * report.finished.timestamp()):x}"
+    with path.open("rb") as file:
+        _seek(file, run, cursor)
+        lines, size = list[bytes](), 0
+        while len(lines) < limit and size < PAGE_BYTES and (line := file.readline()):
+            lines.append(line.rstrip(b"\n"))
+            size += len(line)
+        at = file.tell()
+        left = at < os.fstat(file.fileno()).st_size
+    next = b'"%s.%d"' % (run.encode(), at) if left else b"null"
+    body = b'{"%s":[%s],"next":%s}' % (name.encode(), b",".join(lines), next)
+    return Response(body, media_type="application/json")
+
+
+def _seek(file: IO[bytes], run: str, cursor: str | None) -> None:
+    """To where a cursor says, which is the beginning of a line of this very run."""
+    if cursor is None:
+        return
+    of, _, digits = cursor.partition(".")
+    at = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 16 else 0
+    if of == run and 0 < at <= os.fstat(file.fileno()).st_size:
+        file.seek(at - 1)
+        if file.read(1) == b"\n":
+            return
+    raise RequestRefused("query.cursor: is no cursor of these results; begin without one")
+
+
+def _accepted(request: Request, offered: Iterable[Format]) -> Format:
+    """The first format in the Accept header that is offered; raises HTTPException 406."""
+    given = request.headers.get("accept") or "*/*"
+    for part in given.split(","):
+        kind = _MEDIA.get(part.partition(";")[0].strip().lower())
+        if kind is not None and kind in offered:
+            return kind
+    raise HTTPException(406, f"there is {', '.join(offered)}: say format=, or accept {JSONL} or application/json")

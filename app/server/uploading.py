@@ -1,0 +1,48 @@
+"""`/uploads`: files of items that jobs may name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from dicast.app.access.scopes import Claims, Scope
+from dicast.app.datasets.kinds import ENDINGS
+from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.parts import GivenParts
+
+router = APIRouter(route_class=Guarded, tags=["jobs"])
+
+UPLOAD_S = 3600.0
+
+
+class UploadedFile(BaseModel):
+    """A stored file. A job names it as `items: {path: ...}`."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_ENDINGS = "^(" + "|".join(ending.replace(".", r"\.") for ending in ENDINGS) + ")$"
+
+
+@router.post("/uploads", status_code=201, openapi_extra=_BODY)
+async def upload(
+    request: Request,
+    parts: GivenParts,
+    claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=None, body_s=UPLOAD_S)],
+    ending: Annotated[str, Query(pattern=_ENDINGS, description="what kind of file it is")],
+) -> UploadedFile:
+    """Store a file of items: the body, as it is. The same file again is the same path."""
+    kept = await parts.uploads.take(request.stream(), ending)
+    await run_in_threadpool(parts.record, claims, "upload", kept.path, "done", {"bytes": kept.bytes})
+    return UploadedFile(path=kept.path, bytes=kept.bytes, sha256=kept.sha256)
