@@ -13,7 +13,8 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
-from dicast.config.settings import describe
+from dicast.app.access.scopes import Scope
+from dicast.config.settings import DEFAULTS, describe
 from tests.command import ROOT
 from tests.test_documents import anchors
 from tests.test_metrics import registry
@@ -190,8 +191,15 @@ def test_the_scrape_configuration_names_files_ports_and_settings_that_exist() ->
     config = yaml.safe_load(text)
     assert config.keys() == {"global", "rule_files", "scrape_configs"}
     assert [file for file in config["rule_files"] if not (FOLDER / file).exists()] == []
-    (scrape,) = config["scrape_configs"]
-    ports = {target.rpartition(":")[2] for target in scrape["static_configs"][0]["targets"]}
-    compose = (ROOT / "docker-compose.yml").read_text()
-    assert "9540" in ports and "::9540" in compose
+    workers, server = config["scrape_configs"]
+    assert _port(workers) == 9540 and "::9540" in (ROOT / "docker-compose.yml").read_text()
+    assert _port(server) == DEFAULTS.server_port
+    assert server["relabel_configs"] == [{"target_label": "job", "replacement": workers["job_name"]}]
     assert set(re.findall(r"DICAST_\w+", text)) <= {name for name, _, _ in describe()}
+    (scope,) = re.findall(r"scope (\S+)\n", text)
+    assert scope in set(Scope)
+
+
+def _port(scrape: dict[str, Any]) -> int:
+    ((target,),) = [config["targets"] for config in scrape["static_configs"]]
+    return int(target.rpartition(":")[2])
