@@ -25,7 +25,8 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE, GOVERNOR, HOUSEKEEPING
-from dicast.app.submission.submit import Prepared, prepared, submit
+from dicast.app.submission.submit import Prepared, prepared, submit, traced_submission
+from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
 from dicast.workers.admission.overrides import Overrides
@@ -203,7 +204,13 @@ class Dicast(Celery):  # type: ignore[misc]
         ready = job if isinstance(job, Prepared) else self.prepared(job)
         if self.ledger.is_free(ready.id):
             self.backend.forget(ready.id)  # or who waits for it is told how an earlier job of this id has ended
-        return submit(ready, ledger=self.ledger, start_in_s=start_in_s, expires_in_s=expires_in_s)
+        with traced_submission(self.tracer, ready) as traced:
+            return submit(traced, ledger=self.ledger, start_in_s=start_in_s, expires_in_s=expires_in_s)
+
+    @cached_property
+    def tracer(self) -> Tracer | None:
+        """Makes the spans of this process; None while traces are off."""
+        return tracer(self.environ)
 
     def call_timeout_s(self, pool: str) -> float:
         """How long a call of this pool may take in total."""
