@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from click import Option
 from kombu import Exchange, Queue
 
 from dicast import config
@@ -53,7 +54,11 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from dicast.app.access.audit import Audit
+    from dicast.app.access.membership import Membership
+    from dicast.app.access.rights import StoreBroker
+    from dicast.app.access.store_users import StoreUsers
     from dicast.app.access.tokens import Tokens
+    from dicast.app.cluster.cluster import Cluster
     from dicast.app.monitoring.demand import Demand
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.app.monitoring.snapshot import SharedState
@@ -61,6 +66,9 @@ if TYPE_CHECKING:
     from dicast.workers.admission.gate import GateConfig
     from dicast.workers.admission.governor import Governor
 
+LABEL_OPTION = Option(
+    ["--label"], multiple=True, metavar="K=V", help="A label of this worker, such as region=eu; may be repeated."
+)
 BEAT_EVERY_S = 1.0
 HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
 """After so long another tick has come, and `BEAT_MESSAGES_MAX` is more than come in that time. To a worker whose clock
@@ -100,9 +108,6 @@ class Dicast(Celery):  # type: ignore[misc]
     environ: Mapping[str, str]
     settings: Settings
     node: Node | None = None
-    intervals: Intervals = Intervals()
-    """Whoever wants others sets them before the parts are made, as the tests' short ones are."""
-    node_intervals: NodeIntervals = NodeIntervals()
 
     @property
     def message_key(self) -> str | None:
@@ -142,6 +147,18 @@ class Dicast(Celery):  # type: ignore[misc]
         return Broker.of(self.store_url, self.settings.broker_url)
 
     @cached_property
+    def node_intervals(self) -> NodeIntervals:
+        """Whoever wants others sets them before the parts are made, as tests do."""
+        settings = self.settings
+        return NodeIntervals(beacon_s=settings.heartbeat_timeout, beacon_every_s=settings.heartbeat_interval)
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        """The same; a silent node's claims may be taken when it is known to be silent."""
+        silent_ms = round(1000 * (self.settings.heartbeat_timeout + 1))
+        return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms))
+
+    @cached_property
     def registry(self) -> Registry:
         return Registry(self.store, self.keys, intervals=self.node_intervals)
 
@@ -149,6 +166,28 @@ class Dicast(Celery):  # type: ignore[misc]
         """Makes the thread that renews this process's beacon, and compares epochs, a registry of its own."""
         url, keys, epoch, intervals = self.store_url, self.keys, self.epoch, self.node_intervals
         return lambda: Registry(connect(url), keys, epoch, intervals)
+
+    def become(self, name: str, *, slots: int, labels: Mapping[str, str] | None = None) -> Node:
+        """Make this process a node, before it connects; `labels` are added to the settings'."""
+        from dicast.app.cluster.facts import node_here
+
+        self.node = node_here(name, slots, self, {**self.settings.labels, **(labels or {})})
+        return self.node
+
+    @cached_property
+    def unserved(self) -> Mapping[str, str]:
+        """Pools whose units this worker does not take, each with the reason: it lacks their key, or a label."""
+        from dicast.app.cluster.facts import unserved
+
+        assert self.node is not None, "only workers serve pools"
+        return unserved(self, self.node.labels)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The nodes, as operators see and steer them."""
+        from dicast.app.cluster.cluster import Cluster
+
+        return Cluster(self, self.audit.record)
 
     @cached_property
     def epoch(self) -> Epoch:
@@ -172,6 +211,35 @@ class Dicast(Celery):  # type: ignore[misc]
         from dicast.app.access.audit import Audit
 
         return Audit(self.store, self.settings.namespace, self.token_secrets)
+
+    @cached_property
+    def store_users(self) -> StoreUsers:
+        """Users of the store for nodes that join over HTTP."""
+        from dicast.app.access.store_users import StoreUsers
+
+        return StoreUsers(
+            self.store, self.settings.namespace, self.settings.server_store_url or self.store_url, self.token_secrets,
+            self._names_in_the_store(),
+        )
+
+    @cached_property
+    def membership(self) -> Membership:
+        """Nodes that join over HTTP. Raises `SecretMissing`."""
+        from dicast.app.access.membership import Membership
+
+        return Membership(self.tokens, self.store_users)
+
+    def _names_in_the_store(self) -> StoreBroker | None:
+        """What nodes may touch besides the installation's own keys; None where the broker is not the store."""
+        from dicast.app.access.rights import StoreBroker
+
+        named = self.names.of
+        queues = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
+        return StoreBroker(
+            queues=tuple(map(named, queues)), exchange=named("dicast"), control=named("celery"),
+            events=named("celeryev"), db=self.store.get_connection_kwargs().get("db") or 0,
+            plain_results=not self.names.namespace,
+        ) if self.broker.is_store else None  # fmt: skip
 
     @cached_property
     def ledger(self) -> LedgerClient:
@@ -393,6 +461,7 @@ def create_app(environ: Mapping[str, str]) -> Dicast:
     dicast.settings = Settings.from_env(environ)
     dicast.add_defaults(dicast.configuration)
     dicast.steps["worker"].add("dicast.workers.runtime.bootsteps:NodeStep")
+    dicast.user_options["worker"].add(LABEL_OPTION)
     return dicast
 
 

@@ -8,10 +8,11 @@ A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from dicast.app.application import Dicast, app
+from dicast.app.cluster.cluster import HOUSEKEEPER
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.stops import StopStore
@@ -33,7 +34,7 @@ from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.nonce_key import NonceKey
 from dicast.app.pipeline.plan import Ahead, Planner
-from dicast.app.pipeline.pools import ServedPools
+from dicast.app.pipeline.pools import LivingPools, ServedPools
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
@@ -70,7 +71,9 @@ class Services:
         stops, outages = StopStore(client, app.keys), Outages(client, app.keys)
         fail_fast = FailFast(stops, pools, fail_fast=settings.fail_fast, recheck_s=settings.quota_recheck)
         health = PoolHealthReader(client, app.keys)
-        self.messages = make(Messages)(app, pools, Deployments(health, ledger, pools, stops, app.process_metrics))
+        living = LivingPools(client, app.keys)
+        deployments = Deployments(health, ledger, pools, stops, app.process_metrics, living)
+        self.messages = make(Messages)(app, pools, deployments)
 
         self._spool = Spool(settings.state_dir, settings.namespace, node.id)
         recorder = make(Recorder)(ledger, self._spool, app.suspension)
@@ -102,7 +105,7 @@ class Services:
         still_pages = StillPages(ledger, self.messages, self.jobs, unserved)
         unattended = UnattendedJobs(ledger, self.messages, self.lanes)
         sweeper = Sweeper(ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
-        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools)
+        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, _spread(app))
         due = DueMessages(ledger, self.messages, self.jobs, unserved, self.faults)
         housekeeper = Housekeeper(due, adoption, recovery, unserved, self.beat, app.intervals.due_every_s)
         self._housekeeping = supervise("housekeeper", housekeeper.run)
@@ -123,6 +126,13 @@ def _makers(app: Dicast) -> Callable[[type[T]], Callable[..., T]]:
     from dicast.app.pipeline.traced import traced  # noqa: PLC0415  (not everybody traces)
 
     return lambda part: traced(part, tracer)
+
+
+def _spread(app: Dicast) -> Callable[[], Awaitable[None]] | None:
+    async def leave_to_idle_nodes() -> None:
+        await asyncio.to_thread(app.cluster.steal, by=HOUSEKEEPER)
+
+    return leave_to_idle_nodes if app.settings.steal else None
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,14 @@ from celery import signals
 from dicast.app import logs
 from dicast.app.application import app
 from dicast.app.monitoring import heartbeat
-from dicast.workers.nodes.registry import Node
+from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
+from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.system.supervision import end_worker, watch
+
+logger = logging.getLogger(__name__)
+
+CONTROL_ROLE = "control"
+"""The role of reading what is no pool's queue."""
 
 
 @signals.setup_logging.connect
@@ -104,11 +111,33 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
     assert remote_control, "its commands take the place of Celery's"
     try:
         worker_options.check(options or {}, worker_options.given())
+        worker_options.labels(options or {})
     except worker_options.OptionRefused as refused:
         sys.exit(f"celery worker: {refused}")
     calls = worker_options.calls(options or {}, app.settings.slots)
     if app.settings.log_json_only:
         _say_nothing_for_people(instance)
     _refuse_an_unsafe_store()
-    app.node = Node.here(sender, limit=app.settings.max_concurrent_llm_calls, slots=calls)
-    conf.broker_transport_options = app.transport_options(app.node.id)
+    node = app.become(sender, slots=calls, labels=worker_options.labels(options or {}))
+    conf.broker_transport_options = app.transport_options(node.id)
+
+
+@signals.celeryd_after_setup.connect
+def _leave_queues_to_others(**_: Any) -> None:
+    """When Celery has chosen the queues: those of pools that this worker cannot call, and, where -Q does not say what
+    it reads, those that are none of its roles, are others' to read."""
+    from dicast.app.commands import worker_options
+
+    queues = app.amqp.queues
+    left = dict(app.unserved)
+    if app.settings.roles and "queues" not in worker_options.given():
+        roles = app.settings.roles
+        left |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in roles}
+        if CONTROL_ROLE not in roles:
+            queues.deselect([app.names.of(name) for name in (CONTROL_QUEUE, BEAT_QUEUE)])
+    for pool, why in left.items():
+        name = app.names.of(QUEUE_PREFIX + pool)
+        if name in queues.consume_from:
+            queues.deselect([name])
+            logger.warning("pool %s is left to other workers: %s", pool, why,
+                           extra={"event": "pool_unserved", "pool": pool, "reason": why})  # fmt: skip

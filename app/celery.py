@@ -1,5 +1,8 @@
 """Where Celery's commands find the application: `celery -A dicast worker`, or `celery -A app worker` in a checkout."""
 
 from dicast.app.application import app
+from dicast.app.commands import remote_control
+
+assert remote_control, "`celery control` knows of the commands that were registered"
 
 __all__ = ["app"]

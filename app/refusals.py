@@ -51,6 +51,7 @@ OTHER_NAMES = {
 OPERATORS = {
     "api_key": "keys stand in the environment; a pool's api_key_env names the variable",
     "base_url": "addresses belong to pools, in the pools file",
+    "labels": "a pool demands labels, in the pools file; name a pool that does",
     "limit": "limits belong to pools, in the pools file or by `dicast governor set`",
 }
 """Keys that no job has, because they are the operator's, and where theirs is the place."""

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dicast.config.nearest import nearest
+from dicast.config.settings import label
 from dicast.errors import DicastError
 
 Provider = Literal["openai", "anthropic", "local", "simulated"]
@@ -75,6 +76,12 @@ def _texts(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        label(f"{name}={text}")
+    return value
+
+
 def _project_max(value: Any) -> dict[str, Any]:
     table = value if isinstance(value, dict) else {"*": value}
     for name, most in table.items():
@@ -104,6 +111,9 @@ Seconds = Annotated[
 Texts = Annotated[
     dict[str, str], AfterValidator(_texts), Field(description="a table of texts without control characters")
 ]
+Labels = Annotated[
+    dict[str, str], AfterValidator(_labels), Field(description='a table of labels, such as { region = "eu" }')
+]
 ByProject = Annotated[
     dict[str, int | float],
     BeforeValidator(_project_max),
@@ -118,6 +128,7 @@ class PoolSpec(BaseModel):
 
     `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
     `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT does.
+    `labels` are those that a node must have to take the pool's units.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -144,6 +155,7 @@ class PoolSpec(BaseModel):
     query: Texts = {}
     timeout_s: Seconds = None
     trust_env: Flag = False
+    labels: Labels = {}
 
     @property
     def one_model(self) -> bool:

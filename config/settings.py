@@ -66,6 +66,25 @@ def _text(raw: str) -> str:
     return raw
 
 
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+def label(text: str) -> tuple[str, str]:
+    """A label's name and value; raises ValueError for what is no `k=v`."""
+    name, separator, value = text.partition("=")
+    if not (separator and _LABEL.fullmatch(name) and _LABEL.fullmatch(value)):
+        raise ValueError(f"must be labels like region=eu, of letters, digits, '.', '_', '/' and '-', got {text!r}")
+    return name, value
+
+
+def _labels(raw: str) -> str:
+    """The same text, after a look at it."""
+    for pair in filter(None, map(str.strip, raw.split(","))):
+        label(pair)
+    return raw
+
+
+Labels = Annotated[str, BeforeValidator(_labels)]
 Count = Annotated[int, BeforeValidator(_whole)]
 Number = Annotated[float, BeforeValidator(_number)]
 Flag = Annotated[bool, BeforeValidator(_truth)]
@@ -222,6 +241,25 @@ class Settings(BaseModel):
     node_sustain: Number = _setting(
         120.0, "seconds that few failures must last before these rules raise a worker's width", ge=1, le=86_400
     )
+    node_labels: Labels = _setting("", "labels of this worker, such as region=eu,disk=ssd, for pools that demand some")
+    node_roles: str = _setting(
+        "", "what this worker reads, where -Q does not say it: pools, and 'control' for control work; empty: all"
+    )
+    heartbeat_interval: Number = _setting(1.0, "seconds between two signs of life of a worker", ge=0.05, le=60)
+    heartbeat_timeout: Number = _setting(
+        15.0,
+        "a worker that is not heard for so long is offline, and others take its work over; the same for all processes",
+        ge=0.5,
+        le=3600,
+    )
+    steal: Flag = _setting(True, "have messages that busy workers hold go back to the queue for idle ones")
+    overload_threshold: Count = _setting(
+        5, "a worker that holds more messages than this without a lease may be stolen from", ge=1, le=10_000
+    )
+    idle_threshold: Count = _setting(
+        2, "a worker that holds fewer than this, and has slots free, is idle", ge=1, le=1000
+    )
+    max_steal_per_tick: Count = _setting(3, "most messages stolen from one worker at a time", ge=1, le=10_000)
     window_seconds: Number = _setting(5.0, "seconds of work that a job keeps published ahead", ge=0.5, le=600)
     page_units: Count = _setting(500, "most units gathered by one chord", ge=1, le=5000)
     max_text_bytes: Count = _setting(1_000_000, "an item whose texts are larger is refused", ge=1, le=50_000_000)
@@ -280,6 +318,15 @@ class Settings(BaseModel):
                 raise ValueError(f"{name} must have >= {TOKEN_SECRET_BYTES} bytes, got a hidden value")
         if self.server_url and not self.server_url.startswith(("http://", "https://")):
             raise ValueError("DICAST_SERVER_URL must begin with http:// or https://, got a hidden value")
+        if self.heartbeat_timeout < (least := 3 * self.heartbeat_interval):
+            raise ValueError(
+                f"DICAST_HEARTBEAT_TIMEOUT must be >= {least:g}, three times DICAST_HEARTBEAT_INTERVAL, "
+                f"got {self.heartbeat_timeout:g}"
+            )
+        if self.idle_threshold > (most := self.overload_threshold):
+            raise ValueError(
+                f"DICAST_IDLE_THRESHOLD must be <= DICAST_OVERLOAD_THRESHOLD ({most}), got {self.idle_threshold}"
+            )
         if self.retry_max_delay < (first := self.retry_initial_delay):
             raise ValueError(f"RETRY_MAX_DELAY must be >= RETRY_INITIAL_DELAY ({first}), got {self.retry_max_delay}")
         return self
@@ -288,6 +335,16 @@ class Settings(BaseModel):
     def slots(self) -> int:
         """Calls one worker process may hold open."""
         return self.worker_slots or self.max_concurrent_llm_calls
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """This worker's labels."""
+        return dict(label(pair) for pair in filter(None, map(str.strip, self.node_labels.split(","))))
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What this worker reads, '' for all."""
+        return tuple(filter(None, map(str.strip, self.node_roles.split(","))))
 
     def environ(self) -> dict[str, str]:
         """The environment from which `from_env` reads these very settings, whatever `.env` says."""

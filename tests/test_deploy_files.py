@@ -48,8 +48,6 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 COMMANDS: Any = typer.main.get_command(cli)
 SETTINGS = {name for name, _, _ in describe()}
 SECRETS = {"DICAST_REDIS_PASSWORD", "OPENAI_API_KEY", "DICAST_TOKEN_SECRET"}
-DRAIN_S = 60
-"""The deadline of a drain, where none is given."""
 VERSIONS = ("1.29", "1.37")
 
 COUNT = {"type": "integer", "minimum": 0}
@@ -282,9 +280,17 @@ def test_ports_and_paths_are_those_that_are_served(tmp_path: Path) -> None:
     assert {server[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} <= routes
 
 
-def test_a_worker_has_time_for_its_drain_and_its_last_call() -> None:
+def drain() -> list[str]:
+    shell, option, script = CONTAINERS["worker/Deployment"]["lifecycle"]["preStop"]["exec"]["command"]
+    assert (shell, option) == ("sh", "-c") and script.startswith("exec ")
+    return shlex.split(script.removeprefix("exec "))
+
+
+def test_a_worker_has_time_to_let_its_calls_end_and_then_to_stop() -> None:
     call_s = Settings.from_env(settings_of("worker/Deployment")).llm_call_timeout + CALL_GRACE_S
-    assert PODS["worker/Deployment"]["terminationGracePeriodSeconds"] > DRAIN_S + call_s
+    deadline_s = int(drain()[drain().index("--deadline") + 1])
+    assert deadline_s > call_s, "or a drain would cut calls, which are made again"
+    assert PODS["worker/Deployment"]["terminationGracePeriodSeconds"] >= deadline_s + 60
     assert MANIFESTS["worker/PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
 
 
@@ -323,11 +329,10 @@ def test_a_command_that_there_is_not_is_seen(line: str) -> None:
     assert not is_known(line.split())
 
 
-@pytest.mark.skipif("cluster" not in COMMANDS.commands, reason="`dicast cluster` is not there yet")
 def test_a_worker_is_drained_before_it_is_stopped() -> None:
-    shell, option, script = CONTAINERS["worker/Deployment"]["lifecycle"]["preStop"]["exec"]["command"]
-    assert (shell, option) == ("sh", "-c") and script.startswith("exec ")
-    assert is_known(shlex.split(script.removeprefix("exec ")))
+    program, group, verb, node, *_ = drain()
+    assert (program, group, verb, node) == ("dicast", "cluster", "drain", "celery@$HOSTNAME")
+    assert is_known(drain())
 
 
 # ------------------------------------------------------------------ systemd

@@ -178,6 +178,13 @@ class Tokens:
         told = [IssuedToken(**{**_fields(token), "state": state(token)}) for token in found]
         return sorted(told, key=lambda token: (-token.issued_at, token.id))
 
+    def parent(self, id: str) -> str:
+        """The token for which this one was issued; '' if for none. Raises `TokenRefused` for one that is not known."""
+        record = self._redis.hget(self._keys.tokens, id)
+        if not record:
+            raise TokenRefused("revoked", id=id)
+        return _RECORD.validate_json(record).parent
+
     def revoke(self, id: str) -> Sequence[IssuedToken]:
         """End a token, and all that were issued for it; returns them. Raises `TokenError` if it is not known."""
         family = [token for token in self.list() if id in (token.id, token.parent)]

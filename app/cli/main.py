@@ -11,6 +11,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.access_commands import audit, token
+from dicast.app.cli.cluster_commands import cluster
+from dicast.app.cli.fleet_commands import fleet
+
 cli = typer.Typer(
     name="dicast",
     help="Judge texts with panels of LLM judges, at any scale.",
@@ -26,8 +30,10 @@ jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich
 cli.add_typer(jobs, name="jobs")
 governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
-fleet = typer.Typer(help="See several installations at a glance.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(fleet, name="fleet")
+cli.add_typer(token, name="token")
+cli.add_typer(audit, name="audit")
+cli.add_typer(cluster, name="cluster")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
@@ -348,31 +354,6 @@ def governor_slo(
     from dicast.app.cli.governor import set_slo
 
     set_slo(context.obj, most)
-
-
-@fleet.command("status")
-def fleet_status(
-    context: typer.Context,
-    installations: Annotated[
-        list[str] | None, typer.Argument(metavar="[URL|NAME]...", help="Default: all that the file names.")
-    ] = None,
-    file: Annotated[str | None, typer.Option(metavar="FILE", help="Instead of DICAST_FLEET_FILE.")] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, max=300, help="For each installation.")] = 5.0,
-    json: AsJson = False,
-    watch: Watch = False,
-) -> None:
-    """Roll up the nodes, open calls and waiting work of several installations.
-
-    \b
-      dicast fleet status https://judges.eu.example:8700 https://judges.us.example:8700
-      dicast fleet status eu us                      # names in config/fleet.toml
-
-    Each one's server is asked with DICAST_FLEET_TOKEN, or with a token of its own. Exit code 1 if one does not
-    answer, or has work that none of its nodes may take.
-    """
-    from dicast.app.cli.fleet import show_fleet
-
-    raise typer.Exit(show_fleet(context.obj, installations or [], file, timeout, json=json, watch=watch))
 
 
 @cli.command()

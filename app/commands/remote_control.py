@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import celery.app.control
@@ -16,12 +17,15 @@ from celery.utils.serialization import strtobool
 from celery.worker import control as celerys
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, nok, ok
+from redis.exceptions import RedisError
 
+from dicast.app.cluster.view import NodeView
 from dicast.app.commands import revocation
 from dicast.app.commands.revocation import Revoked
 from dicast.app.logs import JsonFormatter
 from dicast.errors import DicastError
 from dicast.workers.admission.request import QUEUE_PREFIX
+from dicast.workers.broker.names import plain
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +171,8 @@ def add_consumer(state: Any, queue: str, *args: Any, **options: Any) -> Any:
         return ok(f"{queue} is read already")
     if queue.startswith(QUEUE_PREFIX) and queue not in known_queues(state.app):
         return nok(f"no pool of this worker is called {queue.removeprefix(QUEUE_PREFIX)}")
+    if why := state.app.unserved.get(plain(queue).removeprefix(QUEUE_PREFIX)):
+        return nok(f"{queue} is left to other workers: {why}")
     return celerys.add_consumer(state, queue, *args, **options)
 
 
@@ -185,6 +191,39 @@ def active_queues(state: Any) -> list[Any]:
 def known_queues(app: Any) -> set[str]:
     """The names of all queues, plain ones and those at the broker."""
     return {name for queue in app.amqp.queues.values() for name in (queue.name, queue.alias)}
+
+
+@_command()
+def cordon(state: Any, **_: Any) -> Any:
+    """Begin no more calls; open ones end, and what waits for a lease goes back to its queue."""
+    return _ordered(state, "cordon", state.app.cluster.cordon)
+
+
+@_command()
+def uncordon(state: Any, **_: Any) -> Any:
+    """Take work again."""
+    return _ordered(state, "uncordon", state.app.cluster.uncordon)
+
+
+@_command(args=[("deadline", float)], signature="[deadline_secs=60]")
+def drain(state: Any, deadline: float = 60.0, **_: Any) -> Any:
+    """Begin no more calls; those that are open at the deadline are cut, and made elsewhere. The worker stays."""
+    return _ordered(state, "drain", state.app.cluster.drain, deadline_s=deadline)
+
+
+def _ordered(state: Any, verb: str, operation: Callable[..., NodeView], **more: Any) -> Any:
+    """What became of an order to this very worker."""
+    try:
+        node = operation(state.app.node.id, by=f"celery control {verb}", **more)
+    except (DicastError, RedisError) as error:
+        return nok(str(error))
+    return ok(f"{node.status}: {node.reason}" if node.reason else str(node.status))
+
+
+@_command(type="inspect")
+def cluster(state: Any, **_: Any) -> Any:
+    """This worker as a node: its status, what it serves, and what it does."""
+    return asdict(state.app.cluster.node(state.app.node.id))
 
 
 @_command()

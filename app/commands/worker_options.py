@@ -13,6 +13,7 @@ import click
 from celery.utils.sysinfo import is_auto_concurrency
 from click.core import ParameterSource
 
+from dicast.config.settings import label
 from dicast.errors import DicastError
 from dicast.workers.runtime.pool import TaskPool
 
@@ -51,6 +52,14 @@ def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
         raise OptionRefused("--pool is refused: tasks run on this worker's own event loop; leave it out")
     if is_auto_concurrency(options.get("concurrency")):
         raise OptionRefused("-c auto is refused: calls wait for a provider, not for a CPU; give their number, or none")
+
+
+def labels(options: Mapping[str, Any]) -> dict[str, str]:
+    """Those of `--label`; raises `OptionRefused` for what is none."""
+    try:
+        return dict(label(text) for text in options.get("label") or ())
+    except ValueError as error:
+        raise OptionRefused(f"--label {error}") from None
 
 
 def calls(options: Mapping[str, Any], default: int) -> int:

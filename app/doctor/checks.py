@@ -14,7 +14,7 @@ from dicast.app.doctor.governor import governor
 from dicast.app.doctor.jobs import jobs
 from dicast.app.doctor.providers import call_pool, provider
 from dicast.app.doctor.store import store
-from dicast.app.doctor.workers import bounds, queues, workers
+from dicast.app.doctor.workers import bounds, queues, unserved, workers
 from dicast.config.pools import PoolsError, PoolSpec
 from dicast.config.settings import Settings
 
@@ -59,6 +59,7 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
             yield finding
         if answered:
             yield from queues(dicast)
+            yield from unserved(dicast)
         if call:
             for spec in usable:
                 yield asyncio.run(call_pool(dicast, spec))

@@ -18,8 +18,9 @@ from dicast.workers.policy.parameters import BreakerPhase
 def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None) -> str | None:
     """What a job waits for, None if nothing is known of it. `shared` saves a look of its own; not for an event loop.
 
-    In this order: a worker's own word (a full disk, a file that is gone), no worker, a pool that is down (also while a
-    call tries it), messages that nobody takes. Raises redis errors.
+    In this order: a worker's own word (a full disk, a file that is gone), no worker, none that has the pool's key or
+    the labels that it demands, a pool that is down (also while a call tries it), messages that nobody takes. Raises
+    redis errors.
     """
     if status.state.ended:
         return None
@@ -32,6 +33,9 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     if status.state is not JobState.RUNNING:
         return None
     names = dicast.ledger.pools(status.id)
+    unsatisfied = dicast.cluster.unsatisfied()
+    if untaken := [why for name in names if (why := unsatisfied.get(name)) and _waits(dicast, QUEUE_PREFIX + name)]:
+        return "; ".join(untaken)
     states = {state.pool: state for state in (shared or read_shared(dicast.store_url, dicast.keys)).pools}
     troubled = [state for name in names if (state := states.get(name)) is not None]
     calls = dicast.ledger.open_calls().get(f"j:{status.id}")
@@ -50,6 +54,13 @@ def _down(state: PoolState) -> str | None:
     failures = ", ".join(f"{code or 'no answer'}: {n:,}" for code, n in state.statuses.items() if code != 200)
     until = f"for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else "until one call has tried it"
     return f"pool {state.pool} is down, its circuit breaker is open {until}" + (f" ({failures})" if failures else "")
+
+
+def _waits(dicast: Dicast, queue: str) -> bool:
+    try:
+        return depth(dicast, queue) > 0
+    except (OperationalError, OSError):
+        return False
 
 
 def _untaken(dicast: Dicast, queues: list[str]) -> str | None:

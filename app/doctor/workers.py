@@ -14,8 +14,9 @@ from dicast.workers.admission.request import QUEUE_PREFIX
 
 def workers(dicast: Dicast) -> Iterator[Finding]:
     alive = dicast.registry.alive()
+    heard_ids = {node.id for node in alive}
     for node, _ in dicast.registry.known():
-        heard = node in alive
+        heard = node.id in heard_ids
         facts = f"{node.name} (pid {node.pid} on {node.host})"
         if heard and node.stuck:
             yield Finding(Severity.ERROR, "worker", f"{facts} takes no work: {node.stuck}", "restart it")
@@ -25,7 +26,8 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
                 "start it without -Q or -X, or: celery -A dicast control add_consumer provider.<pool>",
             )  # fmt: skip
         elif heard:
-            yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}")
+            lacks = f"; no key for {', '.join(node.missing_keys)}" if node.missing_keys else ""
+            yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}{lacks}")
         else:
             yield Finding(Severity.WARNING, "worker", f"{facts} is silent; others take its work over")
     if not alive:
@@ -56,6 +58,17 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING, "beat", "no tick for some seconds: lost work is not found",
             "celery -A dicast beat; or see the workers' logs, one of which should take its place",
+        )  # fmt: skip
+
+
+def unserved(dicast: Dicast) -> Iterator[Finding]:
+    """Pools whose units no living worker takes; a warning where some wait, or where the pools file demands it."""
+    status = dicast.cluster.status()
+    for pool, why in dicast.cluster.unsatisfied(status.nodes).items():
+        serious = pool in status.waiting or dicast.pools.pools[pool].labels
+        yield Finding(
+            Severity.WARNING if serious else Severity.INFO, f"pool {pool}", why,
+            "start a worker with its key and its labels; dicast cluster nodes shows what each has",
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Protocol
 
 from dicast.app import logs
@@ -68,6 +69,8 @@ class Asker:
         key = await retry_until_available(self._secret.get)
         nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate)
         request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
+        if not lease.may_begin():
+            return await self._settler.unpaid(call, 0.0)
         reply = await self._exchange(call, lease, provider, request, min(full_s, left_s))
         if isinstance(reply, NextSteps):
             return reply
@@ -83,11 +86,15 @@ class Asker:
         started = loop.time()
         timeout_s = max(0.0, min(own_s, call.ends_at - started))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
+                lease.end_call = partial(limit.reschedule, started)
                 reply = await provider.complete(request)
             lease.outcome = answered(reply, reporter, time.time())
             return reply
         except TimeoutError:
+            if lease.is_cut:
+                lease.release()
+                return await self._settler.interrupted(call, loop.time() - started)
             cut = _cut(timeout_s, own_s)
             if timeout_s >= WHOLE_ENOUGH * own_s:
                 lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
@@ -103,6 +110,7 @@ class Asker:
             await asyncio.shield(self._settler.interrupted(call, loop.time() - started))
             raise
         finally:
+            lease.end_call = None
             call.latency_s = loop.time() - started
             lease.release()
 

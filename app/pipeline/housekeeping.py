@@ -31,19 +31,22 @@ class Governing(Protocol):
 
 
 class Beat:
-    """The beat's work, whoever does it."""
+    """The beat's work, whoever does it. `spread` has busy nodes leave work to idle ones."""
 
     def __init__(
-        self, ledger: Ledger, adoption: Adoption, dead_nodes: DeadNodes, sweeper: Sweeper, pools: Governing
-    ) -> None:
+        self, ledger: Ledger, adoption: Adoption, dead_nodes: DeadNodes, sweeper: Sweeper, pools: Governing,
+        spread: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
         self._ledger, self._adoption, self._dead_nodes = ledger, adoption, dead_nodes
-        self._sweeper, self._pools = sweeper, pools
+        self._sweeper, self._pools, self._spread = sweeper, pools, spread
 
     async def tick(self) -> None:
         """One of the beat's ticks."""
         await self._ledger.led(self._ledger.intervals.beat_silent_ms)
         await _surviving(self._adoption.adopt)  # before their units are handed to others, who would call again
         await _surviving(self._dead_nodes.deregister)
+        if self._spread is not None:
+            await _surviving(self._spread)
         await self._sweeper.sweep()
 
     async def govern(self) -> None:

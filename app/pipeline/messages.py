@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +25,7 @@ from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.places import Models
-from dicast.workers.admission.request import HEADER, QUEUE_PREFIX
+from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, SENT
 from dicast.workers.store.errors import is_passing
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ class Messages:
             "model": self._models.model(judge.choices[choice.deployment]),
             "input_tokens": input_tokens(judge, asked, item_chars),
             "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
+            SENT: round(time.time(), 3),
         }
         if choice.elsewhere:
             header["elsewhere"] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,11 +10,17 @@ from dicast.app.domain.job import Deployment
 from dicast.app.providers.base import Provider
 from dicast.app.providers.local import LocalProvider
 from dicast.app.providers.registry import build_provider
+from dicast.workers.nodes.registry import Node
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
 
 if TYPE_CHECKING:
     from dicast.config.pools import Pools, PoolSpec
     from dicast.config.settings import Settings
     from dicast.workers.admission.gate import GateConfig
+
+
+LIVING_KNOWN_S = 1.0
 
 
 class PoolSettings(Protocol):
@@ -27,6 +34,26 @@ class PoolSettings(Protocol):
     @property
     def gate(self) -> GateConfig: ...
     def call_timeout_s(self, pool: str) -> float: ...
+
+
+class LivingPools:
+    """Which pools' units any node takes, as nodes tell it; for one event loop."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._known: frozenset[str] | None = None
+        self._looked_at = float("-inf")
+
+    async def served(self) -> frozenset[str] | None:
+        """As of a second ago at most; None if that is not known of some node. Raises redis errors."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._looked_at + LIVING_KNOWN_S:
+            facts = await self._redis.hvals(self._keys.nodes)
+            nodes = [node for text in facts if (node := Node.read(text)) is not None]
+            is_told = bool(nodes) and all(node.version for node in nodes)
+            self._known = frozenset(pool for node in nodes for pool in node.pools) if is_told else None
+            self._looked_at = now
+        return self._known
 
 
 class ServedPools:

@@ -23,6 +23,12 @@ class KnownPools(Models, Protocol):
     async def limit(self, pool: str) -> int: ...
 
 
+class Living(Protocol):
+    """See `dicast.app.pipeline.pools.LivingPools`."""
+
+    async def served(self) -> frozenset[str] | None: ...
+
+
 class ChoiceCounter(Protocol):
     def assigned(self, pool: str, model: str, score: float) -> None: ...
 
@@ -32,13 +38,14 @@ ALONE: Mapping[MessageId, Choice] = {}
 
 class Deployments:
     """Chooses on one event loop; `metrics` is told of every choice. A pool that is not known here is as good as broken:
-    no queue of it can be written to. So is a place where the job has stopped asking."""
+    no queue of it can be written to. So is a place where the job has stopped asking, and a pool that no node serves."""
 
     def __init__(
-        self, pool_health: PoolHealthReader, ledger: Ledger, pools: KnownPools, stops: Stops, metrics: ChoiceCounter
-    ) -> None:
+        self, pool_health: PoolHealthReader, ledger: Ledger, pools: KnownPools, stops: Stops, metrics: ChoiceCounter,
+        living: Living | None = None,
+    ) -> None:  # fmt: skip
         self._pool_health, self._ledger, self._pools = pool_health, ledger, pools
-        self._stops, self._metrics = stops, metrics
+        self._stops, self._metrics, self._living = stops, metrics, living
 
     async def choose(
         self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[MessageId]
@@ -50,6 +57,7 @@ class Deployments:
         if len(lane.pools) == 1:
             return ALONE
         found, stopped = await self._pool_health.read(lane.pools), await self._stops.stops(job)
+        served = await self._living.served() if self._living is not None else None
         limits = {pool: health.limit or await self._pools.limit(pool) for pool, health in found.items()}
         by_agent: dict[int, list[MessageId]] = {}
         for token in tokens:
@@ -60,7 +68,8 @@ class Deployments:
             candidates = [
                 _candidate(
                     found[pool], model, limits[pool], _taken(choices.values(), lane, pool),
-                    usable=self._pools.knows(pool) and place(pool, model) not in stopped,
+                    usable=self._pools.knows(pool) and place(pool, model) not in stopped
+                    and (served is None or pool in served),
                 )
                 for pool, model in zip(lane.pools, models, strict=True)
             ]  # fmt: skip

@@ -140,16 +140,15 @@ class Settler:
             requeued=int(decision.spends == "requeue"), probe=decision.spends == "nothing",
         )  # fmt: skip
 
-    async def interrupted(self, call: Call, took_s: float) -> None:
-        """The worker stops during the call."""
+    async def interrupted(self, call: Call, took_s: float) -> NextSteps:
+        """The worker stops, or has to hand the call's units back, while it is open."""
         if call.job.spec.spend == "at_most_once":
             stopped = ProviderFailure(FailureKind.CONNECTION, "the worker was stopped during the call")
-            await self.failed(call, stopped, took_s, {})
-        else:
-            call.tell("waits: the worker was stopped during the call")
-            again = await self._comes_again(call)
-            counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": int(again)}
-            await self._again(call, 0.0, counters)
+            return await self.failed(call, stopped, took_s, {})
+        call.tell("waits: the worker was stopped during the call")
+        again = await self._comes_again(call)
+        counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": int(again)}
+        return await self._again(call, 0.0, counters)
 
     async def _comes_again(self, call: Call) -> bool:
         """Whether an interrupted call is going to be made once more, as far as the store can tell now."""

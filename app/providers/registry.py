@@ -53,6 +53,15 @@ def build_provider(
     )
 
 
+def key_trouble(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> str:
+    """Why this process has no key for a pool; '' if it has one, or needs none."""
+    try:
+        _api_key(spec, settings, environ)
+    except ProviderFailure as failure:
+        return failure.message.removeprefix(f"pool {spec.name!r}").lstrip(": ")
+    return ""
+
+
 def _api_key(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> str | None:
     variable = spec.api_key_env
     if variable is None:

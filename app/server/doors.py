@@ -33,15 +33,18 @@ BODY_S = 60.0
 NOBODY = Claims("nobody", "", frozenset(), 0, 0.0)
 LOCAL = Claims("local", "", frozenset(Scope), 0, math.inf)
 """Whoever reaches a server that asks for no tokens."""
+_TOLD = frozenset({"node-busy", "node-leaves"})
+"""Refusals that the cluster has put into the audit log itself."""
 _UNSAFE = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
 
 class Needs:
     """What a route needs: a token with one of `scopes`, none if there are none; a body of `body_bytes` at most (None:
-    as large as an upload may be), whole within `body_s`. `counted` False: no rate holds, and the store is not asked."""
+    as large as an upload may be), whole within `body_s`. `rate` is how many times the usual rate holds, in buckets of
+    its own; at 0 no rate holds, and the store is not asked."""
 
-    def __init__(self, *scopes: Scope, body_bytes: int | None, body_s: float, counted: bool) -> None:
-        self.scopes, self.body_bytes, self.body_s, self.counted = scopes, body_bytes, body_s, counted
+    def __init__(self, *scopes: Scope, body_bytes: int | None, body_s: float, rate: int) -> None:
+        self.scopes, self.body_bytes, self.body_s, self.rate = scopes, body_bytes, body_s, rate
 
     def __call__(self, request: Request) -> Claims:
         found: Claims = request.state.claims
@@ -49,11 +52,11 @@ class Needs:
 
 
 def needs(
-    *scopes: Scope, body_bytes: int | None = BODY_BYTES, body_s: float = BODY_S, counted: bool = True
+    *scopes: Scope, body_bytes: int | None = BODY_BYTES, body_s: float = BODY_S, rate: int = 1
 ) -> Any:  # fmt: skip
     """The dependency that every route has exactly one of; gives the claims of who asks. A token with any one of these
     scopes is let in; a heartbeat token only where the path names its own node."""
-    return Depends(Needs(*scopes, body_bytes=body_bytes, body_s=body_s, counted=counted))
+    return Depends(Needs(*scopes, body_bytes=body_bytes, body_s=body_s, rate=rate))
 
 
 class Guarded(APIRoute):
@@ -64,14 +67,14 @@ class Guarded(APIRoute):
         known = {field.alias for field in self.dependant.query_params}
 
         async def behind_the_door(request: Request) -> Response:
-            request.state.claims = await run_in_threadpool(_admitted, request, wanted) if wanted.counted else NOBODY
+            request.state.claims = await run_in_threadpool(_admitted, request, wanted) if wanted.rate else NOBODY
             if unknown := sorted(set(request.query_params) - known):
                 raise RequestRefused(f"query.{unknown[0][:60]}: there is no such parameter here")
             most = parts_of(request).uploads.file_bytes if wanted.body_bytes is None else wanted.body_bytes
             try:
                 return await handle(_bounded(request, most, wanted.body_s))
             except DicastError as error:
-                if request.method in _UNSAFE or error.problem == "not-allowed":
+                if error.problem not in _TOLD and (request.method in _UNSAFE or error.problem == "not-allowed"):
                     await run_in_threadpool(_refused, request, request.state.claims, error)
                 raise
 
@@ -99,7 +102,7 @@ def still_admitted(request: Request) -> bool:
 def _admitted(request: Request, wanted: Needs) -> Claims:
     parts = parts_of(request)
     address = request.client.host if request.client else "unknown"
-    _count(request, parts, NOBODY, ("address", address, parts.address_rate))
+    _count(request, parts, NOBODY, ("address", address, parts.address_rate), wanted.rate)
     try:
         origins.check(request, parts.hosts)
         claims = _verified(request, parts, wanted)
@@ -107,7 +110,7 @@ def _admitted(request: Request, wanted: Needs) -> Claims:
         _refused(request, NOBODY, error)
         raise
     if claims.id:
-        _count(request, parts, claims, ("token", claims.id, parts.rate))
+        _count(request, parts, claims, ("token", claims.id, parts.rate), wanted.rate)
     return claims
 
 
@@ -137,10 +140,10 @@ def _bearer(request: Request) -> str | None:
     return token.strip() if len(given) == 1 and kind.lower() == "bearer" else ""
 
 
-def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, Rate]) -> None:
+def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, Rate], times: int) -> None:
     """Raises `TooManyRequests`. The log gets a line when a bucket runs dry, and not one for each request after it."""
     kind, whose, rate = bucket
-    taken = parts.rates.take(kind, whose, rate)
+    taken = parts.rates.take(kind if times == 1 else f"{kind}*{times}", whose, rate.times(times))
     if taken.wait_s:
         error = TooManyRequests(kind, taken.wait_s)
         if taken.first:
@@ -176,7 +179,7 @@ def _bounded(request: Request, most: int, total_s: float) -> Request:
             async with asyncio.timeout_at(min(end_s, loop.time() + PAUSE_S)):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, "the body did not come in time", {"Connection": "close"}) from None
+            raise HTTPException(408, "the body did not come in time") from None
         seen += len(message.get("body", b""))
         whole = message["type"] != "http.request" or not message.get("more_body", False)
         if seen > most:

@@ -29,6 +29,8 @@ TOKEN_EVERY_S = 2.0
 SEND_S = 20.0
 """A client that takes nothing for so long is cut off."""
 PING_S = 15
+STOP_S = 2.0
+"""How long a look may take that the server's end finds under way."""
 
 
 class Happening(NamedTuple):
@@ -50,8 +52,11 @@ class Stream(EventSourceResponse):
 
     def __init__(self, request: Request, look: Callable[[str | None], Iterable[Happening]]) -> None:
         self._streams = parts_of(request).streams
-        events = _events(request, look, request.headers.get("last-event-id"))
-        super().__init__(events, ping=PING_S, send_timeout=SEND_S)
+        stopping = anyio.Event()
+        events = _events(request, look, request.headers.get("last-event-id"), stopping)
+        super().__init__(
+            events, ping=PING_S, send_timeout=SEND_S, shutdown_event=stopping, shutdown_grace_period=STOP_S
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.one(), suppress(SendTimeoutError):
@@ -63,10 +68,10 @@ def _seen(look: Callable[[str | None], Iterable[Happening]], last: str | None) -
 
 
 async def _events(
-    request: Request, look: Callable[[str | None], Iterable[Happening]], last: str | None
+    request: Request, look: Callable[[str | None], Iterable[Happening]], last: str | None, stopping: anyio.Event
 ) -> AsyncIterator[ServerSentEvent]:
     checked_s = anyio.current_time()
-    while True:
+    while not stopping.is_set():
         with suppress(RedisError, OSError):  # the store is away: its word comes when it is back
             for happening in await run_in_threadpool(_seen, look, last):
                 last = event_id(happening.view)
@@ -77,4 +82,5 @@ async def _events(
                 checked_s = anyio.current_time()
                 if not await run_in_threadpool(still_admitted, request):
                     return
-        await anyio.sleep(LOOK_EVERY_S)
+        with anyio.move_on_after(LOOK_EVERY_S):
+            await stopping.wait()

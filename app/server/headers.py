@@ -1,8 +1,9 @@
-"""Headers that every answer has, so that a browser neither guesses, frames, keeps nor runs anything of it."""
+"""What holds for every answer: headers, so that a browser neither guesses, frames, keeps nor runs anything of it; and
+the connection's end where the answer comes before the request's end."""
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = {
@@ -18,17 +19,32 @@ HEADERS = {
 
 
 class SafeHeaders:
-    """Adds `HEADERS` to every answer."""
+    """Adds `HEADERS` to every answer, and ends the connection after one that is given before the body has come whole:
+    else the rest of it, which may have no end, would be read only to be thrown away."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        named = Headers(scope=scope)
+        whole = "transfer-encoding" not in named and named.get("content-length", "0") == "0"
+
+        async def received() -> Message:
+            nonlocal whole
+            message = await receive()
+            whole = whole or not message.get("more_body", False)
+            return message
+
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                if not whole:
+                    headers["Connection"] = "close"
             await send(message)
 
-        await self._app(scope, receive, sent)
+        await self._app(scope, received, sent)

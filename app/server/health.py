@@ -34,13 +34,13 @@ class Ready(BaseModel):
 
 
 @router.get("/healthz")
-async def healthz(_: Annotated[Claims, needs(counted=False)]) -> Alive:
+async def healthz(_: Annotated[Claims, needs(rate=0)]) -> Alive:
     """Whether this process is alive; nothing else is asked."""
     return Alive()
 
 
 @router.get("/readyz", response_model=Ready)
-def readyz(parts: GivenParts, _: Annotated[Claims, needs(counted=False)]) -> Ready | Response:
+def readyz(parts: GivenParts, _: Annotated[Claims, needs(rate=0)]) -> Ready | Response:
     """Whether requests can be served; else 503, and what cannot be reached."""
     missing = [name for name, reached in (("store", _store), ("broker", _broker), ("uploads", _uploads))
                if not reached(parts)]  # fmt: skip

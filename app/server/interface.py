@@ -12,13 +12,14 @@ from pydantic.json_schema import models_json_schema
 
 from dicast.app.application import Dicast
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.server import following, health, jobs, overview, pools, problems, results, uploading
+from dicast.app.server import cluster, following, health, jobs, nodes, overview, pools, problems, results, uploading
 from dicast.app.server.doors import needs_of
 from dicast.app.server.headers import SafeHeaders
 from dicast.app.server.parts import Parts
 
 ROUTERS = (
-    jobs.router, following.router, results.router, uploading.router, pools.router, overview.router, health.router,
+    jobs.router, following.router, results.router, uploading.router, pools.router, nodes.router, cluster.router,
+    overview.router, health.router,
 )  # fmt: skip
 
 DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."
@@ -67,10 +68,15 @@ def _described(server: FastAPI) -> dict[str, Any]:
         )
         components = made.setdefault("components", {})
         components.setdefault("schemas", {}).update(models["$defs"])
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
-        for route in routes():
-            scopes = needs_of(route.dependant).scopes
-            for method in (route.methods or ()) if route.include_in_schema else ():
-                made["paths"][route.path_format][method.lower()]["security"] = [{"token": [s]} for s in scopes]
+        if server.state.parts.require_auth:
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+            _say_scopes(made["paths"])
         server.openapi_schema = made
     return server.openapi_schema
+
+
+def _say_scopes(paths: dict[str, Any]) -> None:
+    for route in routes():
+        scopes = needs_of(route.dependant).scopes
+        for method in (route.methods or ()) if route.include_in_schema else ():
+            paths[route.path_format][method.lower()]["security"] = [{"token": [scope]} for scope in scopes]

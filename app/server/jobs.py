@@ -126,6 +126,8 @@ def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJo
     """The job, its file found among the uploads. Raises `NotAllowed` or `FileRefused`."""
     named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
     check_pools(claims, named)
+    specs = [spec for name in named if (spec := parts.dicast.pools.pools.get(name)) is not None]
+    check_labels(claims, {f"{name}={value}" for spec in specs for name, value in spec.labels.items()})
     if isinstance(job.items, ItemSource):
         source = job.items.model_copy(update={"path": str(parts.uploads.find(job.items.path))})
         job = job.model_copy(update={"items": source})
@@ -136,6 +138,12 @@ def check_pools(claims: Claims, pools: set[str]) -> None:
     """Raises `NotAllowed` if a token may not use one of these pools."""
     if claims.pools is not None and (foreign := sorted(pools - claims.pools)):
         raise NotAllowed(f"the token may not use pool {foreign[0]!r}")
+
+
+def check_labels(claims: Claims, labels: set[str]) -> None:
+    """Raises `NotAllowed` if a token may not have its units go to nodes with one of these labels."""
+    if claims.labels is not None and (foreign := sorted(labels - claims.labels)):
+        raise NotAllowed(f"the token may not use nodes labelled {foreign[0]}")
 
 
 def may_see(claims: Claims, pools: list[str]) -> bool:

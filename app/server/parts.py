@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from dicast.app.access.audit import Audit
+from dicast.app.access.membership import Membership
 from dicast.app.access.scopes import Claims
 from dicast.app.access.tokens import Tokens
 from dicast.app.application import Dicast
@@ -48,11 +49,12 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `tokens` is None
-    where no secret is set. `hosts` are the names under which it is reached, None: any."""
+    """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `tokens` and
+    `members` are None where no secret is set. `hosts` are the names under which it is reached, None: any."""
 
     dicast: Dicast
     tokens: Tokens | None
+    members: Membership | None
     audit: Audit
     rates: Rates
     keys: IdempotencyKeys
@@ -72,6 +74,7 @@ class Parts:
         return cls(
             dicast=dicast,
             tokens=dicast.tokens if dicast.token_secrets else None,
+            members=dicast.membership if dicast.token_secrets else None,
             audit=dicast.audit,
             rates=Rates(dicast.store, keys),
             keys=IdempotencyKeys(dicast.store, keys),

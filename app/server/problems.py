@@ -41,12 +41,13 @@ STATUSES: Mapping[str, int] = {
     "unknown-job": 404, "no-results": 404, "unknown-pool": 404, "unknown-node": 404, "not-found": 404,
     "unknown-token": 404,
     "method-not-allowed": 405, "media-type-refused": 415, "not-acceptable": 406, "body-too-slow": 408,
-    "job-conflict": 409, "job-not-ended": 409, "node-busy": 409, "job-lost": 410, "body-too-large": 413,
+    "job-conflict": 409, "job-not-ended": 409, "node-busy": 409, "node-leaves": 409, "job-lost": 410,
+    "body-too-large": 413,
     "job-refused": 422, "invalid-job": 422, "unreadable-items": 422, "override-refused": 422,
     "idempotency-key-reused": 422, "too-many-requests": 429,
     "internal": 500, "report-damaged": 500,
     "too-many-streams": 503, "store-away": 503, "broker-away": 503, "results-away": 503, "not-ready": 503,
-    "uploads-full": 507,
+    "store-users-refused": 503, "uploads-full": 507,
 }  # fmt: skip
 """By `problem`; any other is the server's own trouble: 500."""
 _OF_STATUS = {

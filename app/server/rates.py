@@ -21,6 +21,10 @@ class Rate(NamedTuple):
         """So many a minute, a sixth of them at once."""
         return cls(max(1.0, requests / 6), requests / 60)
 
+    def times(self, factor: float) -> Rate:
+        """So many times as many requests."""
+        return Rate(self.burst * factor, self.per_s * factor)
+
 
 class Taken(NamedTuple):
     """`wait_s` until a request is taken, 0 if this one was; `first`: the first refusal since one was taken."""

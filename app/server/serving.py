@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-import uvicorn
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import uvicorn
+from redis.exceptions import RedisError
+
+from dicast.app.access.store_users import StoreUsersRefused
 from dicast.app.application import Dicast
 from dicast.app.server.interface import create_server
 from dicast.app.server.origins import LOOPBACK_NAMES, is_loopback
 from dicast.config.settings import SettingsError
+from dicast.errors import DicastError
+from dicast.workers.system.supervision import supervised_thread
+
+logger = logging.getLogger(__name__)
 
 STOP_S = 10
 """How long open answers may take once the server is told to stop; event streams end at once."""
 CONNECTIONS_MAX = 2048
 IDLE_S = 15
 """A connection without a request is closed after so long."""
+
+SILENT_S = 30.0
+USERS_EVERY_S = 2.0
+BACKLOG = 2048
+
+
+class AddressRefused(DicastError, OSError):
+    """Nobody can listen at that address."""
+
+    problem = "wrong-setting"
 
 
 def check(dicast: Dicast, host: str) -> None:
@@ -30,19 +52,65 @@ def check(dicast: Dicast, host: str) -> None:
         )
 
 
-def configured(dicast: Dicast, host: str, port: int) -> uvicorn.Config:
+def configured(dicast: Dicast, host: str) -> uvicorn.Config:
     """How uvicorn is to serve this installation. Raises `SettingsError`."""
     check(dicast, host)
     given = (dicast.settings.server_names or "").split(",")
     names = LOOPBACK_NAMES | {host.lower().strip("[]")} | {name.strip().lower() for name in given if name.strip()}
     return uvicorn.Config(
         create_server(dicast, names if is_loopback(host) else None),
-        host=host, port=port, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=STOP_S, timeout_keep_alive=IDLE_S, limit_concurrency=CONNECTIONS_MAX,
-        lifespan="off", ws="none", date_header=True,
+        lifespan="off", ws="none", http="h11",
     )  # fmt: skip
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. The kernel ends a connection whose client takes nothing for `SILENT_S`: else one
+    could hold its place, and what is buffered for it, for ever. Raises `AddressRefused`."""
+    try:
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        made = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise AddressRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENT_S))
+    return made
+
+
+@contextmanager
+def users_kept(dicast: Dicast) -> Iterator[None]:
+    """Sees within that the store knows exactly those nodes' users that are recorded: a fail-over or a restart of the
+    store forgets them. Several servers may do so at once."""
+    stopped = threading.Event()
+
+    def keep() -> None:
+        while not stopped.wait(USERS_EVERY_S):
+            try:
+                dicast.membership.reconcile()
+            except StoreUsersRefused as error:
+                logger.warning("%s", error)
+                return
+            except RedisError as error:
+                logger.warning("the store's users could not be looked at: %s", type(error).__name__)
+
+    if dicast.token_secrets:
+        thread = supervised_thread("store users", keep, give_up=_given_up)
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+
+
+def _given_up(name: str) -> None:
+    logger.error("%s fails again and again, and is not tried any more: nodes are missed after a fail-over", name)
+
+
 def serve(dicast: Dicast, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM. Raises `SettingsError`; exits with status 3 where the address is taken."""
-    uvicorn.Server(configured(dicast, host, port)).run()
+    """Serve until SIGINT or SIGTERM. Raises `SettingsError` or `AddressRefused`."""
+    config = configured(dicast, host)
+    with listening(host, port) as made, users_kept(dicast):
+        logger.info(
+            "serving at http://%s:%d", host if ":" not in host else f"[{host.strip('[]')}]", made.getsockname()[1]
+        )
+        uvicorn.Server(config).run(sockets=[made])

@@ -297,6 +297,17 @@ def _(room):
         room.c.app.control.time_limit("dicast.judge_dimension", soft=1)
 
 
+@row("`cordon`", "`uncordon`", "`drain [SECONDS]`", "`cluster`")
+def _(room):
+    assert "cordoned" in room.celery("control", "-t", "10", "-d", room.host(1), "cordon")
+    assert room.ask("cluster", 1)["status"] == "cordoned"
+    assert room.ask("cluster")["status"] == "online"
+    assert room.ask("uncordon", 1) == {"ok": "online"}
+    assert room.ask("drain", 1, deadline=5) == {"ok": "cordoned: drain by celery control drain: drained"}
+    assert room.ask("drain", 1, deadline=-5)["error"].startswith("deadline_s must be from 0 to")
+    assert room.ask("uncordon", 1) == {"ok": "online"}
+
+
 @row("`pool_restart`")
 def _(room):
     assert "start it again" in room.ask("pool_restart")["error"]

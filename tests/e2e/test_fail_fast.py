@@ -1,7 +1,11 @@
 """A job that can only fail ends soon, with one clear error and hardly a call."""
 
+import re
+
 import pytest
 
+from dicast.app.doctor import waiting
+from dicast.app.doctor.workers import unserved
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -68,18 +72,24 @@ def test_a_wrong_key_ends_a_thousand_units_at_once(cluster, workers):
     c.quiet()
 
 
-def test_a_missing_key_costs_no_call_and_a_resumed_job_is_whole(cluster):
+def test_units_wait_for_a_worker_that_has_the_key(cluster):
+    """None is called or fails for want of it; what is missing is said at once, and in the worker's log."""
     c = warmed(cluster, "--api-key", "right")
-    job_id, report, took_s = ended(c, a_job(agents=1, dimensions=10, items=UNITS // 10))
-    assert c.provider.stats()["calls"] == report["calls"] == 0
-    assert took_s < ENDS_WITHIN_S
-    assert "SIM_KEY, which is not set" in report["stopped"][0]["message"]
-    c.workers[0].stop()
+    job_id = c.submit(a_job(agents=1, dimensions=10, items=UNITS // 10))
+    why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for", 5)
+    assert re.fullmatch(r"the units of pool sim wait, for no living node takes them: w0@\S+ has no SIM_KEY", why)
+    assert c.app.cluster.status().unsatisfied == [why]
+    assert why in [finding.message for finding in unserved(c.app)]
+    assert c.app.cluster.node("w0").missing_keys == ["sim"]
+    assert [line["pool"] for line in c.logs() if line["event"] == "pool_unserved"] == ["sim"]
+    (reply,) = c.app.control.add_consumer("provider.sim", reply=True)
+    assert "left to other workers: needs SIM_KEY, which is not set" in str(reply)
+    assert c.provider.stats()["calls"] == 0
     c.worker(SIM_KEY="right", MAX_CONCURRENT_LLM_CALLS="50")
-    c.app.ledger.resume(job_id)
-    c.app.send_task("dicast.evaluate", args=(job_id,), task_id=job_id, queue=c.app.conf.task_default_queue)
     report = c.report(job_id)
-    assert (report["scored"], report["failed"], report["stopped"]) == (UNITS, 0, [])
+    assert (report["scored"], report["failed"], report["calls"]) == (UNITS, 0, UNITS)
+    assert {line["node"][:2] for line in c.logs() if line["event"] == "acquired" and line["job"] == job_id} == {"w1"}
+    assert waiting.reason(c.app, c.app.ledger.status(job_id)) is None
 
 
 def test_an_account_without_money_is_asked_no_more(cluster):

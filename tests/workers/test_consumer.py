@@ -86,7 +86,7 @@ def test_a_message_comes_by_the_queue_that_it_was_sent_to(key, task, routing_key
 def test_a_signed_message_that_was_moved_takes_no_lease_of_another_pool(pool, ended):
     """Its header, which is signed, names the pool that will be called; the queue names the pool of the lease."""
     held = []
-    consumer = Consumer(a=SimpleNamespace(pool="a", shut=False, hold=held.append))
+    consumer = Consumer(a=SimpleNamespace(pool="a", closed=False, hold=held.append))
     consumer._limit_task(Request(pool), _GatedBucket(consumer), 1)
     assert (consumer.ended, len(held)) == (ended, 0 if ended else 1)
 

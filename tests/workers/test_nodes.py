@@ -10,7 +10,8 @@ import orjson
 import psutil
 import pytest
 
-from dicast.workers.nodes.registry import Beacon, Node, Registry
+from dicast.workers.nodes.beacon import Beacon, Resting
+from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys, encode
@@ -96,15 +97,17 @@ def test_a_beacon_that_fails_is_told_of_and_heard_again(redis_url, caplog):
     faults = [RuntimeError("dictionary changed size during iteration"), KeyError("odd")]
     told = threading.Event()
 
-    def stuck():
-        if faults:
-            raise faults.pop()
-        told.set()
-        return "all is stuck"
+    class Faulty(Resting):
+        @property
+        def stuck(self):
+            if faults:
+                raise faults.pop()
+            told.set()
+            return "all is stuck"
 
     node, keys = Node.here("w@h", limit=1, slots=1), Keys("t")
     beacon = Beacon(
-        lambda: Registry(connect(redis_url), keys), node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0), stuck
+        lambda: Registry(connect(redis_url), keys), node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0), Faulty
     )
     beacon.start()
     assert told.wait(5)

@@ -2,7 +2,7 @@
 -- admit.lua: give leases of one pool back, then grant or refuse new ones, in one step. Its model is
 -- workers/policy/admission.py.
 -- KEYS  1 clock  2 leases  3 holders  4 open  5 governor  6 job_limits  7 rates  8 waiting  9 events  10 counters
---       11 short  12 epoch  (keys.py)
+--       11 short  12 epoch  13 orders  (keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel
 --       6 JSON of outcomes (outcome.lua)  7 JSON [[lease id, job, project, model, input, output tokens, jitter], ...],
 --       oldest first  8 most entries of the event stream  9 ms between decisions
@@ -15,7 +15,7 @@
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- Holds: nothing is granted while the epoch is closed; granted implies open <= the pool's effective limit (a probe:
 --        any), <= the job's frozen limit, and in all <= the largest frozen limit. Without parameters nothing is
---        granted, and a decision is asked for.
+--        granted, and a decision is asked for. To a node that has an order (orders.py) nothing is granted.
 --@include ../store/clock.lua
 --@include ../store/epoch.lua
 --@include memory.lua
@@ -24,8 +24,8 @@
 --@include slots.lua
 --@include grant.lua
 --@include waiting.lua
-local clock, leases, holders, open, governor, job_limits, rates, waiting, event_stream, counts, short, epoch_key =
-  unpack(KEYS)
+local clock, leases, holders, open, governor, job_limits, rates, waiting, event_stream, counts, short, epoch_key,
+  orders = unpack(KEYS)
 local given_ms, pool, node, ttl_ms, freed_channel, outcomes, wants, events_max, decide_every_ms, known_epoch,
   known_grants, grace_ms = unpack(ARGV)
 outcomes, wants = cjson.decode(outcomes), cjson.decode(wants)
@@ -55,9 +55,12 @@ local step = {
 }
 local verdicts, reasons, waits, widths, parts, probe = {}, {}, {}, {}, {}, 0
 local retry_after, first_reason = -1, ''
+local ordered = #wants > 0 and redis.call('HEXISTS', orders, node) == 1
 for i, want in ipairs(wants) do
-  local found = answer(step, {id = want[1], job = want[2], project = want[3], model = want[4], input = want[5],
-                              output = want[6], jitter = want[7], until_s = now + ttl_ms / 1000})
+  local found = ordered and {verdict = 0, reason = 'cordoned'} or answer(step, {
+    id = want[1], job = want[2], project = want[3], model = want[4], input = want[5], output = want[6],
+    jitter = want[7], until_s = now + ttl_ms / 1000,
+  })
   verdicts[i], reasons[i], waits[i] = found.verdict, found.reason or '', found.wait_ms or -1
   widths[i], parts[i] = found.open or 0, found.part or -1
   if found.probe then probe = i end

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import random
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ ASKED_MIN = 4
 BROKEN = ("breaker", "probe")
 OVER_SHARE = ("fair_share", PROJECT_MAX)
 FALLBACK_S = 1.0
+ASIDE_S = 1.0
+"""How long a gate that has given messages back leaves those in the queue to others."""
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0
@@ -121,21 +124,27 @@ class Gate:
         self._deciding: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._open_calls = 0
-        self._leased = 0
+        self._leases: set[Lease] = set()
         self._told: dict[str, float] = {}
         self._counted_at = float("-inf")
         self._turns = Turns()
+        self._aside_until = float("-inf")
         self.closed_by = ""
         """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
 
     # ------------------------------------------------------------------ any thread
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is to be taken here, for as long as an operator or a fault wants it; what comes goes back."""
+        return self.shut or not self.host.config.suspension.takes_units or time.monotonic() < self._aside_until
+
     def room(self) -> int:
         """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
         several, as soon as there is room, for the next may stand behind the others'."""
-        if self.shut or self.host.config.suspension.reason:
+        if self.closed:
             return 0
         free = self.host.free_slots()
-        most = max(1, min(HELD_MAX, max(free, self._leased // CALLS_AHEAD)))
+        most = max(1, min(HELD_MAX, max(free, len(self._leases) // CALLS_AHEAD)))
         held = len(self.held)
         if free:
             held -= self._turns.crowd(list(self.held), self._projects, HELD_MAX)
@@ -150,6 +159,19 @@ class Gate:
     def hold(self, request: AdmittedRequest) -> None:
         self.held.append(request)
         self.host.on_loop(self.kick)
+
+    def give_up(self, most: int) -> list[AdmittedRequest]:
+        """Forget the newest of the waiting messages, which go back for others, and take none for a moment, so that
+        others come first. On the hub."""
+        dropped = []
+        for request in list(self.held)[::-1][:most]:
+            with contextlib.suppress(ValueError):  # it was granted in between
+                self.held.remove(request)
+                request.dropped = True
+                dropped.append(request)
+        if dropped:
+            self._aside_until = time.monotonic() + ASIDE_S
+        return dropped
 
     def drop_held(self) -> list[AdmittedRequest]:
         """Forget the waiting messages: their connection is gone, or they go back to the queue."""
@@ -166,12 +188,16 @@ class Gate:
     def give_back(self, lease: Lease) -> None:
         self._give_back.append(Returned(lease.id, lease.outcome))
         self.host.leased -= 1
-        self._leased -= 1
+        self._leases.discard(lease)
         self._turns.come_back(lease.unit.job)
         self.host.config.width.record(lease.outcome)
         self._open_calls = max(0, self._open_calls - 1)
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
         self.kick()
+
+    def cut_calls(self) -> int:
+        """Have all open calls end without an answer; how many there were."""
+        return sum(lease.cut() for lease in list(self._leases))
 
     async def run(self) -> None:
         """Serve until cancelled; then give back what is left to give."""
@@ -323,6 +349,9 @@ class Gate:
         if verdict is LeaseAnswer.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
             self._tell_why_it_waits(number, request, answer, started)
             return
+        if verdict is LeaseAnswer.GRANTED and not self.host.config.suspension.may_begin():
+            self._give_back.append(want.lease)  # cordoned meanwhile: the request goes back to its queue
+            return
         try:
             self.held.remove(request)
         except ValueError:  # dropped meanwhile: its message comes again
@@ -338,8 +367,9 @@ class Gate:
         config = self.host.config
         expires_at = started + config.lease_s(self.pool)
         request.lease = Lease(self.give_back, self.host.on_loop, lease, request.unit, expires_at, probe=probe)
+        request.lease.may_begin = config.suspension.may_begin
         self.host.leased += 1
-        self._leased += 1
+        self._leases.add(request.lease)
         self._open_calls += 1
         config.observer.acquired(request.unit, self.pool, lease, self._open_calls)
 

@@ -125,7 +125,7 @@ class LeaseStore:
         reply = await script(
             keys=[
                 k.clock, k.leases, k.holders, k.open, k.governor(pool), k.job_limits, k.rates, k.waiting,
-                k.events(pool), k.counters(pool), k.short, k.epoch,
+                k.events(pool), k.counters(pool), k.short, k.epoch, k.orders,
             ],
             args=[
                 "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,

@@ -12,6 +12,8 @@ from celery.worker.request import Request
 from dicast.workers.policy.admission import CallOutcome
 
 HEADER = "dicast"
+SENT = "sent"
+"""The header's field for when a unit's message was sent, Unix seconds by its sender's clock."""
 QUEUE_PREFIX = "provider."
 """Begins the names of queues that are read by gates; a pool's name follows (workers/broker/names.py)."""
 NAME_MAX = 1000
@@ -69,10 +71,14 @@ class Lease:
     """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once.
 
     `outcome` is how the call ended, as soon as that is known: None while it was not made. A `probe` tries a pool whose
-    circuit breaker is not closed, while all others wait.
+    circuit breaker is not closed, while all others wait. `may_begin` is asked on the loop, just before the call: a node
+    that was cordoned in between begins none. `cut` ends the call by `end_call`, which is the call's own while it is
+    open.
     """
 
-    __slots__ = ("_give_back", "_on_loop", "expires_at", "id", "outcome", "probe", "unit")
+    __slots__ = (
+        "_give_back", "_on_loop", "end_call", "expires_at", "id", "is_cut", "may_begin", "outcome", "probe", "unit",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -88,7 +94,19 @@ class Lease:
         self._on_loop = on_loop
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
         self.outcome: CallOutcome | None = None
+        self.may_begin: Callable[[], bool] = lambda: True
+        self.end_call: Callable[[], None] | None = None
+        self.is_cut = False
         self.probe = probe
+
+    def cut(self) -> bool:
+        """Have the call end without an answer, and its unit be handed back; whether there was one. On the loop's
+        thread."""
+        if self.end_call is None or self.is_cut:
+            return False
+        self.is_cut = True
+        self.end_call()
+        return True
 
     def release(self) -> None:
         """Give the lease back; more than once is once. Only on the loop's thread."""

@@ -1,6 +1,7 @@
 """A worker that can take work and cannot report it is suspended: it takes nothing more, and says so.
 
-Each unit that it took would be called, paid for and lost, and taken from those who could have reported it.
+Each unit that it took would be called, paid for and lost, and taken from those who could have reported it. A worker
+that an operator has cordoned takes nothing either, until that is taken back.
 """
 
 from __future__ import annotations
@@ -15,13 +16,25 @@ FAILURES = 3
 
 
 class Suspension:
-    """One process's; any thread. `suspended` is called once, when it begins; it lasts until the process ends."""
+    """One process's; any thread. `suspended` is called when units that wait here are others' from now on. A fault lasts
+    until the process ends, a cordon until it is taken back."""
 
     def __init__(self) -> None:
         self.reason = ""
         """Why this worker takes nothing more; '' while it does."""
+        self.cordon = ""
+        """The order of an operator's that forbids it to take units; '' if there is none."""
         self.suspended: Callable[[], None] = lambda: None
         self._failures = 0
+
+    def may_begin(self) -> bool:
+        """Whether a call may begin now."""
+        return not self.cordon
+
+    @property
+    def takes_units(self) -> bool:
+        """Whether units may be taken from the broker."""
+        return not self.reason and not self.cordon
 
     def reported(self) -> None:
         """A report has arrived."""

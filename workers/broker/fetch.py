@@ -36,9 +36,17 @@ InHand = list[tuple[bytes, bytes]]
 _FETCH = Path(__file__).parent / "fetch.lua"
 
 
-def fetch_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand) -> None:
+def _open() -> bool:
+    return False
+
+
+def fetch_in_batches(
+    channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand, closed: Callable[[], bool] = _open
+) -> None:
     """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
 
+    While it is `closed()`, what a pending pop has brought is read all the same, so that it can go back: kombu would
+    leave it in the socket, where nobody finds it.
     `refuse(queue, reason, message)` is called for what cannot be read. `in_hand` outlives the channel. A message whose
     noting was done, and only the answer lost, comes twice.
     """
@@ -47,7 +55,7 @@ def fetch_in_batches(channel: Any, room: Callable[[], int], refuse: Refuse, in_h
         client.rpush(*in_hand[-1])
         logger.warning("a message popped from %s before the broker went away is put back", in_hand.pop()[0].decode())
     take = client.register_script(script_text(_FETCH))
-    channel.qos.can_consume = lambda: room() > 0
+    channel.qos.can_consume = lambda: room() > 0 or (closed() and private.waits_for_pop(channel))
     channel.handlers["BRPOP"] = partial(_read, channel, take, room, refuse, in_hand)
 
 

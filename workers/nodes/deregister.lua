@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
 -- deregister.lua: give back every lease of a node that has left or is proven dead, and forget it.
--- KEYS  1 leases  2 holders  3 open  4 nodes  5 the node's beacon  6 epoch  7 heard  8 silent
--- ARGV  1 node  2 freed channel
+-- KEYS  1 leases  2 holders  3 open  4 nodes  5 the node's beacon  6 epoch  7 heard  8 silent  9 registered  10 gone
+--       11 their facts  12 orders
+-- ARGV  1 node  2 freed channel  3 why it is gone, '' if it has left and nobody is to see it any more
 -- Reply {lease given back, its holder, ...}.
 -- Holds: the caller has proof of death; silence is none, for a frozen node's calls are open.
 --@include ../admission/release.lua
-local leases, holders, open, nodes, beacon, epoch, heard, silent = unpack(KEYS)
-local node, freed_channel = unpack(ARGV)
+--@include gone.lua
+local leases, holders, open, nodes, beacon, epoch, heard, silent, registered, gone, gone_facts, orders = unpack(KEYS)
+local node, freed_channel, why = unpack(ARGV)
 local mine, cursor, entries = {}, '0', nil
 repeat
   cursor, entries = unpack(redis.call('HSCAN', holders, cursor, 'COUNT', 1000))
@@ -15,7 +17,14 @@ repeat
   end
 until cursor == '0'
 local _, freed, records = release({leases = leases, holders = holders, open = open}, mine)
-redis.call('HDEL', nodes, node)
+local is_removed = string.find(redis.call('HGET', orders, node) or '', '"kind":"remove"', 1, true)
+if why == '' or is_removed then
+  redis.call('HDEL', nodes, node)
+  redis.call('HDEL', registered, node)
+else
+  note_gone(nodes, registered, gone, gone_facts, node, why)
+end
+redis.call('HDEL', orders, node)
 redis.call('DEL', beacon)
 redis.call('HDEL', epoch, 'told:' .. node)
 redis.call('ZREM', heard, node)

@@ -11,30 +11,33 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from redis.exceptions import RedisError
 
 from dicast.workers.admission.leases import tell_ended
+from dicast.workers.nodes.orders import Order
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.epoch import Epoch
-from dicast.workers.store.errors import is_passing
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 from dicast.workers.system.processes import Liveness, Process
-from dicast.workers.system.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)
 
 _TICK = Path(__file__).parent / "tick.lua"
 _DEREGISTER = Path(__file__).parent / "deregister.lua"
+_FORGET = Path(__file__).parent / "forget.lua"
+
+LOST = "node_lost"
+DEAD, SILENT = "its process is gone", "it fell silent"
+"""Why a node is listed that is not heard any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,24 @@ class Node:
     """Queues with work that it should take and does not."""
     judges: bool = True
     """Whether it reads the queue of any pool."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pools: tuple[str, ...] = ()
+    """Pools whose units it takes: it reads their queues, and has their keys and labels."""
+    missing_keys: tuple[str, ...] = ()
+    """Pools whose key it lacks."""
+    queues: tuple[str, ...] = ()
+    """All that it reads, by their names at the broker."""
+    version: str = ""
+    """Dicast's; '' of one that tells nothing of labels, pools and queues."""
+    memory_bytes: int = 0
+    """All of its host."""
+    accelerators: tuple[str, ...] = ()
+    order_seen: str = ""
+    """The id of the order that it has acknowledged."""
 
     @classmethod
-    def here(cls, name: str, *, limit: int, slots: int) -> Node:
-        """This process under Celery's node name. Two workers of one name still get two ids."""
+    def here(cls, name: str, *, limit: int, slots: int, **facts: Any) -> Node:
+        """This process under Celery's node name, with further facts. Two workers of one name still get two ids."""
         process = Process.here()
         return cls(
             id=f"{quote(name, safe='@')}#{secrets.token_hex(4)}",
@@ -85,6 +102,7 @@ class Node:
             boot=process.boot,
             pid=process.pid,
             started=process.started,
+            **facts,
         )
 
     @classmethod
@@ -106,6 +124,36 @@ class Node:
 _NODE = TypeAdapter(Node)
 
 
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What a node's beacon tells of its work now: open calls, slots that a call would find free, messages that it has
+    taken and that wait for a lease, by pool, the used memory of its host, and open calls that were cut at the deadline
+    of the order that stands for it."""
+
+    open: int = 0
+    available: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    memory_used_bytes: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One node as the store knows it. `heard_s_ago` None: it is not heard, and `gone` says why; `is_given_up`: others
+    have taken over from it. `registered_at` is Unix seconds, `width` what its beacon told last."""
+
+    node: Node
+    generation: int = 0
+    registered_at: float = 0.0
+    heard_s_ago: float | None = None
+    gone: str = ""
+    order: Order | None = None
+    width: RulesStatus | None = None
+    vitals: Vitals = Vitals()
+    is_given_up: bool = False
+
+
+_VITALS = {f.name for f in fields(Vitals)}
 _TOLD = {f.name for f in fields(RulesStatus)}
 """What is understood of a beacon that another version may have written."""
 
@@ -119,24 +167,27 @@ class Registry:
         self._redis, self._keys, self._epoch, self.intervals = client, keys, epoch or Epoch(), intervals
         self._tick = client.register_script(script_text(_TICK))
         self._bury = client.register_script(script_text(_DEREGISTER))
+        self._forget = client.register_script(script_text(_FORGET))
 
-    def announce(self, node: Node, status: RulesStatus | None = None) -> None:
-        """Renew a node's beacon, which tells its width, keep the lease clock going and end leases that are over while
-        nobody calls, and compare epochs."""
+    def announce(self, node: Node, status: RulesStatus | None = None, vitals: Vitals | None = None) -> Order | None:
+        """Renew a node's beacon, which tells its width and its work, keep the lease clock going and end leases that are
+        over while nobody calls, and compare epochs. Returns the order that stands for the node."""
         k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
-        width = orjson.dumps(status) if status is not None else b"{}"
-        _, number, told, server, over = self._tick(
+        tells = orjson.dumps({**(asdict(status) if status else {}), **(asdict(vitals) if vitals else {})})
+        _, number, told, server, over, _, order = self._tick(
             keys=[
                 k.clock, k.epoch, k.nodes, k.node(node.id), k.leases, k.holders, k.open, k.nodes_heard, k.nodes_silent,
+                k.nodes_registered, k.nodes_gone, k.gone_facts, k.orders,
             ],
             args=[
-                "", node.id, *epoch.known(node.id), epoch.grace_ms, facts, width,
+                "", node.id, *epoch.known(node.id), epoch.grace_ms, facts, tells,
                 int(self.intervals.beacon_s * 1000), k.freed, k.node(""), int(self.intervals.beacon_kept_s * 1000),
             ],
         )  # fmt: skip
         tell_ended(over, "expired")
         self._epoch.learn(node.id, number, told)
         self._epoch.server = server
+        return Order.read(order)
 
     def known(self) -> list[tuple[Node, bool]]:
         """Every node that is not deregistered yet, and whether its beacon can be heard."""
@@ -161,20 +212,74 @@ class Registry:
         alive = self.alive()
         told = self._redis.mget([self._keys.node(node.id) for node in alive]) if alive else []
         return [
-            (node, RulesStatus(**{name: value for name, value in status.items() if name in _TOLD}))
+            (node, width)
             for node, text in zip(alive, told, strict=True)
-            if text and (status := orjson.loads(text))
+            if text and (width := _width(orjson.loads(text))) is not None
         ]
+
+    def sightings(self) -> list[Sighting]:
+        """Every node that is known, the living and, for a day, those that are dead or silent; by name. After a restart
+        of the store a node is not heard until its beacon has been."""
+        k = self._keys
+        pipe = self._redis.pipeline(transaction=False)
+        for key in (k.nodes, k.nodes_registered, k.orders, k.gone_facts):
+            pipe.hgetall(key)
+        pipe.zrange(k.nodes_gone, 0, -1, withscores=True)
+        pipe.info("server")
+        facts, registered, orders, gone, gone_at, server = pipe.execute()
+        nodes = [node for text in facts.values() if (node := Node.read(text)) is not None]
+        for node in nodes:
+            pipe.get(k.node(node.id))
+            pipe.pttl(k.node(node.id))
+        beacons = pipe.execute() if nodes else []
+        found = []
+        for node, told, left_ms in zip(nodes, beacons[::2], beacons[1::2], strict=True):
+            mark = registered.get(node.id, "0|0|").split("|")
+            order, restarted = Order.read(orders.get(node.id)), mark[2] != server["run_id"]
+            found.append(self._sighting(node, mark, told, left_ms, order, restarted=restarted))
+        for id_, _ in gone_at:
+            mark, _, text = gone.get(id_, "").partition("\n")
+            node, order = Node.read(text), Order.read(orders.get(id_))
+            if node is not None:
+                generation, registered_ms, why = mark.split("|", 2)
+                found.append(
+                    Sighting(node, int(generation), int(registered_ms) / 1000, gone=why, order=order, is_given_up=True)
+                )
+        return sorted(found, key=lambda seen: (seen.node.name, seen.node.id))
+
+    def _sighting(
+        self, node: Node, mark: list[str], told: str | None, left_ms: int, order: Order | None, *, restarted: bool
+    ) -> Sighting:
+        heard_s_ago = self.intervals.beacon_kept_s - left_ms / 1000
+        why = ""
+        if told is None or heard_s_ago > self.intervals.beacon_s:
+            why = SILENT
+        elif restarted:
+            why = "it has not been heard since the store was started again"
+        tells = orjson.loads(told) if told else {}
+        return Sighting(
+            node, int(mark[0]), int(mark[1]) / 1000, None if why else max(0.0, heard_s_ago), why, order, _width(tells),
+            Vitals(**{name: value for name, value in tells.items() if name in _VITALS}),
+        )  # fmt: skip
+
+    def facts(self, node: str) -> Node | None:
+        """What is known of one node that is not given up."""
+        text = self._redis.hget(self._keys.nodes, node)
+        return Node.read(text) if text else None
 
     def silence(self, node: Node) -> None:
         """End the beacon of a node that is proven dead: from now on its work may be claimed."""
         self._redis.delete(self._keys.node(node.id))
 
-    def deregister(self, node: Node, reason: str = "node_lost") -> int:
-        """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held."""
+    def deregister(self, node: Node, reason: str = LOST) -> int:
+        """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held. The dead
+        stay listed for a day."""
         k = self._keys
-        keys = [k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent]
-        return tell_ended(self._bury(keys=keys, args=[node.id, k.freed]), reason)
+        keys = [
+            k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent,
+            k.nodes_registered, k.nodes_gone, k.gone_facts, k.orders,
+        ]  # fmt: skip
+        return tell_ended(self._bury(keys=keys, args=[node.id, k.freed, DEAD if reason == LOST else ""]), reason)
 
     def leave(self, node: Node) -> None:
         """This process is the node, and ends; its epoch is not compared any more."""
@@ -182,44 +287,12 @@ class Registry:
         self.deregister(node, "node_left")
 
     def forget(self, node: Node) -> None:
-        """Forget a silent node whose work is taken over; its leases run until their deadlines."""
-        self._redis.hdel(self._keys.nodes, node.id)
+        """Forget a silent node whose work is taken over; its leases run until their deadlines. It stays listed for a
+        day, and is a new generation when it is heard again."""
+        k = self._keys
+        self._forget(keys=[k.nodes, k.nodes_registered, k.nodes_gone, k.gone_facts], args=[node.id, SILENT])
 
 
-class Beacon:
-    """Renews a node's beacon from a supervised thread until it is stopped. `make_registry` makes the thread one of its
-    own; `look` is asked each time for what to tell, `stuck` for what the node should take and does not, `judges` for
-    whether it reads the queue of any pool."""
-
-    def __init__(
-        self, make_registry: Callable[[], Registry], node: Node, look: Callable[[], RulesStatus],
-        stuck: Callable[[], str], judges: Callable[[], bool] = lambda: True,
-    ) -> None:  # fmt: skip
-        self._make_registry, self._node, self._look = make_registry, node, look
-        self._stuck, self._judges = stuck, judges
-        self._stop = threading.Event()
-        self._thread = supervised_thread("beacon", self._run)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        registry = self._make_registry()
-        while True:
-            node, status = replace(self._node, stuck=self._stuck(), judges=self._judges()), self._look()
-            try:
-                registry.announce(node, status)
-            except (RedisError, OSError) as error:
-                if not is_passing(error):
-                    raise
-                logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
-            if self._stop.wait(registry.intervals.beacon_every_s):
-                break
-        try:
-            registry.leave(self._node)
-        except (RedisError, OSError) as error:
-            logger.warning("node %s leaves without a word: %s", self._node.id, error)
+def _width(tells: Mapping[str, Any]) -> RulesStatus | None:
+    told = {name: value for name, value in tells.items() if name in _TOLD}
+    return RulesStatus(**told) if told else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import bootsteps
 
-from dicast.workers.nodes.registry import Beacon
+from dicast.workers.nodes.beacon import Beacon, Resting
 from dicast.workers.system.allocator import share_one_arena
 
 
@@ -27,9 +27,12 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         app = worker.app
         app.registry.announce(app.node, app.width.look())
         self._beacon = Beacon(
-            app.registry_maker(), app.node, app.width.look,
-            lambda: getattr(worker.consumer, "stuck", ""), lambda: getattr(worker.consumer, "judges", True),
-        )  # fmt: skip
+            app.registry_maker(),
+            app.node,
+            app.width.look,
+            lambda: getattr(worker.consumer, "duties", None) or Resting(),
+        )
+        worker.wake_beacon = self._beacon.wake
         self._beacon.start()
 
     def stop(self, worker: Any) -> None:

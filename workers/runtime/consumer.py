@@ -34,6 +34,7 @@ from dicast.workers.broker.fetch import read_pops
 from dicast.workers.broker.queue_length import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths
 from dicast.workers.nodes.reaper import restore_messages
 from dicast.workers.runtime.checked_messages import CheckedMessages
+from dicast.workers.runtime.duties import NodeDuties
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
 from dicast.workers.runtime.watchdog import Watchdog
 from dicast.workers.store.connection import AsyncStoreClient, connect, connect_async
@@ -99,6 +100,7 @@ class AdmissionConsumer(CheckedMessages):
         self._serving = False
         self._events_due = False
         self._watchdog = Watchdog(self._room, self._reconnect)
+        self.duties: NodeDuties | None = None
         # Neighbours' clocks and revoked tasks, which these two keep equal, decide nothing here; asking costs a second.
         super().__init__(*args, without_mingle=True, without_gossip=True, **kwargs)
         # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
@@ -127,7 +129,7 @@ class AdmissionConsumer(CheckedMessages):
         gate = self.gates.get(request.delivery_info["routing_key"])
         if gate is None or request.unit.pool not in ("", gate.pool):  # it would be called under another pool's lease
             self._end_request(request, "misrouted")
-        elif gate.shut:  # it was on its way when its queue was closed
+        elif gate.closed:  # it was on its way when its queue was closed
             self._requeue([request])
         else:
             gate.hold(request)
@@ -154,6 +156,8 @@ class AdmissionConsumer(CheckedMessages):
             self._open(name)
         if not self._serving:
             self._serving = True
+            self.duties = NodeDuties(self)
+            self.wake_beacon()
             self.pool.give_up_on = self._give_up_on
             watch(self.pool.submit(self._serve()), "the worker's services", end_worker)
 
@@ -271,11 +275,15 @@ class AdmissionConsumer(CheckedMessages):
             try:
                 async with client.pubsub(ignore_subscribe_messages=True) as ear:
                     server = epoch.server
-                    await ear.subscribe(self.config.keys.freed)
+                    await ear.subscribe(self.config.keys.freed, self.config.keys.told)
                     while server == epoch.server:  # a server that is no primary any more refuses no subscriber
                         message = await ear.get_message(timeout=5.0)
-                        if message is not None:
+                        if message is not None and message["channel"] == self.config.keys.freed:
                             self._freed(message["data"])
+                        elif message is not None and message["data"] == self.config.node:
+                            self.wake_beacon()
+                        elif message is not None and self.duties is not None:
+                            self.duties.heard(message["data"])
             except (RedisError, OSError) as error:
                 logger.warning("no news of freed leases: %s", error)
                 await asyncio.sleep(FALLBACK_S)
@@ -304,16 +312,27 @@ class AdmissionConsumer(CheckedMessages):
         """Why this worker does not take what it should; '' if all is well. For any thread."""
         closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
         waiting = self._watchdog.stuck and f"work waits in {self._watchdog.stuck} and none is taken"
-        return "; ".join(filter(None, [self.config.suspension.reason, *closed, waiting]))
+        return "; ".join(filter(None, [self.config.suspension.reason, self.pool.stalled, *closed, waiting]))
 
     def _suspension(self) -> None:
         """Units that wait here are others' from now on."""
-        if self.hub is not None:
-            self.hub.call_soon(self._return_held)
+        self.pool.post(self._return_held)
 
     def _return_held(self) -> None:
-        for gate in self.gates.values():
+        for name, gate in self.gates.items():
+            if name in self._queues:
+                self._queues[name].ask_anew()
             self._requeue(gate.drop_held())
+
+    def put_back(self, requests: list[AdmittedRequest]) -> None:
+        """Into their queues; on the hub."""
+        self._requeue(requests)
+
+    def wake_beacon(self) -> None:
+        """An operator wants something of this node: its beacon asks what."""
+        wake = getattr(self.controller, "wake_beacon", None)
+        if wake is not None:
+            wake()
 
     def _room(self) -> dict[str, bool]:
         """Every queue that is consumed now, and whether there is room for a message of it."""

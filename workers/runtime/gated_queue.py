@@ -33,7 +33,7 @@ class GatedQueue:
         self._in_store = isinstance(channel, RedisChannel)
         if self._in_store:
             batch_acks(channel)
-            fetch_in_batches(channel, gate.room, refuse, in_hand)
+            fetch_in_batches(channel, gate.room, refuse, in_hand, lambda: gate.closed)
         self._consumer = consumer_of(channel)
         self._new_prefetch = partial(Prefetch, self._consumer, gate.room_for_bunch, read_on)
         self._handle = self._consumer.on_message
@@ -55,6 +55,12 @@ class GatedQueue:
         self._forget_prefetch(lambda prefetch: prefetch.stop())
         if self._in_store:
             self._consumer.cancel()
+
+    def ask_anew(self) -> None:
+        """Take back what leave a broker that pushes has to send more; there is leave again once the gate has room."""
+        if self._prefetch is not None:
+            self._forget_prefetch(lambda prefetch: prefetch.stop())
+            self.open()
 
     def stop(self) -> None:
         """Before the worker ends: nothing more is fetched. What the store has brought already is put back by kombu."""

@@ -233,6 +233,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """Slots in which no task runs and for which none waits."""
         return max(0, self.slots - len(self._runs))
 
+    @property
+    def stalled(self) -> str:
+        """What is to be said of a loop that has not turned for long; '' if it turns."""
+        stalled_s = self._missed_beats * WATCH_S
+        return f"its event loop has not turned for {stalled_s:.0f} s" if stalled_s >= STALL_WARNING_S else ""
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop, beside the tasks. When the pool stops, it is cancelled after the last task."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)

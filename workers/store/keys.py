@@ -113,6 +113,36 @@ class Keys:
         """zset node id -> lease-clock ms when its silence was noticed"""
         return self.at("nodes_silent")
 
+    @property
+    def nodes_registered(self) -> str:
+        """hash node id -> 'generation|Unix ms of its registration|run id of the server that heard it last'; '' -> the
+        newest generation"""
+        return self.at("nodes_registered")
+
+    @property
+    def nodes_gone(self) -> str:
+        """zset node id -> Unix ms when it was found dead or silent; they are listed for a day"""
+        return self.at("nodes_gone")
+
+    @property
+    def gone_facts(self) -> str:
+        """hash node id -> 'generation|registered ms|why' and its facts, on a line each, of those in `nodes_gone`"""
+        return self.at("gone_facts")
+
+    @property
+    def orders(self) -> str:
+        """hash node id -> what an operator wants of it, JSON (workers/nodes/orders.py)"""
+        return self.at("orders")
+
+    @property
+    def told(self) -> str:
+        """channel: 'node id' has an order to look at, or a request as JSON (workers/nodes/orders.py)"""
+        return self.at("told")
+
+    def given_back(self, request: str) -> str:
+        """list: what nodes have given back for one request, JSON, for some seconds"""
+        return self.at("given_back", request)
+
     def node(self, node: str) -> str:
         """a node's beacon: exists while it can be heard; the id stands as it is, for scripts append it to `node("")`"""
         return f"{self.at('node')}:{node}"

@@ -1,0 +1,115 @@
+"""Nodes that joined over HTTP: let in, kept in, and put out, with all that each of them has.
+
+A member has a heartbeat token, bound to its id, and a user of the store; both end together. To put one out ends its
+tokens first and its user then, so that whatever it is doing meanwhile ends with an answer that refuses it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from dicast.app.access.scopes import Claims, Scope, TokenRefused
+from dicast.app.access.store_users import StoreCredentials, StoreUsers
+from dicast.app.access.tokens import LEEWAY_S, SUBJECT_CHARS, IssuedToken, TokenError, Tokens
+
+HEARTBEAT_TTL_S = 3600.0
+"""How long a node goes on while no server answers: its user ends with its token."""
+RENEW_AT = 2 / 3
+"""A token of which less than this share is left is renewed with the next heartbeat."""
+_NAME = re.compile(r"[^\s/#?%]{1,120}")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a node is given. `expires_in_s` is from now on, so that the node's clock does not matter."""
+
+    node: str
+    heartbeat_token: str = field(repr=False)
+    expires_in_s: float
+    store: StoreCredentials
+
+
+class Membership:
+    """Lets nodes in and puts them out; safe for several servers at once."""
+
+    def __init__(self, tokens: Tokens, users: StoreUsers, ttl_s: float = HEARTBEAT_TTL_S) -> None:
+        self._tokens, self._users, self._ttl_s = tokens, users, ttl_s
+
+    def join(self, claims: Claims, name: str, *, was: str = "", old_token: str | None = None) -> Joined:
+        """A node with this name, let in by a token for registering. It is given an id of its own, or the one that it
+        `was` known by, if it shows the heartbeat token of that one. Raises `TokenRefused`, `TokenError`,
+        `StoreUsersRefused`."""
+        if not _NAME.fullmatch(name) or not name.isprintable():
+            raise TokenError(f"name must be 1 to 120 printable characters without space, / # ? %, got {name[:40]!r}")
+        if claims.node not in ("", name):
+            raise TokenRefused("node", subject=claims.subject, id=claims.id)
+        node = f"{quote(name, safe='@')}#{secrets.token_hex(4)}"
+        if was and was.partition("#")[0] == quote(name, safe="@") and self._is(was, old_token):
+            node = was
+        token, until = self._issue(claims, node)
+        credentials = self._users.create(node, until=until, generation=self._tokens.generation(node))
+        try:
+            self._tokens.verify(token, Scope.NODE_HEARTBEAT, node=node)
+        except TokenRefused:  # what let it in was revoked in between, before there was a user to delete
+            self._users.delete(node)
+            raise
+        return Joined(node, token, self._ttl_s, credentials)
+
+    def renewed(self, claims: Claims) -> tuple[str, float] | None:
+        """A newer heartbeat token and for how long it is good, s, where the one that was shown is old enough. The older
+        one stays good. Raises `TokenRefused` if it, or the token with which the node joined, is revoked."""
+        if claims.expires_at - self._tokens.now() > RENEW_AT * self._ttl_s:
+            return None
+        parent = self._tokens.parent(claims.id)
+        token, until = self._issue(claims, claims.node, parent)
+        if not self._users.extend(claims.node, until):
+            raise TokenRefused("revoked", subject=claims.subject, id=claims.id)
+        return token, self._ttl_s
+
+    def put_out(self, node: str) -> int:
+        """End a node's tokens and its user; returns how many connections were closed. Holds on return: it can do
+        nothing any more, unless it joins anew with another token."""
+        self._tokens.revoke_node(node)
+        return self._users.delete(node)
+
+    def leave(self, node: str) -> None:
+        """A node has ended by itself. What it had is taken back."""
+        self.put_out(node)
+
+    def revoke(self, id: str) -> Sequence[IssuedToken]:
+        """End a token, and every node that joined with it; returns all tokens that ended."""
+        ended = self._tokens.revoke(id)
+        for node in sorted({token.node for token in ended if Scope.NODE_HEARTBEAT in token.scopes}):
+            self._users.delete(node)
+        return ended
+
+    def revoke_all(self) -> int:
+        """End every token and every node's user; returns how many nodes there were."""
+        self._tokens.revoke_node("")
+        nodes = self._users.nodes()
+        for node in nodes:
+            self._users.delete(node)
+        return len(nodes)
+
+    def reconcile(self) -> tuple[int, int]:
+        """See `StoreUsers.reconcile`."""
+        return self._users.reconcile()
+
+    def _is(self, node: str, token: str | None) -> bool:
+        try:
+            self._tokens.verify(token, Scope.NODE_HEARTBEAT, node=node)
+        except TokenRefused:
+            return False
+        return True
+
+    def _issue(self, claims: Claims, node: str, parent: str | None = None) -> tuple[str, float]:
+        """A heartbeat token, and until when its store user lives: as long as the token may be accepted."""
+        token = self._tokens.issue(
+            claims.subject[:SUBJECT_CHARS], [Scope.NODE_HEARTBEAT], ttl_s=self._ttl_s, node=node,
+            parent=claims.id if parent is None else parent,
+        )  # fmt: skip
+        return token, self._tokens.now() + self._ttl_s + LEEWAY_S

@@ -1,0 +1,194 @@
+"""A user of the store for each node that joins over HTTP, with the rights of a worker and no others.
+
+A node has its user as long as its token lives. To delete the user is what revocation means: its connections are closed
+at once, its password is good no longer, and whatever it still sends is refused. Users are not replicated between a
+store's servers, nor kept over a restart: `reconcile` sets them again from what is recorded, and deletes those that are
+not. Passwords follow from the installation's secret and are recorded as hashes alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from redis.exceptions import NoPermissionError, ResponseError
+
+from dicast.app.access.keys import AccessKeys
+from dicast.app.access.rights import StoreBroker, rules
+from dicast.app.access.secret import SecretMissing, TokenSecret
+from dicast.errors import DicastError
+from dicast.workers.store.connection import StoreClient
+from dicast.workers.store.scripts import script_text
+from dicast.workers.store.sentinel import is_sentinel
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.]{1,40}")
+
+
+class StoreUsersRefused(DicastError, RuntimeError):
+    """This store does not let users be made: it is older than Redis 6, managed, or our own user may not."""
+
+    problem = "store-users-refused"
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"the store does not let Dicast make users for nodes ({error}); nodes then need REDIS_URL instead of "
+            "DICAST_SERVER_URL, or the server a user with the commands ACL and CLIENT KILL"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCredentials:
+    """With which a node reaches the store: `url` names user and password too."""
+
+    url: str = field(repr=False)
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """What is recorded of a node's user. `digest`: SHA-256 of the password; `until`: unix s when it ends."""
+
+    user: str
+    digest: str
+    until: float
+
+
+_RECORD = TypeAdapter(UserRecord)
+
+
+class StoreUsers:
+    """Makes and deletes nodes' users; `client` must be allowed ACL and CLIENT KILL. `url` is the store's as nodes reach
+    it, without a login; the first of `all_secrets` makes passwords. `broker` None: it is not the store."""
+
+    def __init__(
+        self, client: StoreClient, namespace: str, url: str, all_secrets: Iterable[TokenSecret],
+        broker: StoreBroker | None = None, clock: Callable[[], float] | None = None,
+    ) -> None:  # fmt: skip
+        self._redis, self._url, self._clock = client, url, clock
+        self._key = AccessKeys(namespace).store_users
+        self._secret = next(iter(all_secrets), None)
+        plain = namespace if _PLAIN.fullmatch(namespace) else hashlib.sha256(namespace.encode()).hexdigest()[:16]
+        self._prefix = f"dicast-{plain}-"
+        self._ours = re.compile(re.escape(self._prefix) + "[0-9a-f]{16}")
+        self._rules = rules(namespace, broker)
+        self._extend = client.register_script(script_text(Path(__file__).parent / "extend_user.lua"))
+
+    def create(self, node: str, *, until: float, generation: int = 0) -> StoreCredentials:
+        """The node's user, made or made anew; it lives until `until`, unix s. One node in one generation has the same
+        password each time. Raises `StoreUsersRefused`, `SecretMissing`."""
+        if self._secret is None:
+            raise SecretMissing
+        password = self._secret.key(f"store user {generation} {node}").hex()
+        record = UserRecord(self.name(node), hashlib.sha256(password.encode()).hexdigest(), until)
+        # The record comes first: a user without one is deleted by `reconcile`.
+        self._redis.hset(self._key, node, orjson.dumps(record))
+        self._set(record)
+        return StoreCredentials(with_login(self._url, record.user, password), record.user, password)
+
+    def extend(self, node: str, until: float) -> bool:
+        """The node's user lives until then; False if it has none."""
+        while (text := self._redis.hget(self._key, node)) and (record := _read(text)) is not None:
+            longer = orjson.dumps(replace(record, until=until))
+            if self._extend(keys=[self._key], args=[node, text, longer]):  # else it was deleted or made anew meanwhile
+                return True
+        return False
+
+    def delete(self, node: str) -> int:
+        """End the node's user; returns how many connections were closed. Holds on return: it can do nothing."""
+        self._redis.hdel(self._key, node)
+        return self._remove(self.name(node))
+
+    def has(self, node: str) -> bool:
+        """Whether the node has a user."""
+        return bool(self._redis.hexists(self._key, node))
+
+    def nodes(self) -> dict[str, UserRecord]:
+        """Every node that has a user."""
+        found = {node: _read(text) for node, text in self._redis.hgetall(self._key).items()}
+        return {node: record for node, record in found.items() if record is not None}
+
+    def reconcile(self, *, renew: bool = False) -> tuple[int, int]:
+        """Have the server that is master now know exactly the users that are recorded; returns how many were set and
+        how many deleted. To be called every few seconds, by whoever has the rights; `renew` sets rights anew too."""
+        try:
+            there = {name for name in self._redis.acl_users() if self._ours.fullmatch(name)}
+        except ResponseError as error:
+            raise StoreUsersRefused(error) from None
+        now, recorded = self._now(), self.nodes()
+        for node in [node for node, record in recorded.items() if record.until <= now]:
+            self._redis.hdel(self._key, node)
+            del recorded[node]
+        made = 0
+        for node, record in recorded.items():
+            if renew or record.user not in there:
+                self._set(record)
+                made += 1
+                if self._record(node) is None:  # deleted while it was set
+                    self._remove(record.user)
+        gone = there - {record.user for record in recorded.values()}
+        for name in gone:
+            self._remove(name)
+        return made, len(gone)
+
+    def name(self, node: str) -> str:
+        """What the store calls the node's user."""
+        return self._prefix + hashlib.sha256(node.encode()).hexdigest()[:16]
+
+    def _set(self, record: UserRecord) -> None:
+        try:
+            self._redis.execute_command("ACL", "SETUSER", record.user, "reset", "on", f"#{record.digest}", *self._rules)
+        except (NoPermissionError, ResponseError) as error:
+            raise StoreUsersRefused(error) from None
+
+    def _remove(self, user: str) -> int:
+        """In this order: it can log in no more, its connections end, it is forgotten."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.execute_command("ACL", "SETUSER", user, "off")
+        pipe.execute_command("CLIENT", "KILL", "USER", user)
+        pipe.execute_command("ACL", "DELUSER", user)
+        try:
+            _, killed, _ = pipe.execute()
+        except (NoPermissionError, ResponseError) as error:
+            raise StoreUsersRefused(error) from None
+        return int(killed)
+
+    def _record(self, node: str) -> UserRecord | None:
+        text = self._redis.hget(self._key, node)
+        return _read(text) if text else None
+
+    def _now(self) -> float:
+        if self._clock is not None:
+            return self._clock()
+        seconds, micros = self._redis.time()
+        return float(seconds + micros / 1e6)
+
+
+def with_login(url: str, user: str, password: str) -> str:
+    """The store's URL with this login instead of its own; of several addresses each gets it."""
+    if is_sentinel(url):
+        return ";".join(_one_with_login(part, user, password) for part in url.split(";"))
+    return _one_with_login(url, user, password)
+
+
+def _one_with_login(url: str, user: str, password: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    kept = [pair for pair in parts.query.split("&") if pair and pair.partition("=")[0] not in ("username", "password")]
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    if parts.scheme == "unix":  # a socket's path follows at once: redis-py reads the login before it
+        return f"unix://{login}@{host}{parts.path}" + (f"?{'&'.join(kept)}" if kept else "")
+    return urlunsplit(parts._replace(netloc=f"{login}@{host}", query="&".join(kept)))
+
+
+def _read(text: str) -> UserRecord | None:
+    try:
+        return _RECORD.validate_json(text)
+    except ValidationError:
+        return None

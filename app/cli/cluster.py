@@ -1,0 +1,166 @@
+"""`dicast cluster ...`: the nodes, as a table or as JSON, once or each second."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.run import application
+from dicast.app.cluster.cluster import ClusterStatus
+from dicast.app.cluster.view import NodeStatus, NodeView
+from dicast.app.domain.printable import printable
+from dicast.errors import Exit
+
+WATCH_EVERY_S = 1.0
+DRAIN_LOOK_S = 0.2
+NAME_CHARS, TEXT_CHARS = 60, 200
+STYLES = {
+    NodeStatus.ONLINE: "green", NodeStatus.CORDONED: "yellow", NodeStatus.DRAINING: "yellow",
+    NodeStatus.OFFLINE: "dim", NodeStatus.DEGRADED: "red",
+}  # fmt: skip
+
+
+def show_nodes(terminal: Terminal, status: str | None, *, json: bool, watch: bool) -> None:
+    """A line a node, or JSON: a list of them."""
+    wanted = NodeStatus(status) if status else None
+    _show(
+        terminal, lambda dicast: dicast.cluster.nodes(wanted), lambda nodes: [asdict(node) for node in nodes], _table,
+        json=json, watch=watch,
+    )  # fmt: skip
+
+
+def show_status(terminal: Terminal, *, json: bool, watch: bool) -> None:
+    """The installation in numbers, and its nodes."""
+    _show(terminal, lambda dicast: dicast.cluster.status(), asdict, _summary, json=json, watch=watch)
+
+
+# ------------------------------------------------------------------ operations
+def operator() -> str:
+    """Who gives the commands of this terminal, as audit and nodes are told."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container's user may have no name
+        return f"{os.getuid()}@{socket.gethostname()}"
+
+
+def cordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
+    """Raises `UnknownNode` or `NodeLeaves`, as do the others."""
+    return _told(terminal, application(terminal).cluster.cordon(node, by=operator()), json=json)
+
+
+def uncordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
+    return _told(terminal, application(terminal).cluster.uncordon(node, by=operator()), json=json)
+
+
+def drain_node(terminal: Terminal, node: str, deadline_s: float, *, wait: bool, json: bool) -> Exit:
+    """With `wait`, until it has no call open, or is gone."""
+    cluster = application(terminal).cluster
+    found = cluster.drain(node, by=operator(), deadline_s=deadline_s)
+    while wait and found.status is NodeStatus.DRAINING:
+        time.sleep(DRAIN_LOOK_S)
+        found = cluster.node(found.id)
+    return _told(terminal, found, json=json)
+
+
+def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
+    """Raises `NodeBusy` besides."""
+    application(terminal).cluster.remove(node, by=operator(), force=force)
+    terminal.say(f"{node} is removed")
+
+
+def steal_work(terminal: Terminal, *, json: bool) -> None:
+    """Tells the moves and their total."""
+    found = application(terminal).cluster.steal(by=operator())
+    if json:
+        moves = [{"donor": donor, "receiver": receiver, "units": units} for donor, receiver, units in found.moves]
+        terminal.emit(orjson.dumps({"moves": moves, "total": found.total}, option=orjson.OPT_INDENT_2).decode())
+        return
+    for donor, receiver, units in found.moves:
+        terminal.say(f"{units} from {donor} for {receiver or 'whoever comes'}")
+    terminal.say(f"{found.total} units went back")
+
+
+def _told(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
+    if json:
+        terminal.emit(orjson.dumps(asdict(node), option=orjson.OPT_INDENT_2).decode())
+    else:
+        terminal.say(f"{node.id} is {node.status}" + (f": {node.reason}" if node.reason else ""))
+    return Exit.FAILED if "not acknowledged" in node.reason or " cut at " in node.reason else Exit.OK
+
+
+def _show(
+    terminal: Terminal, look: Callable[[Dicast], Any], document: Callable[[Any], Any],
+    drawn: Callable[[Any], RenderableType], *, json: bool, watch: bool,
+) -> None:  # fmt: skip
+    dicast = application(terminal)
+
+    def tell() -> None:
+        if json:
+            option = 0 if watch else orjson.OPT_INDENT_2
+            terminal.emit(orjson.dumps(document(look(dicast)), option=option).decode())
+        else:
+            terminal.out.print(drawn(look(dicast)))
+
+    if not watch:
+        tell()
+        return
+    with contextlib.suppress(KeyboardInterrupt):  # that is how watching ends
+        if json or not terminal.out.is_terminal:
+            while True:
+                tell()
+                time.sleep(WATCH_EVERY_S)
+        with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(drawn(look(dicast)), refresh=True)
+                time.sleep(WATCH_EVERY_S)
+
+
+def _table(nodes: Sequence[NodeView]) -> RenderableType:
+    if not nodes:
+        return Text("no node is known")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("node", "status", "open", "free", "pools", "labels", "heard", "reason"):
+        table.add_column(column, overflow="fold")
+    for node in nodes:
+        heard = "-" if node.heard_s_ago is None else f"{node.heard_s_ago:.0f} s ago"
+        table.add_row(
+            Text(printable(node.id, NAME_CHARS), style="bold"), Text(node.status, style=STYLES[node.status]),
+            f"{node.open} of {node.width}", str(node.available), _text(", ".join(node.pools)),
+            _text(_labels(node.labels)), heard, _text(node.reason),
+        )  # fmt: skip
+    return table
+
+
+def _summary(status: ClusterStatus) -> RenderableType:
+    counts = ", ".join(f"{count} {name}" for name, count in status.by_status.items() if count) or "no node is known"
+    waits = ", ".join(f"{pool} {count:,}" for pool, count in status.waiting.items()) or "nothing"
+    oldest = f", the next for {status.oldest_wait_s:.0f} s" if status.waiting and status.oldest_wait_s else ""
+    lines = [
+        _text(f"{status.installation}: {counts}"),
+        _text(f"calls: {status.open:,} open of {status.capacity:,}, {status.available:,} slots free"),
+        _text(f"waiting: {waits}{oldest}"),
+        *(Text(printable(sentence, TEXT_CHARS), style="yellow") for sentence in status.unsatisfied),
+    ]
+    return Group(*lines, Text(), _table(status.nodes))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text, TEXT_CHARS))

@@ -1,0 +1,267 @@
+"""The nodes of an installation, as operators see and steer them. Several who do so at once see and do the same."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, UnknownNode
+from dicast.app.cluster.queues import waiting_units
+from dicast.app.cluster.satisfied import unsatisfied
+from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
+from dicast.workers.admission.holders import read_holder
+from dicast.workers.nodes.orders import OrderKind, Orders, Requests
+from dicast.workers.nodes.reaper import restore_messages
+from dicast.workers.policy.stealing import Load, Transfer, transfers
+
+if TYPE_CHECKING:
+    from dicast.config.pools import Pools
+    from dicast.config.settings import Settings
+    from dicast.workers.broker.profiles import Broker
+    from dicast.workers.nodes.registry import Registry, Sighting
+    from dicast.workers.store.connection import StoreClient
+    from dicast.workers.store.keys import Keys
+
+ACKNOWLEDGED_LOOK_S = 0.01
+DEADLINE_MAX_S = 86_400.0
+ANSWERED_S = 1.0
+"""Nodes that are asked to give something back and do not say so by then do not count."""
+HOUSEKEEPER = "housekeeping"
+"""Who steals each second."""
+
+Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
+"""Told of each operation: actor, action, object, outcome, details."""
+
+
+class Installation(Protocol):
+    """What the application tells of itself."""
+
+    settings: Settings
+
+    @property
+    def pools(self) -> Pools: ...
+    @property
+    def keys(self) -> Keys: ...
+    @property
+    def store(self) -> StoreClient: ...
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def registry(self) -> Registry: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The installation in numbers: calls that all nodes may have open, could begin now, and have open; units that wait
+    in the queues, by pool, and for how long the next one has; and what no living node may take, a sentence each."""
+
+    installation: str
+    nodes: list[NodeView]
+    by_status: dict[str, int]
+    capacity: int
+    available: int
+    open: int
+    waiting: dict[str, int]
+    oldest_wait_s: float | None
+    unsatisfied: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Steal:
+    """What went back for idle nodes: (donor, the node that it is meant for, units). Whoever is idle may take it."""
+
+    moves: list[tuple[str, str, int]]
+
+    @property
+    def total(self) -> int:
+        return sum(units for _, _, units in self.moves)
+
+
+class Cluster:
+    """For any thread that may block; raises redis errors, and the broker's. `audit` is told of each operation, and
+    `wait_s` is how long one waits at most for the node to acknowledge it."""
+
+    def __init__(self, app: Installation, audit: Audit = lambda *_: None, wait_s: float = 3.0) -> None:
+        self._app, self._audit, self._wait_s = app, audit, wait_s
+
+    # ------------------------------------------------------------------ what there is
+    def nodes(self, status: NodeStatus | None = None) -> list[NodeView]:
+        """All that are known, or those of one status, by name."""
+        held = Counter(read_holder(record).node for record in self._app.store.hvals(self._app.keys.holders))
+        listed = [seen for seen in self._app.registry.sightings() if not _is_removed(seen)]
+        views = [view(seen, held[seen.node.id]) for seen in listed]
+        return [node for node in views if status in (None, node.status)]
+
+    def node(self, node: str) -> NodeView:
+        """By its id, or by a name that only one node has; of several of one name, the one that is not offline. Raises
+        `UnknownNode`."""
+        nodes = self.nodes()
+        for found in nodes:
+            if found.id == node:
+                return found
+        named = [found for found in nodes if node in (found.name, found.name.partition("@")[0])]
+        heard = [found for found in named if found.status is not NodeStatus.OFFLINE]
+        candidates = heard or named
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            ids = ", ".join(found.id for found in candidates)
+            raise UnknownNode(f"{len(candidates)} nodes are called {node}; name one by its id: {ids}")
+        raise UnknownNode(f"no node has the id or name {node!r}; dicast cluster nodes lists them")
+
+    def status(self) -> ClusterStatus:
+        """All of it, at about one instant."""
+        app, nodes = self._app, self.nodes()
+        waiting = waiting_units(app, app.pools.pools, app.store, in_store=app.broker.is_store)
+        living = [node for node in nodes if node.status is not NodeStatus.OFFLINE]
+        working = [node for node in living if node.status is NodeStatus.ONLINE]
+        return ClusterStatus(
+            installation=app.settings.namespace,
+            nodes=nodes,
+            by_status={status.value: sum(node.status is status for node in nodes) for status in NodeStatus},
+            capacity=sum(node.width for node in working),
+            available=sum(node.available for node in working),
+            open=sum(node.open for node in nodes),
+            waiting=waiting.units,
+            oldest_wait_s=waiting.oldest_s,
+            unsatisfied=[why for pool, why in self.unsatisfied(nodes).items() if pool in waiting.units],
+        )
+
+    def unsatisfied(self, nodes: Sequence[NodeView] | None = None) -> dict[str, str]:
+        """Pools whose units no living node takes, each with a sentence that says why."""
+        return unsatisfied(self._app.pools.pools.values(), self.nodes() if nodes is None else nodes)
+
+    # ------------------------------------------------------------------ what is done
+    def cordon(self, node: str, *, by: str) -> NodeView:
+        """Have a node begin no calls until that is taken back; what waits there goes back to the queues. The store
+        grants it nothing from now on; when the node has acknowledged it, which its view tells, no call begins any more
+        that had been granted before."""
+        return self._order(node, OrderKind.CORDON, by, 0.0)
+
+    def drain(self, node: str, *, by: str, deadline_s: float = 60.0) -> NodeView:
+        """The same; and calls that are open when the deadline is over are cut, and their units handed back. The node
+        stays, cordoned, and its view tells how many were cut. Raises `ValueError` for a deadline that is none."""
+        if not 0 <= deadline_s <= DEADLINE_MAX_S:
+            raise BadDeadline(f"deadline_s must be from 0 to {DEADLINE_MAX_S:g}, got {deadline_s:g}")
+        return self._order(node, OrderKind.DRAIN, by, deadline_s)
+
+    def uncordon(self, node: str, *, by: str) -> NodeView:
+        """Have a node take work again. Raises `NodeLeaves` if it is being removed."""
+        found = self.node(node)
+        orders = Orders(self._app.store, self._app.keys)
+        orders.take_back(found.id)
+        standing = orders.of(found.id)
+        if standing is not None and standing.kind is OrderKind.REMOVE:
+            self._audit(by, "node.uncordon", found.id, "refused", {})
+            raise NodeLeaves(found.id)
+        return self._acknowledged(found, "", by, "node.uncordon")
+
+    def remove(self, node: str, *, by: str, force: bool = False) -> None:
+        """End a node's process, and list it no more. One that has calls open is left alone: raises `NodeBusy`; with
+        `force` they are cut, and their units handed back. Of a node that is not heard, what it held goes back to the
+        queues, and its leases count until their deadlines; should it come back, it ends."""
+        found = self.node(node)
+        order, leases = Orders(self._app.store, self._app.keys).give(found.id, OrderKind.REMOVE, by=by, busy=force)
+        if not order.id:
+            self._audit(by, "node.remove", found.id, "refused", {"open": leases})
+            raise NodeBusy(found.id, leases)
+        if found.status is not NodeStatus.OFFLINE:
+            self._wait(lambda: self._app.registry.facts(found.id) is None)
+        elif self._app.broker.is_store:  # its heirs do so soon, if there are any
+            restore_messages(self._app, self._app.keys, found.id, lost=True)
+        self._audit(by, "node.remove", found.id, "done", {"open": leases, "forced": force})
+
+    def steal(self, *, by: str, queue_depths: Mapping[str, int] | None = None) -> Steal:
+        """Have messages that wait at overloaded nodes, or at nodes that take no work, go back to their queues for idle
+        ones. `queue_depths`, by id or name, are what nodes are judged by, instead of what they hold. Who answers within
+        `wait_s` counts."""
+        loads, silent = self._loads(queue_depths or {})
+        settings = self._app.settings
+        plan = transfers(
+            loads, overload=settings.overload_threshold, idle=settings.idle_threshold, most=settings.max_steal_per_tick
+        )
+        moves = Counter[tuple[str, str]]()
+        receivers = [load.node for load in loads if load.takes and load.queued < settings.idle_threshold]
+        plan = self._worth_it(plan, loads)
+        for node in silent if by != HOUSEKEEPER else ():  # their heirs do it soon; who asks for it need not wait
+            if back := restore_messages(self._app, self._app.keys, node, lost=True):
+                moves[node, receivers[0] if receivers else ""] += back
+        for transfer, units in _done(plan, self._given_back(plan)):
+            moves[transfer.donor, transfer.receiver] += units
+        found = Steal([(donor, receiver, units) for (donor, receiver), units in moves.items()])
+        if found.total or by != HOUSEKEEPER:
+            self._audit(by, "cluster.steal", "", "done", {"moves": found.moves, "total": found.total})
+        return found
+
+    def _loads(self, depths: Mapping[str, int]) -> tuple[list[Load], list[str]]:
+        """What the nodes hold, and those that are silent and hold what their heirs have not put back yet."""
+        loads, silent = [], []
+        for seen in self._app.registry.sightings():
+            node, vitals = seen.node, seen.vitals
+            status, _ = status_of(seen, 0)
+            if status is NodeStatus.OFFLINE:
+                silent += [] if seen.is_given_up or not self._app.broker.is_store else [node.id]
+                continue
+            takes = seen.order is None and not node.stuck
+            depth = depths.get(node.id, depths.get(node.name, -1))
+            loads.append(Load(node.id, vitals.held, vitals.available, node.pools, takes, depth))
+        return loads, silent
+
+    def _worth_it(self, plan: Sequence[Transfer], loads: Sequence[Load]) -> list[Transfer]:
+        """Where messages wait in the queue an idle node finds work enough."""
+        if not plan:
+            return []
+        app, working = self._app, {load.node for load in loads if load.takes}
+        waiting = waiting_units(app, {move.pool for move in plan}, app.store, in_store=app.broker.is_store).units
+        return [move for move in plan if move.donor not in working or not waiting.get(move.pool)]
+
+    def _given_back(self, plan: Sequence[Transfer]) -> Mapping[str, Mapping[str, int]]:
+        wanted: dict[str, Counter[str]] = {}
+        for transfer in plan:
+            wanted.setdefault(transfer.donor, Counter())[transfer.pool] += transfer.units
+        return (
+            Requests(self._app.store, self._app.keys).give_back(wanted, min(self._wait_s, ANSWERED_S)) if plan else {}
+        )
+
+    def _order(self, node: str, kind: OrderKind, by: str, deadline_s: float) -> NodeView:
+        found = self.node(node)
+        order, _ = Orders(self._app.store, self._app.keys).give(found.id, kind, by=by, deadline_s=deadline_s)
+        if order.kind is OrderKind.REMOVE:
+            self._audit(by, f"node.{kind}", found.id, "refused", {})
+            raise NodeLeaves(found.id)
+        return self._acknowledged(found, order.id, by, f"node.{kind}")
+
+    def _acknowledged(self, found: NodeView, order: str, by: str, action: str) -> NodeView:
+        def is_acknowledged() -> bool:
+            node = self._app.registry.facts(found.id)
+            return node is None or node.order_seen == order
+
+        known = found.status is not NodeStatus.OFFLINE and self._wait(is_acknowledged)
+        self._audit(by, action, found.id, "done" if known else "not acknowledged", {})
+        return self.node(found.id)
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        end = time.monotonic() + self._wait_s
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            time.sleep(ACKNOWLEDGED_LOOK_S)
+        return True
+
+
+def _is_removed(seen: Sighting) -> bool:
+    """Nobody wants to see it any more; it is kept in mind, lest it come back."""
+    return seen.heard_s_ago is None and seen.order is not None and seen.order.kind is OrderKind.REMOVE
+
+
+def _done(plan: Sequence[Transfer], given: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[Transfer, int]]:
+    """What was given back, told by whom it was meant for; a donor that had less left gives the first ones less."""
+    left = {(donor, pool): units for donor, pools in given.items() for pool, units in pools.items()}
+    for transfer in plan:
+        units = min(transfer.units, left.get((transfer.donor, transfer.pool), 0))
+        if units:
+            left[transfer.donor, transfer.pool] -= units
+            yield transfer, units

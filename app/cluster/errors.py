@@ -1,0 +1,36 @@
+"""What operators of the cluster are told when it cannot be done."""
+
+from __future__ import annotations
+
+from dicast.errors import DicastError
+
+
+class UnknownNode(DicastError, LookupError):
+    """No node has this id, or not exactly one has this name."""
+
+    problem = "unknown-node"
+
+
+class BadDeadline(DicastError, ValueError):
+    """A deadline that is no number of seconds, or longer than a day."""
+
+    problem = "request-refused"
+
+
+class NodeLeaves(DicastError):
+    """A node that is to be removed takes no other order."""
+
+    problem = "node-leaves"
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"node {node} is being removed, which cannot be taken back; start a worker in its place")
+
+
+class NodeBusy(DicastError):
+    """A node that has `open` calls open is not removed unless that is forced."""
+
+    problem = "node-busy"
+
+    def __init__(self, node: str, open_calls: int) -> None:
+        super().__init__(f"node {node} has {open_calls} calls open: drain it first, or force it")
+        self.node, self.open = node, open_calls

@@ -1,0 +1,66 @@
+"""What this process tells of itself as a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Protocol
+
+from dicast.app.providers.registry import key_trouble
+from dicast.workers.nodes.registry import Node
+
+if TYPE_CHECKING:
+    from dicast.config.pools import Pools
+    from dicast.config.settings import Settings
+
+
+class Environment(Protocol):
+    """What the application is made of."""
+
+    environ: Mapping[str, str]
+    settings: Settings
+
+    @property
+    def pools(self) -> Pools: ...
+
+
+def installed_version() -> str:
+    """Dicast's; 'unknown' where it is run from its sources and not installed."""
+    try:
+        return version("dicast")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def node_here(name: str, slots: int, of: Environment, labels: Mapping[str, str]) -> Node:
+    """This process as a node of Celery's name."""
+    import psutil  # noqa: PLC0415  (only workers need it)
+
+    from dicast.workers.system.accelerators import accelerators  # noqa: PLC0415
+
+    return Node.here(
+        name, limit=of.settings.max_concurrent_llm_calls, slots=slots, labels=labels,
+        missing_keys=tuple(missing_keys(of)), version=installed_version(), memory_bytes=psutil.virtual_memory().total,
+        accelerators=accelerators(),
+    )  # fmt: skip
+
+
+def unserved(of: Environment, labels: Mapping[str, str]) -> dict[str, str]:
+    """Pools whose units a node with these labels does not take, each with the reason."""
+    lacking = {spec.name: why for spec in of.pools.pools.values() if (why := lacks(spec.labels, labels))}
+    return {**lacking, **missing_keys(of)}
+
+
+def lacks(demanded: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    """Which labels are demanded that are not there; '' if none."""
+    missing = ", ".join(f"{name}={value}" for name, value in sorted(demanded.items()) if labels.get(name) != value)
+    return f"it demands {missing}" if missing else ""
+
+
+def missing_keys(of: Environment) -> dict[str, str]:
+    """Pools whose key this process lacks, each with what is missing."""
+    return {
+        spec.name: trouble
+        for spec in of.pools.pools.values()
+        if (trouble := key_trouble(spec, of.settings, of.environ))
+    }

@@ -1,0 +1,102 @@
+"""Nodes as people and programs see them: one status each, with its reason. Pure, but for what it is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dicast.workers.nodes.orders import OrderKind
+from dicast.workers.nodes.registry import Sighting
+
+
+class NodeStatus(StrEnum):
+    ONLINE = "online"
+    CORDONED = "cordoned"
+    """It begins no calls until that is taken back, and has none open if it was drained."""
+    DRAINING = "draining"
+    """It begins no calls, and ends those that are open."""
+    OFFLINE = "offline"
+    DEGRADED = "degraded"
+    """It is heard, and does not take the work that it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node. `width` is how many calls it may have open now, `available` how many more it could begin; CPU and load
+    are percent of one core, `memory_used_bytes` is its host's; `registered_at` is Unix seconds. `held` are messages
+    that it has taken and that wait for a lease."""
+
+    id: str
+    name: str
+    generation: int
+    status: NodeStatus
+    reason: str
+    host: str
+    pid: int
+    labels: dict[str, str]
+    pools: list[str]
+    missing_keys: list[str]
+    queues: list[str]
+    slots: int
+    available: int
+    open: int
+    width: int
+    cpu_percent: float
+    load_percent: float
+    memory_bytes: int
+    memory_used_bytes: int
+    accelerators: list[str]
+    version: str
+    registered_at: float
+    heard_s_ago: float | None
+    error_rate: float
+    held: int = 0
+
+
+def view(seen: Sighting, open_calls: int) -> NodeView:
+    """A node of which the store knows so many leases."""
+    node, width, vitals = seen.node, seen.width, seen.vitals
+    status, reason = status_of(seen, open_calls)
+    heard = seen.heard_s_ago is not None
+    takes = status in (NodeStatus.ONLINE, NodeStatus.DEGRADED)
+    return NodeView(
+        id=node.id, name=node.name, generation=seen.generation, status=status, reason=reason, host=node.host,
+        pid=node.pid, labels=dict(node.labels), pools=list(node.pools), missing_keys=list(node.missing_keys),
+        queues=list(node.queues), slots=node.slots, available=vitals.available if takes else 0, open=open_calls,
+        width=width.current if width else node.slots, cpu_percent=width.cpu_percent if width and heard else 0.0,
+        load_percent=width.load_percent if width and heard else 0.0, memory_bytes=node.memory_bytes,
+        memory_used_bytes=vitals.memory_used_bytes, accelerators=list(node.accelerators), version=node.version,
+        registered_at=seen.registered_at, heard_s_ago=seen.heard_s_ago, error_rate=width.error_rate if width else 0.0,
+        held=sum(vitals.held.values()) if heard else 0,
+    )  # fmt: skip
+
+
+def status_of(seen: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
+    """The first that holds: offline, to be removed, draining, cordoned, degraded, online."""
+    order = seen.order
+    if seen.heard_s_ago is None:
+        left = f"; {_calls(open_calls)} of it count until their deadlines" if open_calls else ""
+        return NodeStatus.OFFLINE, seen.gone + left
+    if order is not None:
+        said = f"{order.kind} by {order.by}" if order.by else str(order.kind)
+        said += "" if seen.node.order_seen == order.id else ", not acknowledged yet"
+        if order.kind is OrderKind.REMOVE:
+            return NodeStatus.DRAINING, f"{said}: {_calls(open_calls)} open, then it stops"
+        if order.kind is OrderKind.DRAIN and open_calls:
+            return NodeStatus.DRAINING, f"{said}: {_calls(open_calls)} open"
+        if order.kind is OrderKind.DRAIN:
+            cut = f", {_calls(seen.vitals.cut)} cut at the deadline" if seen.vitals.cut else ""
+            return NodeStatus.CORDONED, f"{said}: drained{cut}"
+        return NodeStatus.CORDONED, said + (f": {_calls(open_calls)} open" if open_calls else "")
+    if seen.node.stuck:
+        return NodeStatus.DEGRADED, seen.node.stuck
+    return NodeStatus.ONLINE, _lacks(seen)
+
+
+def _lacks(seen: Sighting) -> str:
+    missing = seen.node.missing_keys
+    return f"no key for {', '.join(missing)}" if missing else ""
+
+
+def _calls(count: int) -> str:
+    return f"{count} call" if count == 1 else f"{count} calls"

@@ -1,0 +1,87 @@
+"""`/cluster`: the nodes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from dicast.app.cluster.cluster import ClusterStatus
+from dicast.app.server.doors import Guarded
+from dicast.app.server.events import Happening, Stream, event_id
+from dicast.app.server.nodes import Admin, Looker
+from dicast.app.server.parts import GivenParts, Parts
+
+router = APIRouter(route_class=Guarded, tags=["cluster"])
+
+_ALWAYS_MOVING = (
+    "heard_s_ago", "cpu_percent", "load_percent", "memory_used_bytes", "error_rate", "available", "open", "held",
+)  # fmt: skip
+"""What changes with every beacon is no event."""
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+class Stealing(BaseModel):
+    """What nodes are judged by instead of what they hold: units that wait there, by a node's id or name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    queue_depths: dict[str, Annotated[int, Field(ge=0, le=1_000_000_000)]] = Field(
+        default_factory=dict, max_length=1000
+    )
+
+
+class Move(BaseModel):
+    """Units that a donor gave back for a receiver; whoever is idle may take them."""
+
+    donor: str
+    receiver: str
+    units: int
+
+
+class Moves(BaseModel):
+    """What went back, and how many units in all."""
+
+    moves: list[Move]
+    total: int
+
+
+@router.post("/cluster/steal")
+def steal(parts: GivenParts, claims: Admin, stealing: Stealing | None = None) -> Moves:
+    """Have messages that wait at overloaded nodes, or at nodes that take no work, go back for idle ones."""
+    depths = {} if stealing is None else stealing.queue_depths
+    done = parts.dicast.cluster.steal(by=claims.subject, queue_depths=depths or None)
+    moves = [Move(donor=donor, receiver=receiver, units=units) for donor, receiver, units in done.moves]
+    return Moves(moves=moves, total=done.total)
+
+
+@router.get("/cluster/status")
+def cluster_status(parts: GivenParts, _: Looker) -> ClusterStatus:
+    """The installation in numbers: nodes by status, capacity, open calls, what waits and for how long, and what no
+    living node may take."""
+    return parts.dicast.cluster.status()
+
+
+@router.get("/cluster/events", response_class=Response, responses=EVENTS)
+def cluster_events(request: Request, parts: GivenParts, _: Looker) -> Response:
+    """All nodes whenever one comes, goes or changes its status, its pools or its width: events named `nodes`. Loads and
+    open calls are left out: `GET /cluster/status` has them."""
+
+    def happenings(last: str | None) -> Iterator[Happening]:
+        seen = _seen(parts)
+        if event_id(seen) != last:
+            yield Happening("nodes", seen)
+
+    return Stream(request, happenings)
+
+
+def _seen(parts: Parts) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in asdict(node).items() if name not in _ALWAYS_MOVING}
+        for node in parts.dicast.cluster.nodes()
+    ]

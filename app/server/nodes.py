@@ -1,0 +1,170 @@
+"""`/cluster/nodes`: nodes join, are heard, and are steered.
+
+A node that joins over HTTP is given a heartbeat token of its own and a user of the store; what it does as a worker, it
+does at the store, as every other one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from dicast.app.access.membership import Membership
+from dicast.app.access.scopes import Claims, Scope
+from dicast.app.cluster.errors import UnknownNode
+from dicast.app.cluster.view import NodeStatus, NodeView
+from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.errors import NotThere
+from dicast.app.server.parts import GivenParts, Parts
+
+router = APIRouter(route_class=Guarded, tags=["cluster"])
+
+HEARTBEAT_S = 15.0
+"""How often a node that joined over HTTP is to be heard."""
+NODES_RATE = 10
+"""So many times more often than others may nodes ask: hundreds may start at once, with one token."""
+
+Looker = Annotated[Claims, needs(Scope.JOB_READ, Scope.NODE_ADMIN)]
+Admin = Annotated[Claims, needs(Scope.NODE_ADMIN)]
+NodeName = Annotated[
+    str, Path(alias="node", min_length=1, max_length=400, description="its id, or a name that one node has")
+]
+
+
+class Joining(BaseModel):
+    """A node that wants to join. One that was a node before, and is let in again after the server has forgotten it or
+    its token has ended, keeps its id by showing its heartbeat token."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1, max_length=120, description="Celery's node name, such as w1@host")
+    node: str = Field(default="", max_length=400, description="the id that it had, if it had one")
+    heartbeat_token: str | None = Field(default=None, max_length=4096, description="that of this id")
+
+
+class StoreLogin(BaseModel):
+    """With what a node reaches the store; `url` holds the user and the password."""
+
+    url: str
+    user: str
+    password: str
+
+
+class JoinedNode(BaseModel):
+    """What a node is given. It is to be heard every `heartbeat_s`; its token is good for `expires_in_s`."""
+
+    node: str
+    heartbeat_token: str
+    heartbeat_s: float
+    expires_in_s: float
+    store_url: str = Field(description="that of `credentials`")
+    credentials: StoreLogin
+
+
+class Heard(BaseModel):
+    """The answer to a heartbeat. A newer token comes in time; the older one stays good until it ends."""
+
+    node: str
+    heartbeat_s: float
+    heartbeat_token: str | None = None
+    expires_in_s: float | None = None
+
+
+class Draining(BaseModel):
+    """How long open calls may take to end."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    deadline_s: float = Field(default=60.0, ge=0, le=86_400, allow_inf_nan=False)
+
+
+@router.get("/cluster/nodes")
+def list_nodes(parts: GivenParts, _: Looker, status: NodeStatus | None = None) -> list[NodeView]:
+    """All nodes that are known, or those of one status, by name."""
+    return parts.dicast.cluster.nodes(status)
+
+
+@router.post("/cluster/nodes", status_code=201)
+def join(
+    parts: GivenParts, claims: Annotated[Claims, needs(Scope.NODE_REGISTER, rate=NODES_RATE)], joining: Joining
+) -> JoinedNode:
+    """Join the installation as a node. The same name again is another node, unless it shows that it is the same."""
+    joined = _members(parts).join(claims, joining.name, was=joining.node, old_token=joining.heartbeat_token)
+    parts.record(claims, "node.join", joined.node, details={"name": joining.name, "again": joined.node == joining.node})
+    login = StoreLogin(url=joined.store.url, user=joined.store.user, password=joined.store.password)
+    return JoinedNode(
+        node=joined.node, heartbeat_token=joined.heartbeat_token, heartbeat_s=HEARTBEAT_S,
+        expires_in_s=joined.expires_in_s, store_url=login.url, credentials=login,
+    )  # fmt: skip
+
+
+@router.get("/cluster/nodes/{node}")
+def show_node(parts: GivenParts, _: Looker, node: NodeName) -> NodeView:
+    """One node."""
+    return parts.dicast.cluster.node(node)
+
+
+@router.delete("/cluster/nodes/{node}", status_code=204)
+def remove(
+    parts: GivenParts, claims: Annotated[Claims, needs(Scope.NODE_ADMIN, Scope.NODE_HEARTBEAT)], node: NodeName,
+    force: Annotated[bool, Query(description="cut the calls that it has open, and hand their units back")] = False,
+) -> Response:  # fmt: skip
+    """Remove a node: its process ends, and its tokens and its store user with it. With its own heartbeat token, a node
+    takes its leave."""
+    if Scope.NODE_ADMIN not in claims.scopes:
+        _members(parts).leave(node)
+        parts.record(claims, "node.leave", node)
+        return Response(status_code=204)
+    try:
+        found = parts.dicast.cluster.node(node).id
+        parts.dicast.cluster.remove(found, by=claims.subject, force=force)
+    except UnknownNode:
+        if parts.members is None or not parts.dicast.store_users.has(node):
+            raise
+        found = node  # it has joined, and never begun to work
+        parts.record(claims, "node.remove", node)
+    if parts.members is not None:
+        parts.members.put_out(found)
+    return Response(status_code=204)
+
+
+@router.post("/cluster/nodes/{node}/heartbeat")
+def heartbeat(
+    parts: GivenParts, claims: Annotated[Claims, needs(Scope.NODE_HEARTBEAT, rate=NODES_RATE)], node: NodeName
+) -> Heard:
+    """A node is alive, and wants its token renewed in time. 404: it is known no more, and is to join again."""
+    members = _members(parts)
+    if not parts.dicast.store_users.has(node):
+        raise UnknownNode(f"no node {node!r} has joined, or it was put out; it is to join again")
+    renewed = members.renewed(claims)
+    if renewed is None:
+        return Heard(node=node, heartbeat_s=HEARTBEAT_S)
+    return Heard(node=node, heartbeat_s=HEARTBEAT_S, heartbeat_token=renewed[0], expires_in_s=renewed[1])
+
+
+@router.post("/cluster/nodes/{node}/cordon")
+def cordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
+    """Have a node begin no calls until that is taken back; its view tells when it has acknowledged that."""
+    return parts.dicast.cluster.cordon(node, by=claims.subject)
+
+
+@router.post("/cluster/nodes/{node}/uncordon")
+def uncordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
+    """Have a node take work again."""
+    return parts.dicast.cluster.uncordon(node, by=claims.subject)
+
+
+@router.post("/cluster/nodes/{node}/drain")
+def drain(parts: GivenParts, claims: Admin, node: NodeName, draining: Draining | None = None) -> NodeView:
+    """Have a node begin no calls, and end those that are open before a deadline; the rest is handed back."""
+    given = Draining() if draining is None else draining
+    return parts.dicast.cluster.drain(node, by=claims.subject, deadline_s=given.deadline_s)
+
+
+def _members(parts: Parts) -> Membership:
+    """Raises `NotThere` where there are no tokens to be given."""
+    if parts.members is None:
+        raise NotThere("nodes cannot join here: DICAST_TOKEN_SECRET is not set")
+    return parts.members

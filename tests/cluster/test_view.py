@@ -1,0 +1,46 @@
+"""What a node's status is, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dicast.app.cluster.view import NodeStatus, status_of, view
+from dicast.workers.nodes.orders import Order, OrderKind
+from dicast.workers.nodes.registry import Node, Sighting, Vitals
+
+NODE = Node.here("w@h", limit=1, slots=4, version="1")
+CORDON, DRAIN, REMOVE = (Order(kind[0], kind, "ann") for kind in OrderKind)
+
+
+def seen(order=None, *, heard_s_ago=0.5, **facts):
+    acknowledged = order.id if order else ""
+    return Sighting(replace(NODE, **{"order_seen": acknowledged, **facts}), 2, 1.0, heard_s_ago, "silent", order)
+
+
+@pytest.mark.parametrize(
+    ("sighting", "open_calls", "expected"),
+    [
+        (seen(), 0, (NodeStatus.ONLINE, "")),
+        (seen(missing_keys=("b",)), 0, (NodeStatus.ONLINE, "no key for b")),
+        (seen(stuck="gate a: full"), 3, (NodeStatus.DEGRADED, "gate a: full")),
+        (seen(CORDON), 0, (NodeStatus.CORDONED, "cordon by ann")),
+        (seen(CORDON, stuck="gate a: full"), 1, (NodeStatus.CORDONED, "cordon by ann: 1 call open")),
+        (seen(CORDON, order_seen=""), 0, (NodeStatus.CORDONED, "cordon by ann, not acknowledged yet")),
+        (seen(DRAIN), 2, (NodeStatus.DRAINING, "drain by ann: 2 calls open")),
+        (seen(DRAIN), 0, (NodeStatus.CORDONED, "drain by ann: drained")),
+        (seen(REMOVE), 0, (NodeStatus.DRAINING, "remove by ann: 0 calls open, then it stops")),
+        (seen(heard_s_ago=None), 0, (NodeStatus.OFFLINE, "silent")),
+        (seen(CORDON, heard_s_ago=None), 1, (NodeStatus.OFFLINE, "silent; 1 call of it count until their deadlines")),
+    ],
+)
+def test_the_first_that_holds(sighting, open_calls, expected):
+    assert status_of(sighting, open_calls) == expected
+
+
+def test_a_node_that_takes_nothing_has_nothing_available():
+    told = {"vitals": Vitals(open=1, available=3)}
+    assert view(replace(seen(), **told), 1).available == 3
+    for other in (seen(CORDON), seen(DRAIN), seen(heard_s_ago=None)):
+        assert view(replace(other, **told), 1).available == 0

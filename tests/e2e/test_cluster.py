@@ -1,0 +1,247 @@
+"""Nodes are cordoned, drained, removed and stolen from while units flow; told by the provider and the logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import datetime
+
+import pytest
+
+from dicast.app.cluster.errors import NodeBusy, NodeLeaves
+from dicast.app.cluster.view import NodeStatus
+from dicast.app.doctor import waiting
+from tests.e2e.cluster import a_job, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def by_name(cluster, name):
+    (found,) = [node for node in cluster.app.cluster.nodes() if node.name.startswith(f"{name}@")]
+    return found
+
+
+def granted(cluster, node):
+    """When leases were granted to a node, Unix seconds, by its log."""
+    return [
+        datetime.fromisoformat(line["ts"]).timestamp()
+        for line in cluster.logs()
+        if line.get("event") == "acquired" and line.get("node") == node
+    ]
+
+
+def flows_on(cluster, job_id):
+    before = cluster.done(job_id)
+    until(lambda: cluster.done(job_id) > before + 20, "it flows again")
+
+
+def test_after_its_acknowledgement_a_cordoned_node_begins_no_call(cluster):
+    """The only node: what the provider sees after that would have begun after that."""
+    c = cluster("--latency", "0.05", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="20", DICAST_WINDOW_SECONDS="60")
+    c.worker()
+    job_id = c.submit(a_job(agents=3, items=40))
+    until(lambda: c.done(job_id) > 50, "it flows")
+    for _ in range(5):
+        view = c.app.cluster.cordon("w0", by="test")
+        at = c.app.store.time()
+        assert view.status is NodeStatus.CORDONED, view.reason
+        assert "not acknowledged" not in view.reason
+        time.sleep(0.03)  # a request that was on its way arrives
+        calls = c.provider.stats()["calls"]
+        until(lambda: c.app.cluster.node("w0").open == 0, "open calls end")
+        until(lambda: c.app.cluster.node("w0").held == 0, "what waited goes back")
+        assert c.provider.stats()["calls"] == calls
+        assert [t for t in granted(c, view.id) if t > at[0] + at[1] / 1e6] == []
+        assert c.app.cluster.cordon("w0", by="test").status is NodeStatus.CORDONED, "twice is once"
+        assert c.app.cluster.uncordon("w0", by="test").status is NodeStatus.ONLINE
+        flows_on(c, job_id)
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"]) == (1200, 1200)
+    assert c.provider.stats()["calls"] == 1200
+    c.quiet()
+
+
+def test_a_drained_node_ends_its_calls_and_another_does_the_rest(cluster):
+    """None is made again; one whose deadline is short hands the rest back, and says how much that was."""
+    c = cluster("--latency", "0.3", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="8", DICAST_WINDOW_SECONDS="60")
+    first, _ = c.worker("-c", "4"), c.worker("-c", "4")
+    job_id = c.submit(a_job(agents=2, items=8))
+    until(lambda: by_name(c, "w0").open == 4, "it works")
+    view = c.app.cluster.drain("w0", by="test", deadline_s=30)
+    assert (view.status, view.available) == (NodeStatus.DRAINING, 0)
+    view = until(lambda: (v := by_name(c, "w0")).status is NodeStatus.CORDONED and v, "it is drained")
+    assert view.reason == "drain by test: drained"
+    assert until(lambda: by_name(c, "w0").held == 0, "it holds nothing") is True
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"], c.provider.stats()["calls"]) == (160, 160, 160)
+
+    c.app.cluster.uncordon("w0", by="test")
+    c.provider.control(latency=5)
+    job_id = c.submit(a_job(agents=1, dimensions=8))
+    until(lambda: by_name(c, "w0").open == 4, "it works again")
+    c.app.cluster.drain("w0", by="test", deadline_s=0)
+    until(lambda: by_name(c, "w0").reason == "drain by test: drained, 4 calls cut at the deadline", "it says so")
+    c.provider.control(latency=0.1)
+    assert c.report(job_id)["scored"] == 8
+    assert first.process.poll() is None
+    c.quiet()
+
+
+def test_a_removed_node_ends_its_process_and_is_listed_no_more(cluster):
+    c = cluster("--latency", "5", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="2", LLM_CALL_TIMEOUT="20")
+    busy, idle = c.worker(), c.worker("-Q", "dicast.control,dicast.beat")
+    job_id = c.submit(a_job(agents=1, dimensions=2))
+    until(lambda: by_name(c, "w0").open == 2, "it is busy")
+    with pytest.raises(NodeBusy, match="2 calls open"):
+        c.app.cluster.remove("w0", by="test")
+    assert by_name(c, "w0").status is NodeStatus.ONLINE
+    c.app.cluster.remove("w1", by="test")
+    assert idle.process.wait(20) == 0
+    until(lambda: len(c.app.cluster.nodes()) == 1, "it is listed no more")
+    c.app.cluster.remove("w0", by="test", force=True)
+    with pytest.raises(NodeLeaves):
+        c.app.cluster.cordon(c.app.cluster.nodes()[0].id, by="test") if c.app.cluster.nodes() else leaves()
+    assert busy.process.wait(20) == 0
+    assert c.app.cluster.nodes() == []
+    c.provider.control(latency=0.05)
+    c.worker()
+    assert c.report(job_id)["scored"] == 2
+    c.quiet()
+    assert not c.app.store.exists(c.app.keys.orders)
+
+
+def leaves():
+    raise NodeLeaves("it has left already")
+
+
+def test_a_node_that_fell_silent_is_offline_and_its_orders_wait_for_it(cluster):
+    """A frozen process: it is given up, listed, and comes back under a new generation, cordoned as it was told."""
+    c = cluster("--latency", "0.05", MAX_CONCURRENT_LLM_CALLS="4", DICAST_HEARTBEAT_TIMEOUT="3")
+    frozen, _ = c.worker(), c.worker()
+    before = by_name(c, "w0")
+    os.kill(frozen.process.pid, signal.SIGSTOP)
+    try:
+        until(lambda: (v := by_name(c, "w0")).status is NodeStatus.OFFLINE and "silent" in v.reason, "it is offline")
+        until(lambda: not c.app.registry.facts(before.id), "it is given up")
+        assert c.app.cluster.cordon("w0", by="test").status is NodeStatus.OFFLINE
+        job_id = c.submit(a_job(agents=1))
+        assert c.report(job_id)["scored"] == 10
+    finally:
+        os.kill(frozen.process.pid, signal.SIGCONT)
+    after = until(lambda: (v := by_name(c, "w0")).status is NodeStatus.CORDONED and v, "it is back, cordoned")
+    until(lambda: "not acknowledged" not in by_name(c, "w0").reason, "it acknowledges")
+    assert after.generation > before.generation
+    assert c.app.cluster.uncordon("w0", by="test").status is NodeStatus.ONLINE
+
+
+def held(cluster):
+    return {node.name.partition("@")[0]: node.held for node in cluster.app.cluster.nodes()}
+
+
+def check_that_waiting_work_moves(cluster, pools, steal):
+    """All of a job waits at one node, for the pool's limit is low; another comes, which finds nothing in the queue."""
+    c = cluster(
+        "--latency", "1", "--sigma", "0", pools=pools, MAX_CONCURRENT_LLM_CALLS="40", DICAST_WINDOW_SECONDS="60",
+        DICAST_STEAL=str(steal), LLM_CALL_TIMEOUT="60",
+    )  # fmt: skip
+    c.worker()
+    idle = c.worker("-Q", "dicast.beat")
+    job_id = c.submit(a_job(agents=1, dimensions=10, items=3))
+    until(lambda: held(c)["w0"] > 20, "it holds the job")
+    c.app.control.add_consumer("provider.sim", destination=[by_name(c, "w1").name], reply=True)
+    return c, job_id, idle
+
+
+LOW = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+limit = 2
+adaptive = false
+"""
+
+
+def test_waiting_work_is_stolen_on_demand(cluster):
+    c, job_id, _ = check_that_waiting_work_moves(cluster, LOW, steal=False)
+    until(lambda: by_name(c, "w1").pools == ["sim"], "it reads the queue")
+    started = time.monotonic()
+    found = c.app.cluster.steal(by="test")
+    assert found.moves == [(by_name(c, "w0").id, by_name(c, "w1").id, 3)]
+    until(lambda: held(c)["w1"] >= 2, "it has moved")
+    assert time.monotonic() - started < 2
+    assert c.app.cluster.steal(by="test").total == 0, "nobody is idle any more"
+    c.provider.control(latency=0.05)
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"]) == (30, 30)
+    c.quiet()
+
+
+def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
+    c, job_id, idle = check_that_waiting_work_moves(cluster, LOW, steal=True)
+    started = time.monotonic()
+    until(lambda: held(c)["w1"] >= 2, "it has moved")
+    assert time.monotonic() - started < 3
+    c.provider.control(latency=0.05)
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"]) == (30, 30)
+    assert '"acquired"' in idle.log.read_text()
+
+
+TWO_REGIONS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+[pools.eu]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+labels = {{ region = "eu" }}
+"""
+
+
+def test_only_nodes_with_its_labels_take_a_pools_units(cluster):
+    c = cluster("--latency", "0.02", pools=TWO_REGIONS, DICAST_NODE_LABELS="disk=ssd")
+    c.worker("--label", "region=us")
+    assert by_name(c, "w0").labels == {"disk": "ssd", "region": "us"}
+    assert by_name(c, "w0").pools == ["sim"]
+    job_id, other = c.submit(a_job(agents=1, pool="eu")), c.submit(a_job(agents=1))
+    assert c.report(other)["scored"] == 10
+    why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for")
+    assert why == (
+        f"the units of pool eu wait, for no living node takes them: {by_name(c, 'w0').name} lacks the label region=eu"
+    )
+    assert c.app.cluster.status().unsatisfied == [why]
+    assert c.provider.stats()["calls"] == 10
+    c.worker("--label", "region=eu", "--label", "gpu=none", DICAST_NODE_ROLES="eu")
+    assert by_name(c, "w1").pools == ["eu"]
+    assert c.report(job_id)["scored"] == 10
+    assert {line["node"][:2] for line in c.logs() if line["event"] == "acquired" and line["job"] == job_id} == {"w1"}
+    assert by_name(c, "w1").queues == ["provider.eu"], "a role is all that it reads"
+
+
+TWO_PLACES = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+[pools.far]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+labels = {{ region = "far" }}
+"""
+
+
+def test_a_unit_that_may_go_elsewhere_does_not_wait_for_a_pool_that_nobody_serves(cluster):
+    c = cluster("--latency", "0.02", pools=TWO_PLACES)
+    c.worker()
+    job = a_job(agents=1, items=10)
+    job["agents"][0] = {"name": "judge", "deployments": [{"pool": "sim"}, {"pool": "far"}]}
+    report = c.report(c.submit(job), 30)
+    assert (report["scored"], report["calls"]) == (100, 100)

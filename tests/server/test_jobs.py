@@ -1,0 +1,185 @@
+"""Jobs over HTTP: submitted once, listed, cancelled; and what is refused, before anything is stored."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+from dicast.app.access.scopes import Scope
+from dicast.app.application import Dicast
+from tests.server.serving import JOB, client, installation, problem, served
+
+
+def test_a_job_is_submitted_and_looked_at(http: httpx2.Client, dicast: Dicast) -> None:
+    told = http.post("/jobs", json={**JOB, "id": "mine", "project": "p"})
+    assert (told.status_code, told.headers["location"]) == (202, "/jobs/mine")
+    assert told.json() == {"id": "mine", "project": "p", "units": 1, "calls": 1}
+    assert http.post("/jobs", json={**JOB, "id": "mine", "project": "p"}).json() == told.json()
+    seen = http.get("/jobs/mine").json()
+    assert (seen["state"], seen["units"], seen["done"]) == ("submitted", 1, 0)
+    assert "no worker is alive" in seen["waits_for"]
+    assert [job["id"] for job in http.get("/jobs").json()["jobs"]] == ["mine"]
+    problem(http.post("/jobs", json={**JOB, "id": "mine", "replicates": 2}), 409, "job-conflict")
+    assert http.delete("/jobs/mine").json()["state"] == "finishing"
+    assert http.delete("/jobs/mine").status_code == 200
+    problem(http.get("/jobs/mine/report"), 409, "job-not-ended")
+    problem(http.get("/jobs/other"), 404, "unknown-job")
+    problem(http.delete("/jobs/other"), 404, "unknown-job")
+    assert [(line.actor, line.action, line.object, line.outcome) for line in dicast.audit.lines()][:3] == [
+        ("tester", "job.submit", "mine", "done"), ("tester", "job.submit", "mine", "done"),
+        ("tester", "POST /jobs", "/jobs", "refused"),
+    ]  # fmt: skip
+
+
+def test_yaml_is_taken_as_the_command_line_takes_it(http: httpx2.Client) -> None:
+    kind = {"Content-Type": "application/yaml; charset=utf-8"}
+    told = http.post("/jobs", content=yaml.safe_dump({**JOB, "id": "y"}), headers=kind)
+    assert told.json()["id"] == "y", told.text
+    found = problem(http.post("/jobs", content="agents: [1\n", headers=kind), 400, "unreadable-job")
+    assert "line 2, column 1" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "said"),
+    [
+        (b"{", 400, "unreadable-job", "line 1, column 2"),
+        (b"[]", 400, "unreadable-job", "holds a list"),
+        (b'{"a": NaN}', 400, "unreadable-job", "NaN is no JSON number"),
+        (b'{"agents": 1, "agents": 2}', 400, "unreadable-job", "occurs twice"),
+        (b'{"project": "\\ud800"}', 400, "unreadable-job", "half a character"),
+        (b"[" * 100_000, 400, "unreadable-job", "nested too deeply"),
+        (b"\xff", 400, "unreadable-job", "not UTF-8"),
+        ({**JOB, "agnets": []}, 422, "invalid-job", "agnets: unknown key; did you mean agents?"),
+        ({**JOB, "id": "../x"}, 422, "invalid-job", "id: may hold only letters"),
+        ({**JOB, "id": "a" * 129}, 422, "invalid-job", "at most 128 characters"),
+        ({**JOB, "agents": [{"name": "a", "pool": "nope"}]}, 422, "job-refused", "'nope'"),
+        ({**JOB, "agents": [{"name": "a", "pool": "http://127.0.0.1"}]}, 422, "invalid-job", "names a pool"),
+        ({**JOB, "base_url": "http://evil"}, 422, "invalid-job", "addresses belong to pools"),
+        ({**JOB, "items": "http://169.254.169.254/x.jsonl"}, 403, "file-refused", "no uploaded file"),
+    ],
+)
+def test_what_is_no_job_is_refused_in_the_command_lines_words(
+    http: httpx2.Client, body: object, status: int, kind: str, said: str
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    told = problem(http.post("/jobs", content=content, headers={"Content-Type": "application/json"}), status, kind)
+    assert said in told["detail"]
+    assert http.get("/jobs").json() == {"jobs": [], "next": None}
+
+
+def test_other_media_types_are_refused(http: httpx2.Client) -> None:
+    """Among them those that a page of another site can send without being asked (CORS)."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        sent = http.post("/jobs", content=json.dumps(JOB), headers={"Content-Type": kind})
+        problem(sent, 415, "media-type-refused")
+
+
+def test_jobs_are_listed_in_pages_newest_first(http: httpx2.Client, dicast: Dicast) -> None:
+    names = [f"job-{n}" for n in range(7)]
+    for n, name in enumerate(names):
+        dicast.submit({**JOB, "id": name, "project": f"p{n % 2}"})
+    # Three of one millisecond.
+    dicast.store.zadd(dicast.keys.at("jobs"), dict.fromkeys(names[2:5], 1_000_000))
+    for name in names[2:5]:
+        dicast.store.hset(dicast.keys.at("job", name), "created_ms", 1_000_000)
+    seen, cursor = [], None
+    while True:
+        page = http.get("/jobs", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        seen += [job["id"] for job in page["jobs"]]
+        assert len(page["jobs"]) <= 2
+        if (cursor := page["next"]) is None:
+            break
+    assert sorted(seen) == names and seen[-3:] == ["job-4", "job-3", "job-2"]
+    assert {job["project"] for job in http.get("/jobs?project=p1").json()["jobs"]} == {"p1"}
+    assert http.get("/jobs?state=completed").json()["jobs"] == []
+    for wrong in ("limit=0", "limit=501", "limit=x", "cursor=x", "cursor=1.", "state=none", "nothing=1"):
+        problem(http.get(f"/jobs?{wrong}"), 422, "request-refused")
+
+
+def test_a_token_for_some_pools_submits_sees_and_cancels_their_jobs_alone(
+    dicast: Dicast, address: str, http: httpx2.Client
+) -> None:
+    scopes = [Scope.JOB_SUBMIT, Scope.JOB_READ, Scope.POOL_ADMIN]
+    bound = dicast.tokens.issue("bound", scopes, ttl_s=600, pools=["other"])
+    theirs = {**JOB, "agents": [{"name": "a", "pool": "other"}]}
+    assert http.post("/jobs", json={**JOB, "id": "default-pool"}).status_code == 202
+    with client(address, bound) as limited:
+        assert limited.post("/jobs", json={**theirs, "id": "theirs"}).status_code == 202
+        for pools in ([{"pool": "sim"}], [{"pool": "other"}, {"pool": ""}]):
+            job = {**JOB, "agents": [{"name": "a", "deployments": pools}]}
+            problem(limited.post("/jobs", json=job), 403, "not-allowed")
+        problem(limited.post("/jobs", json=JOB), 403, "not-allowed")
+        assert [job["id"] for job in limited.get("/jobs").json()["jobs"]] == ["theirs"]
+        problem(limited.get("/jobs/default-pool"), 404, "unknown-job")
+        problem(limited.delete("/jobs/default-pool"), 404, "unknown-job")
+        problem(limited.post("/jobs/default-pool/resume"), 404, "unknown-job")
+        problem(limited.patch("/pools/sim", json={"limit": 1}), 403, "not-allowed")
+        problem(limited.patch("/pools", json={"slo": 1}), 403, "not-allowed")
+        assert limited.patch("/pools/other", json={"limit": 1}).status_code == 200
+
+
+def test_a_token_for_some_labels_uses_pools_that_demand_no_others(tmp_path: Path, redis_url: str) -> None:
+    dicast = installation(tmp_path, redis_url)
+    pools = (tmp_path / "pools.toml").read_text()
+    (tmp_path / "pools.toml").write_text(pools + '[pools.other.labels]\nregion = "eu"\n')
+    token = {
+        name: dicast.tokens.issue("t", [Scope.JOB_SUBMIT], ttl_s=600, labels=[name]) for name in ("region=eu", "x=y")
+    }
+    job = {**JOB, "agents": [{"name": "a", "pool": "other"}]}
+    with served(dicast) as address:
+        with client(address, token["region=eu"]) as http:
+            assert http.post("/jobs", json=job).status_code == 202
+        with client(address, token["x=y"]) as http:
+            problem(http.post("/jobs", json=job), 403, "not-allowed")
+            assert http.post("/jobs", json=JOB).status_code == 202
+
+
+# ------------------------------------------------------------------ idempotency
+def test_a_key_gives_one_job_and_one_answer_also_after_a_restart(tmp_path: Path, redis_url: str) -> None:
+    answers = []
+    for _ in range(2):
+        dicast = installation(tmp_path, redis_url)
+        token = dicast.tokens.issue("tester", [Scope.JOB_SUBMIT], ttl_s=600)
+        other = dicast.tokens.issue("other", [Scope.JOB_SUBMIT], ttl_s=600)
+        with served(dicast) as address, client(address, token, **{"Idempotency-Key": "k"}) as http:
+            answers += [http.post("/jobs", json=JOB) for _ in range(2)]
+            problem(http.post("/jobs", json={**JOB, "replicates": 2}), 422, "idempotency-key-reused")
+            headers = {"Authorization": f"Bearer {other}"}
+            assert http.post("/jobs", json=JOB, headers=headers).json()["id"] != answers[0].json()["id"]
+    assert {(reply.status_code, reply.headers["location"], reply.text) for reply in answers} == {
+        (202, answers[0].headers["location"], answers[0].text)
+    }
+    dicast = installation(tmp_path, redis_url)
+    assert dicast.store.zcard(dicast.keys.at("jobs")) == 2  # each subject has its own keys
+    record = dicast.store.keys("*.http:idempotency:*")[0]
+    assert 86_000 < dicast.store.ttl(record) <= 86_400
+
+
+def test_submissions_that_race_at_two_servers_are_one_job(tmp_path: Path, redis_url: str) -> None:
+    one, two = installation(tmp_path, redis_url), installation(tmp_path, redis_url)
+    token = one.tokens.issue("tester", [Scope.JOB_SUBMIT, Scope.JOB_READ], ttl_s=600)
+    with served(one) as first, served(two) as second, ThreadPoolExecutor(8) as pool:
+        clients = [client(address, token) for address in (first, second) for _ in range(4)]
+        for round in range(5):
+            key = {"Idempotency-Key": f"k{round}"}
+            told = list(pool.map(lambda http, key=key: http.post("/jobs", json=JOB, headers=key), clients))
+            assert {reply.status_code for reply in told} == {202}
+            assert len({reply.json()["id"] for reply in told}) == 1
+        pages = [http.get("/jobs").json() for http in (clients[0], clients[-1])]
+        assert pages[0] == pages[1] and len(pages[0]["jobs"]) == 5
+        for http in clients:
+            http.close()
+
+
+def test_a_refused_job_holds_no_key(http: httpx2.Client) -> None:
+    key = {"Idempotency-Key": "k"}
+    problem(http.post("/jobs", json={**JOB, "agents": []}, headers=key), 422, "invalid-job")
+    assert http.post("/jobs", json=JOB, headers=key).status_code == 202
+    for wrong in ("", "x" * 201, "\u00e9"):
+        reply = http.post("/jobs", json=JOB, headers=[(b"Idempotency-Key", wrong.encode())])
+        problem(reply, 422, "request-refused")

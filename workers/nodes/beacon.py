@@ -1,0 +1,125 @@
+"""The thread that renews a node's beacon, and reads in the answer what operators want of the node."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from dicast.workers.nodes.orders import Order
+from dicast.workers.nodes.registry import Node, Registry, Vitals
+from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.store.errors import is_passing
+from dicast.workers.system.supervision import supervised_thread
+
+logger = logging.getLogger(__name__)
+
+ACKNOWLEDGE_LOOK_S = 0.02
+"""How often a node that has been given an order looks whether it is carried out far enough to be acknowledged."""
+
+
+class Duties(Protocol):
+    """What a beacon asks of its worker; on the beacon's thread."""
+
+    @property
+    def stuck(self) -> str:
+        """What the node should take and does not; '' if all is well."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether it reads the queue of any pool."""
+
+    def served(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The pools whose units it takes, and the queues it reads."""
+
+    def vitals(self) -> Vitals: ...
+    def obey(self, order: Order | None) -> bool:
+        """Have an order, or none, be in force; whether it is, so that it can be acknowledged."""
+
+
+class Resting:
+    """The duties of a process that does no work yet."""
+
+    stuck, judges = "", True
+
+    def served(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (), ()
+
+    def vitals(self) -> Vitals:
+        return Vitals()
+
+    def obey(self, order: Order | None) -> bool:
+        return False
+
+
+@dataclass(slots=True)
+class _Ends:
+    """What wakes the thread, and what ends it."""
+
+    wake: threading.Event
+    stop: bool = False
+
+
+class Beacon:
+    """Renews a node's beacon from a supervised thread until it is stopped. `make_registry` makes the thread one of its
+    own; `look` is asked each time for the node's width, `duties` for its worker."""
+
+    def __init__(
+        self, make_registry: Callable[[], Registry], node: Node, look: Callable[[], RulesStatus],
+        duties: Callable[[], Duties] = Resting,
+    ) -> None:  # fmt: skip
+        self._make_registry, self._node, self._look, self._duties = make_registry, node, look, duties
+        self._order_seen = ""
+        self._ends = _Ends(threading.Event())
+        self._thread = supervised_thread("beacon", self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Be heard now, and read what the answer says. Any thread."""
+        self._ends.wake.set()
+
+    def stop(self) -> None:
+        self._ends.stop = True
+        self.wake()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        registry = self._make_registry()
+        while not self._ends.stop:
+            wait_s = self._announce(registry)
+            self._ends.wake.wait(wait_s)
+            self._ends.wake.clear()
+        try:
+            registry.leave(self._node)
+        except (RedisError, OSError) as error:
+            logger.warning("node %s leaves without a word: %s", self._node.id, error)
+
+    def _announce(self, registry: Registry) -> float:
+        """Be heard once, and once more when an order is carried out; returns how long to wait, s."""
+        duties = self._duties()
+        try:
+            order = self._told(registry, duties)
+            if not duties.obey(order):
+                return ACKNOWLEDGE_LOOK_S if order else registry.intervals.beacon_every_s
+            if self._order_seen != (seen := order.id if order else ""):
+                self._order_seen = seen
+                self._told(registry, duties)
+        except (RedisError, OSError) as error:
+            if not is_passing(error):
+                raise
+            logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
+        return registry.intervals.beacon_every_s
+
+    def _told(self, registry: Registry, duties: Duties) -> Order | None:
+        pools, queues = duties.served()
+        node = replace(
+            self._node, stuck=duties.stuck, judges=duties.judges, pools=pools, queues=queues,
+            order_seen=self._order_seen,
+        )  # fmt: skip
+        return registry.announce(node, self._look(), duties.vitals())

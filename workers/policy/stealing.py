@@ -1,0 +1,69 @@
+"""Which messages that wait at busy nodes are to go back for idle ones. Pure: what nodes hold is handed in.
+
+A node that takes work and holds more than `overload` messages without a lease gives up to `most` of them at a time, and
+none that would leave it fewer than `overload`. One that takes no work (it is cordoned) gives all. They are for nodes
+that take work of the same pool, hold fewer than `idle` and have slots free: the emptiest first, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+OVERLOAD, IDLE, MOST = 5, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One node: what it holds by pool, free slots, the pools that it serves, and whether it takes work. `depth` is what
+    it is judged by: the sum of what it holds, if nobody says otherwise."""
+
+    node: str
+    held: Mapping[str, int]
+    available: int
+    pools: Collection[str]
+    takes: bool = True
+    depth: int = field(default=-1)
+
+    @property
+    def queued(self) -> int:
+        return self.depth if self.depth >= 0 else sum(self.held.values())
+
+
+class Transfer(NamedTuple):
+    """So many units of a pool, from one node to another."""
+
+    donor: str
+    receiver: str
+    pool: str
+    units: int
+
+
+def transfers(loads: Iterable[Load], *, overload: int = OVERLOAD, idle: int = IDLE, most: int = MOST) -> list[Transfer]:
+    """What to move now. Holds: no node both gives and receives, nobody receives more than it has slots free for, or of
+    a pool that it does not serve, and nobody gives what it does not hold."""
+    known = sorted(loads, key=lambda load: load.node)
+    donors = [load for load in known if (load.queued > overload or not load.takes) and any(load.held.values())]
+    room = {load.node: load.available for load in known if load.takes and load.queued < idle and load.available > 0}
+    serves = {load.node: load.pools for load in known}
+    got: Counter[str] = Counter()
+    moved: Counter[tuple[str, str, str]] = Counter()
+    for donor in sorted(donors, key=lambda load: (-load.queued, load.node)):
+        left = dict(donor.held)
+        budget = min(most, donor.queued - overload) if donor.takes else sum(left.values())
+        for _ in range(budget):
+            choices = [
+                (got[node], -room[node], node, -left[pool], pool)
+                for pool in left
+                for node in room
+                if left[pool] and got[node] < room[node] and node != donor.node and pool in serves[node]
+            ]
+            if not choices:
+                break
+            _, _, receiver, _, pool = min(choices)
+            left[pool] -= 1
+            got[receiver] += 1
+            moved[donor.node, receiver, pool] += 1
+    return [Transfer(donor, receiver, pool, units) for (donor, receiver, pool), units in moved.items()]

@@ -1,0 +1,163 @@
+"""What a worker tells its beacon, and how it does what operators want of its node."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import orjson
+import psutil
+from celery.platforms import EX_OK
+from celery.worker import state as worker_state
+from redis.exceptions import RedisError
+
+from dicast.workers.admission.gate import Gate, GateConfig
+from dicast.workers.admission.request import AdmittedRequest
+from dicast.workers.nodes.orders import REPLIES_KEPT_S, GiveBack, Order, OrderKind
+from dicast.workers.nodes.registry import Vitals
+from dicast.workers.runtime.pool import TaskPool
+from dicast.workers.store.connection import connect_async
+
+logger = logging.getLogger(__name__)
+
+TURN_S = 0.1
+"""How long the beacon waits for the loop to turn, before it goes on beating and looks again."""
+
+
+class DutifulWorker(Protocol):
+    """The consumer."""
+
+    config: GateConfig
+    pool: TaskPool
+    leased: int
+
+    @property
+    def gates(self) -> Mapping[str, Gate]: ...
+    @property
+    def queues(self) -> list[Any]: ...
+    @property
+    def stuck(self) -> str: ...
+    @property
+    def judges(self) -> bool: ...
+    def free_slots(self) -> int: ...
+    def put_back(self, requests: list[AdmittedRequest]) -> None:
+        """Into their queues; on the hub."""
+
+    def on_loop(self, callback: Callable[[], None]) -> None: ...
+
+
+class NodeDuties:
+    """See `dicast.workers.nodes.beacon.Duties`."""
+
+    def __init__(self, worker: DutifulWorker) -> None:
+        self._worker = worker
+        self._order: Order | None = None
+        self._ends_at = 0.0
+        self._cut = 0
+        self._turn: concurrent.futures.Future[None] | None = None
+
+    # ------------------------------------------------------------------ what is told
+    @property
+    def stuck(self) -> str:
+        return self._worker.stuck
+
+    @property
+    def judges(self) -> bool:
+        return self._worker.judges
+
+    def served(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        pools = {gate.pool for gate in list(self._worker.gates.values()) if not gate.shut}
+        return tuple(sorted(pools)), tuple(sorted(queue.name for queue in self._worker.queues))
+
+    def vitals(self) -> Vitals:
+        worker, memory = self._worker, psutil.virtual_memory()
+        takes = worker.config.suspension.takes_units
+        return Vitals(
+            open=worker.leased,
+            available=worker.free_slots() if takes else 0,
+            held={gate.pool: len(gate.held) for gate in list(worker.gates.values()) if gate.held},
+            memory_used_bytes=memory.total - memory.available,
+            cut=self._cut,
+        )
+
+    # ------------------------------------------------------------------ what is done
+    def heard(self, text: str) -> None:
+        """A request to some node; on the loop."""
+        request = GiveBack.read(text)
+        if request is not None and request.node == self._worker.config.node:
+            self._worker.pool.post(self._give_back, request)
+
+    def _give_back(self, request: GiveBack) -> None:
+        """On the hub."""
+        given = {}
+        for gate in self._worker.gates.values():
+            if dropped := gate.give_up(request.units.get(gate.pool, 0)):
+                given[gate.pool] = len(dropped)
+                self._worker.put_back(dropped)
+        logger.info("messages go back for idle nodes: %s", given, extra={"event": "gave_back", "units": given})
+        self._worker.pool.submit(self._tell(request, given))
+
+    async def _tell(self, request: GiveBack, given: Mapping[str, int]) -> None:
+        config = self._worker.config
+        key = config.keys.given_back(request.id)
+        with contextlib.suppress(RedisError, OSError):  # whoever asked waits no longer
+            async with connect_async(config.store_url) as client:
+                pipe = client.pipeline()
+                pipe.rpush(key, orjson.dumps([config.node, given]))
+                pipe.expire(key, REPLIES_KEPT_S)
+                await pipe.execute()
+
+    def obey(self, order: Order | None) -> bool:
+        """Have it be in force. Holds when this has returned True: a call that began had begun before, for the loop, on
+        which calls begin, has turned since."""
+        suspension = self._worker.config.suspension
+        if order != self._order:
+            self._order, suspension.cordon = order, f"{order.kind} by {order.by}" if order else ""
+            self._turn, self._cut = None, 0
+            if order is None:
+                logger.info("this node takes units again", extra={"event": "uncordoned"})
+                self._on_hub(_wake)
+            else:
+                self._turn = self._worker.pool.submit(asyncio.sleep(0))
+                self._ends_at = time.monotonic() + order.deadline_s
+                logger.warning("this node takes no more units: %s", suspension.cordon,
+                               extra={"event": "cordoned", "kind": order.kind, "by": order.by})  # fmt: skip
+                suspension.suspended()
+        if order is not None and order.kind is not OrderKind.CORDON:
+            self._finish(order)
+        return self._turned()
+
+    def _turned(self) -> bool:
+        if self._turn is None:
+            return True
+        done, _ = concurrent.futures.wait([self._turn], timeout=TURN_S)
+        return bool(done)
+
+    def _finish(self, order: Order) -> None:
+        """Once a second: what is open when the deadline is over is handed back; then, if it is to, the process ends."""
+        if self._worker.leased and time.monotonic() >= self._ends_at:
+            self._worker.on_loop(self._cut_calls)
+        elif not self._worker.leased and order.kind is OrderKind.REMOVE and worker_state.should_stop is None:
+            logger.warning("this node is removed: it stops", extra={"event": "removed", "by": order.by})
+            worker_state.should_stop = EX_OK
+            self._on_hub(_wake)
+
+    def _cut_calls(self) -> None:
+        """Their units are noted as interrupted and come again elsewhere."""
+        cut = sum(gate.cut_calls() for gate in self._worker.gates.values())
+        self._cut += cut
+        if cut:
+            logger.warning("%d calls were open after the deadline: their units are handed back", cut,
+                           extra={"event": "drained", "left": cut})  # fmt: skip
+
+    def _on_hub(self, function: Callable[[], None]) -> None:
+        self._worker.pool.post(function)
+
+
+def _wake() -> None:
+    """Wakes the hub."""

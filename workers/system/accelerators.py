@@ -1,0 +1,23 @@
+"""What this host has besides its processors, as its kernel tells it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
+
+
+def accelerators(root: Path = Path("/")) -> tuple[str, ...]:
+    """The models of this host's accelerators, one entry each: those of NVIDIA's driver, else the count of AMD's nodes.
+    Nothing where there is none, or where it cannot be seen from here."""
+    found = []
+    for told in sorted(root.glob("proc/driver/nvidia/gpus/*/information")):
+        try:
+            model = _MODEL.search(told.read_text(errors="replace"))
+        except OSError:
+            continue
+        found.append(model[1] if model else "NVIDIA")
+    if not found and (root / "dev/kfd").exists():
+        found = ["AMD" for _ in root.glob("dev/dri/renderD*")]
+    return tuple(found)
