@@ -37,7 +37,11 @@ STATE = replace(
 )  # fmt: skip
 NODE = Node.here("w@h", limit=1, slots=9)
 DEMAND = Demand(
-    LedgerWork(2, 50, 8, []), Wanted(3, {"openai:eu": 8}, {"openai:eu": 2}, {"openai:eu": 38}), 1, {"unsigned": 5}
+    LedgerWork(2, 50, 8, []),
+    Wanted(3, {"openai:eu": 8}, {"openai:eu": 2}, {"openai:eu": 38}),
+    1,
+    {"openai:eu": 0},
+    {"unsigned": 5},
 )
 SHARED = SharedState([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))])
 
@@ -83,6 +87,7 @@ def test_every_metric_is_documented_and_the_other_way_round(registry: CollectorR
         ("dicast_pool_error_budget_cap", {}, 7),
         ("dicast_pool_wanted_workers", {}, 2),
         ("dicast_pool_waiting_calls", {}, 38),
+        ("dicast_pool_nodes", {}, 0),
         ("dicast_wanted_workers", {}, 3),
         ("dicast_living_workers", {}, 1),
         ("dicast_unended_jobs", {}, 2),

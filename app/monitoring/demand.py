@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from dicast.app.ledger.work import LedgerWork, unended_work
 from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.workers.admission.pool_state import STALE_S, BudgetState, PoolState
+from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.wanted import Wanted, WantedBudget, WantedRoom, wanted
@@ -19,12 +20,13 @@ from dicast.workers.store.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Work that has not ended, the workers that it wants, how many live, and messages that were set aside, by reason,
-    since the store was new."""
+    """Work that has not ended, the workers that it wants, how many live, how many of them take each pool's units, and
+    messages that were set aside, by reason, since the store was new."""
 
     work: LedgerWork
     wanted: Wanted
     living: int
+    serving: Mapping[str, int]
     dead_letters: Mapping[str, int]
 
 
@@ -36,7 +38,14 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
         work = unended_work(client, keys)
         dead = client.hgetall(keys.refused_messages)
     dead_letters = {reason: int(count) for reason, count in dead.items()}
-    return shared, Demand(work, _wanted(work, shared, most, slots), len(shared.nodes), dead_letters)
+    workers = _wanted(work, shared, most, slots)
+    serving = {pool: sum(_serves(node, pool) for node, _ in shared.nodes) for pool in workers.calls}
+    return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters)
+
+
+def _serves(node: Node, pool: str) -> bool:
+    """A node of a version that tells no pools is taken at its word that it judges."""
+    return pool in node.pools if node.version else node.judges
 
 
 def _wanted(work: LedgerWork, shared: SharedState, most: int, slots: int) -> Wanted:
@@ -88,10 +97,12 @@ def demand_metrics(demand: Demand) -> Iterator[Metric]:
         yield GaugeMetricFamily(name, help, value)
     by_pool = GaugeMetricFamily("dicast_pool_wanted_workers", "Workers that one pool alone is worth", labels=["pool"])
     waiting = GaugeMetricFamily("dicast_pool_waiting_calls", "Calls still to be made, not open", labels=["pool"])
+    serving = GaugeMetricFamily("dicast_pool_nodes", "Living workers that take its units", labels=["pool"])
     dead = CounterMetricFamily("dicast_dead_letters", "Messages set aside, by reason", labels=["reason"])
     for pool in sorted(workers.by_pool):
         by_pool.add_metric([pool], workers.by_pool[pool])
         waiting.add_metric([pool], workers.waiting[pool])
+        serving.add_metric([pool], demand.serving.get(pool, 0))
     for reason, count in sorted(demand.dead_letters.items()):
         dead.add_metric([reason], count)
-    yield from (by_pool, waiting, dead)
+    yield from (by_pool, waiting, serving, dead)
