@@ -36,7 +36,7 @@ class FleetRefused(DicastError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class FleetMember:
     """Where an installation's server is; None of a token: it is asked without."""
 
     name: str
@@ -73,7 +73,7 @@ class FleetStatus(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FleetAnswer:
     """What became of asking one installation; without a `status`, `trouble` says why."""
 
     name: str
@@ -103,7 +103,7 @@ class Totals:
         return not self.unreachable and not self.unsatisfied
 
 
-def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token: str | None) -> list[Installation]:
+def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token: str | None) -> list[FleetMember]:
     """The installations of these addresses and names, in their order; all of the file without any.
 
     A name is looked up in the file (TOML: `[installations.NAME]` with `url` and, if it has a token of its own,
@@ -116,7 +116,7 @@ def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token
     found = []
     for name in given or known:
         if "://" in name:
-            found.append(Installation(_address(name, "installation"), _address(name, "installation"), token))
+            found.append(FleetMember(_address(name, "installation"), _address(name, "installation"), token))
         elif name in known:
             found.append(known[name])
         else:
@@ -124,7 +124,7 @@ def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token
     return list({one.url: one for one in found}.values())
 
 
-def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str, Installation]:
+def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str, FleetMember]:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("installations", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -141,7 +141,7 @@ def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str
             raise FleetRefused(f"{where} needs a url, and its token_env is the name of a variable")
         if variable is not None and not environ.get(variable):
             raise FleetRefused(f"{where}: the variable {variable} is empty")
-        found[name] = Installation(name, _address(url, where), token if variable is None else environ[variable])
+        found[name] = FleetMember(name, _address(url, where), token if variable is None else environ[variable])
     return found
 
 
@@ -160,7 +160,7 @@ def _address(url: str, what: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-async def ask(fleet: Sequence[Installation], timeout_s: float) -> list[Answer]:
+async def ask(fleet: Sequence[FleetMember], timeout_s: float) -> list[FleetAnswer]:
     """Every installation's answer, in their order, each within `timeout_s` from when it is asked."""
     at_once = asyncio.Semaphore(ASKED_AT_ONCE)
     limits = httpx2.Limits(max_connections=ASKED_AT_ONCE, max_keepalive_connections=0)
@@ -168,14 +168,14 @@ async def ask(fleet: Sequence[Installation], timeout_s: float) -> list[Answer]:
         timeout=httpx2.Timeout(timeout_s), limits=limits, follow_redirects=False, trust_env=False
     ) as client:
 
-        async def one(installation: Installation) -> Answer:
+        async def one(installation: FleetMember) -> FleetAnswer:
             async with at_once:
                 return await _ask(client, installation, timeout_s)
 
         return list(await asyncio.gather(*map(one, fleet)))
 
 
-async def _ask(client: httpx2.AsyncClient, installation: Installation, timeout_s: float) -> Answer:
+async def _ask(client: httpx2.AsyncClient, installation: FleetMember, timeout_s: float) -> FleetAnswer:
     began = time.monotonic()
     status, trouble = None, ""
     try:
@@ -185,10 +185,10 @@ async def _ask(client: httpx2.AsyncClient, installation: Installation, timeout_s
         trouble = f"no answer within {timeout_s:g} s"
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
         trouble = f"cannot be reached: {type(error).__name__}: {error}".rstrip(": ")
-    return Answer(installation.name, installation.url, time.monotonic() - began, status, trouble)
+    return FleetAnswer(installation.name, installation.url, time.monotonic() - began, status, trouble)
 
 
-async def _status(client: httpx2.AsyncClient, installation: Installation) -> tuple[FleetStatus | None, str]:
+async def _status(client: httpx2.AsyncClient, installation: FleetMember) -> tuple[FleetStatus | None, str]:
     headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "dicast-fleet"}
     if installation.token is not None:
         headers["authorization"] = f"Bearer {installation.token}"
@@ -217,7 +217,7 @@ async def _status(client: httpx2.AsyncClient, installation: Installation) -> tup
         return None, f"its answer is no cluster status: {place}: {first['msg']}"
 
 
-def totals(answers: Sequence[Answer]) -> Totals:
+def totals(answers: Sequence[FleetAnswer]) -> Totals:
     """The sums of a fleet."""
     told = [answer.status for answer in answers if answer.status is not None]
     by_status: Counter[str] = Counter()

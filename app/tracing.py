@@ -76,7 +76,7 @@ class Tracer:
         ) as span:  # fmt: skip
             try:
                 yield span
-            except BaseException as error:
+            except BaseException as error:  # whatever ends what the span is around
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
 

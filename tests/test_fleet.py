@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dicast.app import fleet
-from dicast.app.fleet import Answer, FleetRefused, FleetStatus, Installation, fleet_of, totals
+from dicast.app.fleet import FleetAnswer, FleetMember, FleetRefused, FleetStatus, fleet_of, totals
 from tests.command import Dicast, refused
 
 TOKEN = "a-token-that-nobody-else-may-see"
@@ -271,11 +271,11 @@ def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -
 
 def test_an_installation_that_is_given_twice_is_asked_once(tmp_path: Path) -> None:
     found = fleet_of(["https://h:1", "https://h:1/"], tmp_path / "none", {}, TOKEN)
-    assert found == [Installation("https://h:1", "https://h:1", TOKEN)]
+    assert found == [FleetMember("https://h:1", "https://h:1", TOKEN)]
     assert TOKEN not in repr(found)
 
 
 def test_totals_of_nobody() -> None:
-    away = Answer("eu", "https://h", 0.1, None, "away")
+    away = FleetAnswer("eu", "https://h", 0.1, None, "away")
     assert totals([away]).unreachable == 1 and not totals([away]).well
-    assert totals([Answer("eu", "https://h", 0.1, FleetStatus.model_validate(STATUS))]).well
+    assert totals([FleetAnswer("eu", "https://h", 0.1, FleetStatus.model_validate(STATUS))]).well

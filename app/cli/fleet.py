@@ -18,7 +18,7 @@ from rich.text import Text
 
 from dicast.app.cli.console import Terminal
 from dicast.app.domain.printable import printable
-from dicast.app.fleet import Answer, FleetStatus, Installation, Totals, ask, fleet_of, totals
+from dicast.app.fleet import FleetAnswer, FleetMember, FleetStatus, Totals, ask, fleet_of, totals
 from dicast.config.settings import Settings, environment
 from dicast.errors import Exit
 from dicast.workers.admission.pool_state import span
@@ -57,15 +57,15 @@ def show_fleet(
     return _exit(answers)
 
 
-def _look(fleet: Sequence[Installation], timeout_s: float) -> list[Answer]:
+def _look(fleet: Sequence[FleetMember], timeout_s: float) -> list[FleetAnswer]:
     return asyncio.run(ask(fleet, timeout_s))
 
 
-def _exit(answers: Sequence[Answer]) -> Exit:
+def _exit(answers: Sequence[FleetAnswer]) -> Exit:
     return Exit.OK if totals(answers).well else Exit.FAILED
 
 
-def _tell(terminal: Terminal, answers: Sequence[Answer], *, json: bool, indent: bool = True) -> None:
+def _tell(terminal: Terminal, answers: Sequence[FleetAnswer], *, json: bool, indent: bool = True) -> None:
     if not json:
         terminal.out.print(_table(answers))
         return
@@ -73,7 +73,7 @@ def _tell(terminal: Terminal, answers: Sequence[Answer], *, json: bool, indent: 
     terminal.emit(orjson.dumps(_document(answers), option=option).decode())
 
 
-def _document(answers: Sequence[Answer]) -> dict[str, Any]:
+def _document(answers: Sequence[FleetAnswer]) -> dict[str, Any]:
     summed = totals(answers)
     return {
         "well": summed.well,
@@ -89,7 +89,7 @@ def _document(answers: Sequence[Answer]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(answers: Sequence[Answer]) -> RenderableType:
+def _table(answers: Sequence[FleetAnswer]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("installation", "nodes", "open", "of", "free", "waiting", "oldest wait"):
         table.add_column(title, justify="left" if title in {"installation", "nodes"} else "right", no_wrap=True)

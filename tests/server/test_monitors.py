@@ -8,7 +8,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from dicast.app.application import Dicast
-from dicast.app.fleet import Installation, ask
+from dicast.app.fleet import FleetMember, ask
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.server.serving import JOB
@@ -31,7 +31,7 @@ def test_wanted_workers_are_told_while_no_worker_lives(dicast: Dicast, http: htt
 def test_a_fleet_understands_a_server(dicast: Dicast, address: str, token: str) -> None:
     node = Node.here("w@h", limit=5, slots=5, version="0", pools=("sim",))
     dicast.registry.announce(node, RulesStatus(5, 5, 0.0, 0.0, "start", 0))
-    with_token, without = asyncio.run(ask([Installation("a", address, token), Installation("b", address)], 10.0))
+    with_token, without = asyncio.run(ask([FleetMember("a", address, token), FleetMember("b", address)], 10.0))
     assert with_token.trouble == "" and with_token.status is not None
     assert (with_token.status.installation, [n.name for n in with_token.status.nodes]) == ("dicast", ["w@h"])
     assert with_token.status.by_status["online"] == 1
