@@ -73,7 +73,7 @@ class TracedJudge(Traced, Judge):
         came_back: bool = False, refusal: ProviderFailure | None = None, early: bool = False,
     ) -> NextSteps:  # fmt: skip
         parent, published = told(lease.unit.labels if lease is not None else {})
-        if not parent:
+        if not parent and lease is None:  # a lease must not wait for what only its span wants to know
             job = await self._jobs.get(ref.job, ref.incarnation)
             parent = job.traceparent if job is not None else ""
         unit = f"{ref.lane}.{ref.page}.{token}"
