@@ -30,6 +30,7 @@ from dicast.app.submission.submit import Prepared, prepared, submit, traced_subm
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
+from dicast.errors import DicastError
 from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.request import QUEUE_PREFIX, Admitted
 from dicast.workers.admission.suspension import Suspension
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from dicast.app.access.store_users import StoreUsers
     from dicast.app.access.tokens import Tokens
     from dicast.app.cluster.cluster import Cluster
+    from dicast.app.joining import Member
     from dicast.app.monitoring.demand import Demand
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.app.monitoring.snapshot import SharedState
@@ -76,8 +78,19 @@ is further ahead of the beat's, its ticks are over when they come: the workers t
 BEAT_MESSAGES_MAX = 100
 CLIENTS = "-"
 """Stands for whoever is no node, where the broker wants a name of what it hands out."""
+NOWHERE = "redis://a-worker-joins-first.invalid/0"
+"""Stands for the store until a worker has joined over HTTP: its options are read before it has a name to join with."""
 CALL_GRACE_S = 10.0
 """How much longer a lease lives than the call it is for."""
+
+
+class NotJoined(DicastError):
+    """Something needs the store, and only a worker joins over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "DICAST_SERVER_URL and DICAST_NODE_TOKEN let a worker join, and nothing else: set REDIS_URL for this"
+        )
 
 
 class GateLog:
@@ -108,6 +121,8 @@ class Dicast(Celery):  # type: ignore[misc]
     environ: Mapping[str, str]
     settings: Settings
     node: Node | None = None
+    member: Member | None = None
+    """This worker's membership, where it has joined over HTTP."""
 
     @property
     def message_key(self) -> str | None:
@@ -133,7 +148,9 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def store_url(self) -> str:
-        """The operator's store; without one, the embedded one, started now unless it runs."""
+        """The operator's store; without one, the embedded one, started now unless it runs. Raises `NotJoined`."""
+        if self.settings.joins:
+            raise NotJoined
         return self.settings.redis_url or ensure_running(Path(self.settings.state_dir)).url
 
     @cached_property
@@ -218,7 +235,10 @@ class Dicast(Celery):  # type: ignore[misc]
         from dicast.app.access.store_users import StoreUsers
 
         return StoreUsers(
-            self.store, self.settings.namespace, self.settings.server_store_url or self.store_url, self.token_secrets,
+            self.store,
+            self.settings.namespace,
+            self.settings.server_store_url or self.store_url,
+            self.token_secrets,
             self._names_in_the_store(),
         )
 
@@ -248,7 +268,14 @@ class Dicast(Celery):  # type: ignore[misc]
     def secrets(self) -> list[str]:
         """Values that no output may show: the settings' own, and the keys that pools name."""
         keys = [self.environ.get(spec.api_key_env or "", "") for spec in self.pools.pools.values()]
-        return [*self.settings.secrets(), *filter(None, keys)]
+        given = self.member.given.secrets() if self.member is not None else []
+        return [*self.settings.secrets(), *filter(None, keys), *given]
+
+    def join(self, member: Member) -> None:
+        """From now on the store is the one that this member was given. Nothing may have been made with another yet."""
+        self.member = member
+        self.__dict__["store_url"] = member.given.store_url
+        self.conf.update(self._addresses(self.broker))
 
     def bugreport(self) -> str:
         """Celery's, as `celery report` and workers tell it; of passwords it masks only those that it knows of."""
@@ -379,15 +406,15 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def configuration(self) -> dict[str, Any]:
         """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""
-        named, broker = self.names.of, self.broker
+        named = self.names.of
+        joining = self.settings.joins and self.member is None
+        broker = Broker.of(NOWHERE, self.settings.broker_url) if joining else self.broker
         exchange = Exchange(named("dicast"), type="direct")
         names = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE]
         arguments = dict.fromkeys(names, broker.queue_arguments)
         arguments[BEAT_QUEUE] = broker.short_lived(HOUSEKEEPING_WORTH_S, BEAT_MESSAGES_MAX)
         return {
-            **broker.settings,
-            "broker_transport_options": self.transport_options(CLIENTS),
-            "result_backend": result_backend(self.store_url),
+            **self._addresses(broker),
             "result_backend_transport_options": self._result_keys(),
             "control_exchange": named("celery"),
             "event_exchange": named("celeryev"),
@@ -439,10 +466,22 @@ class Dicast(Celery):  # type: ignore[misc]
             "beat_max_loop_interval": BEAT_EVERY_S,
         }
 
+    def _addresses(self, broker: Broker) -> dict[str, Any]:
+        """Settings of Celery's that name the broker and the store."""
+        store_url = NOWHERE if self.settings.joins and self.member is None else self.store_url
+        return {
+            **broker.settings,
+            "broker_transport_options": self._held_by(CLIENTS, broker),
+            "result_backend": result_backend(store_url),
+        }
+
     def transport_options(self, holder: str) -> dict[str, Any]:
         """The broker's; where that is the store, messages that are not acknowledged are `holder`'s."""
-        own = own_unacked(self.keys, holder) if self.broker.is_store else {}
-        return {**self.broker.settings["broker_transport_options"], **own}
+        return self._held_by(holder, self.broker)
+
+    def _held_by(self, holder: str, broker: Broker) -> dict[str, Any]:
+        own = own_unacked(self.keys, holder) if broker.is_store else {}
+        return {**broker.settings["broker_transport_options"], **own}
 
     def _result_keys(self) -> dict[str, Any]:
         """Options that have Celery keep results and chords' counts under this installation's keys."""

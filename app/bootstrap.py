@@ -7,16 +7,21 @@ The application includes it, so that every worker and beat does, by whatever nam
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import os
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from celery import signals
+from celery.platforms import EX_FAILURE
 
 from dicast.app import logs
-from dicast.app.application import app
+from dicast.app.application import NotJoined, app
 from dicast.app.monitoring import heartbeat
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
@@ -65,6 +70,13 @@ def _close_the_metrics(**_: Any) -> None:
         app.tracer.close()
 
 
+@signals.worker_shutdown.connect
+def _leave(**_: Any) -> None:
+    """After the last call has ended and is recorded: with the membership the store's login ends."""
+    if app.member is not None:
+        app.member.leave()
+
+
 def _refuse_an_unsafe_store() -> None:
     """End the process if the store would lose jobs silently, or lets anybody in, or RabbitMQ's queues are of another
     kind than was asked for. What is away is waited for."""
@@ -102,6 +114,40 @@ def _ticked(**_: Any) -> None:
         heartbeat.mark(app.settings.state_dir)
 
 
+@signals.beat_init.connect
+def _beat_where_the_store_is(**_: Any) -> None:
+    if app.settings.joins:
+        sys.exit(f"celery beat: {NotJoined()}")
+
+
+PUT_OUT_S = 5.0
+"""A worker that may not work here any more ends after so long, whatever it has open: it could record none of it."""
+
+
+def _end_soon(reason: str) -> None:
+    end_worker(reason)
+    timer = threading.Timer(PUT_OUT_S, os._exit, [EX_FAILURE])
+    timer.daemon = True
+    timer.start()
+
+
+def _join(name: str) -> None:
+    """Have a server give this worker the store's address. Waits for one that is away; ends the process if refused."""
+    from dicast.app.joining import Member, PutOut, ServerClient
+    from dicast.workers.store.connection import shuts_out
+
+    settings = app.settings
+    logs.configure(settings.log_level, app.secrets())
+    client = ServerClient(str(settings.server_url), str(settings.node_token), ca_file=settings.server_ca_file)
+    try:
+        member = Member(client, name, end=_end_soon, is_shut=shuts_out)
+    except PutOut as refused:
+        sys.exit(f"celery worker: {refused}")
+    app.join(member)
+    member.start()
+    atexit.register(member.leave)  # whatever ends this process before it has begun to work
+
+
 @signals.celeryd_init.connect
 def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
     """Before the worker connects: it looks at its options and the store, and gets an identity and unacknowledged
@@ -117,8 +163,12 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
     calls = worker_options.calls(options or {}, app.settings.slots)
     if app.settings.log_json_only:
         _say_nothing_for_people(instance)
+    if app.settings.joins:
+        _join(sender)
     _refuse_an_unsafe_store()
     node = app.become(sender, slots=calls, labels=worker_options.labels(options or {}))
+    if app.member is not None:
+        node = app.node = replace(node, id=app.member.given.node)
     conf.broker_transport_options = app.transport_options(node.id)
 
 

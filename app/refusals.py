@@ -35,6 +35,7 @@ FORMS = {
     "levels": "levels: {1: poor, 5: excellent}, scores first",
     "metadata": "metadata: {language: en}",
     "keep": "keep: [language, source]",
+    "labels": "labels: {region: eu}",
 }
 """The right form of what is written in another; each is shown with the field it belongs to."""
 
@@ -51,7 +52,6 @@ OTHER_NAMES = {
 OPERATORS = {
     "api_key": "keys stand in the environment; a pool's api_key_env names the variable",
     "base_url": "addresses belong to pools, in the pools file",
-    "labels": "a pool demands labels, in the pools file; name a pool that does",
     "limit": "limits belong to pools, in the pools file or by `dicast governor set`",
 }
 """Keys that no job has, because they are the operator's, and where theirs is the place."""

@@ -316,6 +316,11 @@ class Settings(BaseModel):
         ):  # fmt: skip
             if key is not None and len(key.encode()) < TOKEN_SECRET_BYTES:
                 raise ValueError(f"{name} must have >= {TOKEN_SECRET_BYTES} bytes, got a hidden value")
+        if not self.redis_url and bool(self.server_url) != bool(self.node_token):
+            raise ValueError(
+                "DICAST_SERVER_URL and DICAST_NODE_TOKEN must be set together where there is no REDIS_URL, "
+                f"got only {'DICAST_SERVER_URL' if self.server_url else 'DICAST_NODE_TOKEN'}"
+            )
         if self.server_url and not self.server_url.startswith(("http://", "https://")):
             raise ValueError("DICAST_SERVER_URL must begin with http:// or https://, got a hidden value")
         if self.heartbeat_timeout < (least := 3 * self.heartbeat_interval):
@@ -335,6 +340,11 @@ class Settings(BaseModel):
     def slots(self) -> int:
         """Calls one worker process may hold open."""
         return self.worker_slots or self.max_concurrent_llm_calls
+
+    @property
+    def joins(self) -> bool:
+        """Whether a worker with these settings joins over HTTP."""
+        return bool(self.server_url and self.node_token and not self.redis_url)
 
     @property
     def labels(self) -> dict[str, str]:

@@ -24,6 +24,9 @@ provider = "local"
 [pools.openai]
 provider = "openai"
 model = "gpt-4.1-mini"
+[pools.eu]
+provider = "simulated"
+labels = { region = "eu", disk = "ssd" }
 [pools.gateway]
 provider = "openai"
 base_url = "http://127.0.0.1:1/v1"
@@ -113,3 +116,19 @@ def test_a_job_whose_time_is_over_before_it_begins_is_refused(app):
     with pytest.raises(JobRefused, match=r"finish_by: 2020-01-01T00:00:00.000Z has passed"):
         app.submit(late)
     assert app.submit(a_job({}, finish_by="2999-01-01T00:00:00Z")) and app.submit(a_job({}, finish_by="10m"))
+
+
+def test_a_job_that_demands_labels_goes_only_to_pools_that_do(app):
+    ready = app.prepared(a_job({"pool": "eu"}, labels={"region": "eu"}))
+    assert ready.job.labels == {"region": "eu"}
+    with pytest.raises(JobRefused) as refused:
+        app.prepared(a_job({"pool": "eu"}, {"pool": "sim"}, labels={"region": "eu"}))
+    assert str(refused.value) == (
+        "labels: the job demands region=eu, and pool 'sim' of agent 'a1' does not; these do: eu"
+    )
+    with pytest.raises(
+        JobRefused, match=r"the job demands region=us, .* no pool does; give one labels in the pools file"
+    ):
+        app.prepared(a_job({"pool": "eu"}, labels={"region": "us"}))
+    with pytest.raises(InvalidJob, match="labels"):
+        app.prepared(a_job({"pool": "eu"}, labels={"region": "e u"}))

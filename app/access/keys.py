@@ -57,6 +57,11 @@ class AccessKeys:
         return self.at("audit_key")
 
     @property
+    def master_mark(self) -> str:
+        """string: written before users are looked at or set, which only a master lets one do"""
+        return self.at("master_mark")
+
+    @property
     def store_users(self) -> str:
         """hash node -> its user of the store, JSON (`UserRecord`)"""
         return self.at("store_users")

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
 from dicast.app.access.scopes import Claims, Scope, TokenRefused
@@ -24,13 +25,20 @@ _NAME = re.compile(r"[^\s/#?%]{1,120}")
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class NewMember:
     """What a node is given. `expires_in_s` is from now on, so that the node's clock does not matter."""
 
     node: str
     heartbeat_token: str = field(repr=False)
     expires_in_s: float
     store: StoreCredentials
+
+    def told(self, heartbeat_s: float) -> dict[str, Any]:
+        """The answer to a registration, as `dicast.app.joining.Given` reads it."""
+        return {
+            "node": self.node, "store_url": self.store.url, "heartbeat_token": self.heartbeat_token,
+            "expires_in_s": self.expires_in_s, "heartbeat_s": heartbeat_s,
+        }  # fmt: skip
 
 
 class Membership:
@@ -39,7 +47,7 @@ class Membership:
     def __init__(self, tokens: Tokens, users: StoreUsers, ttl_s: float = HEARTBEAT_TTL_S) -> None:
         self._tokens, self._users, self._ttl_s = tokens, users, ttl_s
 
-    def join(self, claims: Claims, name: str, *, was: str = "", old_token: str | None = None) -> Joined:
+    def join(self, claims: Claims, name: str, *, was: str = "", old_token: str | None = None) -> NewMember:
         """A node with this name, let in by a token for registering. It is given an id of its own, or the one that it
         `was` known by, if it shows the heartbeat token of that one. Raises `TokenRefused`, `TokenError`,
         `StoreUsersRefused`."""
@@ -57,7 +65,7 @@ class Membership:
         except TokenRefused:  # what let it in was revoked in between, before there was a user to delete
             self._users.delete(node)
             raise
-        return Joined(node, token, self._ttl_s, credentials)
+        return NewMember(node, token, self._ttl_s, credentials)
 
     def renewed(self, claims: Claims) -> tuple[str, float] | None:
         """A newer heartbeat token and for how long it is good, s, where the one that was shown is old enough. The older
@@ -81,10 +89,10 @@ class Membership:
         self.put_out(node)
 
     def revoke(self, id: str) -> Sequence[IssuedToken]:
-        """End a token, and every node that joined with it; returns all tokens that ended."""
+        """End a token, and every node that joined with it, or whose token it is; returns all tokens that ended."""
         ended = self._tokens.revoke(id)
         for node in sorted({token.node for token in ended if Scope.NODE_HEARTBEAT in token.scopes}):
-            self._users.delete(node)
+            self.put_out(node)  # a node may have newer tokens than these
         return ended
 
     def revoke_all(self) -> int:

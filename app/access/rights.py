@@ -29,7 +29,7 @@ COMMANDS = (
     "hdel", "hexists", "hget", "hgetall", "hincrby", "hincrbyfloat", "hkeys", "hlen", "hmget", "hscan", "hset",
     "hsetnx", "hvals",
     # lists, which are kombu's queues too
-    "brpop", "lindex", "llen", "lpos", "lpush", "lrange", "lrem", "ltrim", "rpop", "rpush",
+    "blpop", "brpop", "lindex", "llen", "lpos", "lpush", "lrange", "lrem", "ltrim", "rpop", "rpush",
     # sets
     "sadd", "scard", "sismember", "smembers", "srem",
     # sorted sets

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from dicast.app.access.keys import AccessKeys
 from dicast.app.access.rights import StoreBroker, rules
 from dicast.app.access.secret import SecretMissing, TokenSecret
 from dicast.errors import DicastError
-from dicast.workers.store.connection import StoreClient
+from dicast.workers.store.connection import DEMOTED, StoreClient
+from dicast.workers.store.errors import is_passing
 from dicast.workers.store.scripts import script_text
 from dicast.workers.store.sentinel import is_sentinel
 
+TRIES = 5
+"""Connections that may lead to a former master, one after the other."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.]{1,40}")
 
 
@@ -72,7 +76,7 @@ class StoreUsers:
         broker: StoreBroker | None = None, clock: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         self._redis, self._url, self._clock = client, url, clock
-        self._key = AccessKeys(namespace).store_users
+        self._key, self._mark = AccessKeys(namespace).store_users, AccessKeys(namespace).master_mark
         self._secret = next(iter(all_secrets), None)
         plain = namespace if _PLAIN.fullmatch(namespace) else hashlib.sha256(namespace.encode()).hexdigest()[:16]
         self._prefix = f"dicast-{plain}-"
@@ -117,10 +121,8 @@ class StoreUsers:
     def reconcile(self, *, renew: bool = False) -> tuple[int, int]:
         """Have the server that is master now know exactly the users that are recorded; returns how many were set and
         how many deleted. To be called every few seconds, by whoever has the rights; `renew` sets rights anew too."""
-        try:
-            there = {name for name in self._redis.acl_users() if self._ours.fullmatch(name)}
-        except ResponseError as error:
-            raise StoreUsersRefused(error) from None
+        (users,) = self._at_master(["ACL", "USERS"])
+        there = {name for name in users if self._ours.fullmatch(name)}
         now, recorded = self._now(), self.nodes()
         for node in [node for node, record in recorded.items() if record.until <= now]:
             self._redis.hdel(self._key, node)
@@ -142,22 +144,32 @@ class StoreUsers:
         return self._prefix + hashlib.sha256(node.encode()).hexdigest()[:16]
 
     def _set(self, record: UserRecord) -> None:
-        try:
-            self._redis.execute_command("ACL", "SETUSER", record.user, "reset", "on", f"#{record.digest}", *self._rules)
-        except (NoPermissionError, ResponseError) as error:
-            raise StoreUsersRefused(error) from None
+        self._at_master(["ACL", "SETUSER", record.user, "reset", "on", f"#{record.digest}", *self._rules])
 
     def _remove(self, user: str) -> int:
         """In this order: it can log in no more, its connections end, it is forgotten."""
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.execute_command("ACL", "SETUSER", user, "off")
-        pipe.execute_command("CLIENT", "KILL", "USER", user)
-        pipe.execute_command("ACL", "DELUSER", user)
-        try:
-            _, killed, _ = pipe.execute()
-        except (NoPermissionError, ResponseError) as error:
-            raise StoreUsersRefused(error) from None
+        _, killed, _ = self._at_master(
+            ["ACL", "SETUSER", user, "off"], ["CLIENT", "KILL", "USER", user], ["ACL", "DELUSER", user]
+        )
         return int(killed)
+
+    def _at_master(self, *commands: Sequence[str]) -> list[Any]:
+        """The replies. A server that is no master any more answers such commands too, over connections that outlive the
+        change: a write before them, on the same one, finds it out."""
+        for left in reversed(range(TRIES)):
+            pipe = self._redis.pipeline(transaction=False).set(self._mark, "1")
+            for command in commands:
+                pipe.execute_command(*command)
+            try:
+                return list(pipe.execute()[1:])
+            except DEMOTED:
+                if not left:
+                    raise
+            except ResponseError as error:
+                if is_passing(error):
+                    raise
+                raise StoreUsersRefused(error) from None
+        raise AssertionError
 
     def _record(self, node: str) -> UserRecord | None:
         text = self._redis.hget(self._key, node)

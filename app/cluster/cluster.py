@@ -235,13 +235,27 @@ class Cluster:
         return self._acknowledged(found, order.id, by, f"node.{kind}")
 
     def _acknowledged(self, found: NodeView, order: str, by: str, action: str) -> NodeView:
-        def is_acknowledged() -> bool:
-            node = self._app.registry.facts(found.id)
-            return node is None or node.order_seen == order
+        orders, outcome = Orders(self._app.store, self._app.keys), "not acknowledged"
 
-        known = found.status is not NodeStatus.OFFLINE and self._wait(is_acknowledged)
-        self._audit(by, action, found.id, "done" if known else "not acknowledged", {})
-        return self.node(found.id)
+        def is_settled() -> bool:
+            nonlocal outcome
+            node, standing = self._app.registry.facts(found.id), orders.of(found.id)
+            if node is None:
+                outcome = "gone"
+            elif (standing.id if standing else "") != order:
+                outcome = "superseded"  # somebody else wants something else by now
+            elif node.order_seen == order:
+                outcome = "done"
+            return outcome != "not acknowledged"
+
+        if found.status is not NodeStatus.OFFLINE:
+            self._wait(is_settled)
+        self._audit(by, action, found.id, outcome, {})
+        return self._now(found)
+
+    def _now(self, found: NodeView) -> NodeView:
+        """The node as it is by now; as it was, if it has left meanwhile."""
+        return next((node for node in self.nodes() if node.id == found.id), found)
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         end = time.monotonic() + self._wait_s

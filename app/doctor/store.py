@@ -54,7 +54,7 @@ def store(dicast: Dicast) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, "store", f"the embedded Valkey does not start: {error}", "set REDIS_URL instead")
         return
     client: Any = connect(url, retries=0)
-    place = _place(url) if given else f"the embedded Valkey of {dicast.settings.state_dir}"
+    place = _place(url) if given or dicast.settings.joins else f"the embedded Valkey of {dicast.settings.state_dir}"
     with client:
         try:
             latency_ms = statistics.median(_ping_ms(client) for _ in range(PINGS))

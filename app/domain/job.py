@@ -30,9 +30,11 @@ MAX_SCALE_WIDTH = 1000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_SCORE = 10**9
+MAX_LABELS = 20
 MAX_KEPT = 50
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
 
 
@@ -70,6 +72,14 @@ def _pool_name(value: str) -> str:
     return value
 
 
+def _label(value: str) -> str:
+    if not _LABEL.fullmatch(value):
+        raise ValueError(
+            "may hold only letters, digits, '.', '_', '/' and '-', at most 63, and none of these at its ends"
+        )
+    return value
+
+
 def _writable(value: dict[str, Any]) -> dict[str, Any]:
     """What JSON cannot say would otherwise be found out only when the job is stored."""
     try:
@@ -88,6 +98,7 @@ JobId = Annotated[
 Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
 MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
+LabelText = Annotated[str, AfterValidator(_label)]
 PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_pool_name)]
 
 
@@ -237,6 +248,11 @@ class EvaluationJob(Strict):
     )
     max_pool_down: Duration | None = Field(
         default=None, description="give a pool up that is down for so long; 0: never; None: DICAST_MAX_POOL_DOWN"
+    )
+    labels: dict[LabelText, LabelText] = Field(
+        default_factory=dict,
+        max_length=MAX_LABELS,
+        description="labels that every node which calls for this job must have; its pools have to demand them",
     )
     keep: list[MetadataName] = Field(
         default_factory=list, max_length=MAX_KEPT, description="items' metadata that each opinion carries along"

@@ -218,7 +218,7 @@ class LedgerClient:
             if fields:
                 yield self._status(job, fields)
 
-    def unfinished(self) -> int:
+    def count_unfinished(self) -> int:
         """How many jobs have not ended."""
         return int(self._redis.zcard(self._keys.unfinished))
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dicast.app.cluster.cluster import ClusterStatus
-from dicast.app.server.doors import Guarded
+from dicast.app.server.doors import guarded_router
 from dicast.app.server.events import Happening, Stream, event_id
 from dicast.app.server.nodes import Admin, Looker
 from dicast.app.server.parts import GivenParts, Parts
 
-router = APIRouter(route_class=Guarded, tags=["cluster"])
+router = guarded_router("cluster")
 
 _ALWAYS_MOVING = (
     "heard_s_ago", "cpu_percent", "load_percent", "memory_used_bytes", "error_rate", "available", "open", "held",

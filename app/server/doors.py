@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
@@ -23,7 +23,7 @@ from dicast.app.access.scopes import Claims, Scope, TokenRefused
 from dicast.app.server import origins
 from dicast.app.server.errors import RequestRefused, TooManyRequests
 from dicast.app.server.parts import Parts, parts_of
-from dicast.app.server.rates import Rate
+from dicast.app.server.rates import RequestRate
 from dicast.errors import DicastError
 
 BODY_BYTES = 64 * 1024
@@ -35,6 +35,12 @@ LOCAL = Claims("local", "", frozenset(Scope), 0, math.inf)
 """Whoever reaches a server that asks for no tokens."""
 _TOLD = frozenset({"node-busy", "node-leaves"})
 """Refusals that the cluster has put into the audit log itself."""
+_PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "a problem (RFC 9457)",
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
 _UNSAFE = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
 
@@ -79,6 +85,11 @@ class Guarded(APIRoute):
                 raise
 
         return behind_the_door
+
+
+def guarded_router(tag: str) -> APIRouter:
+    """A router whose routes are guarded, and may answer with problems."""
+    return APIRouter(route_class=Guarded, tags=[tag], responses=_PROBLEM)
 
 
 def needs_of(dependant: Dependant) -> Needs:
@@ -140,7 +151,7 @@ def _bearer(request: Request) -> str | None:
     return token.strip() if len(given) == 1 and kind.lower() == "bearer" else ""
 
 
-def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, Rate], times: int) -> None:
+def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, RequestRate], times: int) -> None:
     """Raises `TooManyRequests`. The log gets a line when a bucket runs dry, and not one for each request after it."""
     kind, whose, rate = bucket
     taken = parts.rates.take(kind if times == 1 else f"{kind}*{times}", whose, rate.times(times))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.server.doors import Guarded
+from dicast.app.server.doors import guarded_router
 from dicast.app.server.events import Happening, Stream, event_id
 from dicast.app.server.jobs import JobName, Reader, look
 from dicast.app.server.parts import GivenParts
 
-router = APIRouter(route_class=Guarded, tags=["jobs"])
+router = guarded_router("jobs")
 
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},

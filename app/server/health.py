@@ -6,19 +6,18 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter
 from kombu.exceptions import OperationalError
 from pydantic import BaseModel
 from redis.exceptions import RedisError
 from starlette.responses import Response
 
 from dicast.app.access.scopes import Claims
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.server.problems import AGAIN, problem
 from dicast.workers.store.connection import connect
 
-router = APIRouter(route_class=Guarded, tags=["health"])
+router = guarded_router("health")
 
 
 class Alive(BaseModel):

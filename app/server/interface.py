@@ -23,12 +23,6 @@ ROUTERS = (
 )  # fmt: skip
 
 DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."
-PROBLEM: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "a problem (RFC 9457)",
-        "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-}
 
 
 def create_server(dicast: Dicast, hosts: frozenset[str] | None = None) -> FastAPI:
@@ -38,11 +32,11 @@ def create_server(dicast: Dicast, hosts: frozenset[str] | None = None) -> FastAP
     """
     server = FastAPI(
         title="Dicast", version=overview.VERSION, docs_url=None, redoc_url=None, openapi_url=None,
-        redirect_slashes=False, responses=PROBLEM,
+        redirect_slashes=False,
     )  # fmt: skip
     server.state.parts = Parts.of(dicast, hosts)
-    for router in ROUTERS:
-        server.include_router(router)
+    # As they are: `include_router` would make them anew, each with its first request, and in several threads at once.
+    server.router.routes.extend(routes())
     problems.install(server)
     server.add_middleware(SafeHeaders)
     server.openapi = lambda: _described(server)  # type: ignore[method-assign]  # as FastAPI's documentation has it

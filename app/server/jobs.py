@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -18,14 +18,14 @@ from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.app.operations import jobs as operations
 from dicast.app.refusals import JobRefused, validated
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
 from dicast.config.pools import UnknownPool
 
-router = APIRouter(route_class=Guarded, tags=["jobs"])
+router = guarded_router("jobs")
 
 SCANNED_MAX = 2000
 """Jobs that one page looks at, where a filter leaves most of them out."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from dicast.app.access.membership import Membership
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.cluster.errors import UnknownNode
 from dicast.app.cluster.view import NodeStatus, NodeView
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotThere
 from dicast.app.server.parts import GivenParts, Parts
 
-router = APIRouter(route_class=Guarded, tags=["cluster"])
+router = guarded_router("cluster")
 
 HEARTBEAT_S = 15.0
 """How often a node that joined over HTTP is to be heard."""

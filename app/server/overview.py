@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
@@ -14,12 +14,12 @@ from starlette.responses import JSONResponse, Response
 from dicast import config
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.monitoring.snapshot import read_shared
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotThere
 from dicast.app.server.parts import GivenParts
 from dicast.workers.admission.pool_state import findings
 
-router = APIRouter(route_class=Guarded, tags=["overview"])
+router = guarded_router("overview")
 
 
 def _version() -> str:
@@ -70,7 +70,7 @@ def status(parts: GivenParts, _: Looker) -> Status:
         )
         for state in shared.pools
     ]  # fmt: skip
-    unfinished = dicast.ledger.unfinished()
+    unfinished = dicast.ledger.count_unfinished()
     said = [f"pool {pool.pool}: {finding}" for pool in pools for finding in pool.findings]
     said += [f"worker {node.name} takes no work: {node.stuck}" for node, _ in shared.nodes if node.stuck]
     if unfinished and not shared.nodes:

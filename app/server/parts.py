@@ -19,7 +19,7 @@ from dicast.app.application import Dicast
 from dicast.app.server.errors import TooManyStreams
 from dicast.app.server.idempotency import IdempotencyKeys
 from dicast.app.server.keys import ServerKeys
-from dicast.app.server.rates import Rate, Rates
+from dicast.app.server.rates import Rates, RequestRate
 from dicast.app.server.uploads import Uploads
 
 STREAMS_MAX = 256
@@ -59,8 +59,8 @@ class Parts:
     rates: Rates
     keys: IdempotencyKeys
     uploads: Uploads
-    rate: Rate
-    address_rate: Rate
+    rate: RequestRate
+    address_rate: RequestRate
     require_auth: bool
     hosts: frozenset[str] | None
     secrets: tuple[str, ...]
@@ -79,8 +79,8 @@ class Parts:
             rates=Rates(dicast.store, keys),
             keys=IdempotencyKeys(dicast.store, keys),
             uploads=Uploads(Path(settings.upload_dir), settings.upload_max_bytes, settings.upload_folder_bytes),
-            rate=Rate.of_minute(settings.server_rate),
-            address_rate=Rate.of_minute(ADDRESS_FACTOR * settings.server_rate),
+            rate=RequestRate.of_minute(settings.server_rate),
+            address_rate=RequestRate.of_minute(ADDRESS_FACTOR * settings.server_rate),
             require_auth=settings.require_auth,
             hosts=hosts,
             secrets=tuple(dicast.secrets()),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.operations import pools as operations
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotAllowed, RequestRefused
 from dicast.app.server.jobs import check_pools
 from dicast.app.server.parts import GivenParts
 
-router = APIRouter(route_class=Guarded, tags=["pools"])
+router = guarded_router("pools")
 
 Looker = Annotated[Claims, needs(Scope.JOB_READ, Scope.POOL_ADMIN)]
 Admin = Annotated[Claims, needs(Scope.POOL_ADMIN)]

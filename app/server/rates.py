@@ -10,20 +10,20 @@ from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.scripts import script_text
 
 
-class Rate(NamedTuple):
+class RequestRate(NamedTuple):
     """At most `burst` requests at once, and `per_s` a second in the long run."""
 
     burst: float
     per_s: float
 
     @classmethod
-    def of_minute(cls, requests: int) -> Rate:
+    def of_minute(cls, requests: int) -> RequestRate:
         """So many a minute, a sixth of them at once."""
         return cls(max(1.0, requests / 6), requests / 60)
 
-    def times(self, factor: float) -> Rate:
+    def times(self, factor: float) -> RequestRate:
         """So many times as many requests."""
-        return Rate(self.burst * factor, self.per_s * factor)
+        return RequestRate(self.burst * factor, self.per_s * factor)
 
 
 class Taken(NamedTuple):
@@ -40,7 +40,7 @@ class Rates:
         self._keys = keys
         self._take = client.register_script(script_text(Path(__file__).with_name("take.lua")))
 
-    def take(self, kind: str, whose: str, rate: Rate, now_ms: int | None = None) -> Taken:
+    def take(self, kind: str, whose: str, rate: RequestRate, now_ms: int | None = None) -> Taken:
         """Take one request of a token's or an address's. Raises redis errors."""
         wait_ms, first = self._take(
             keys=[self._keys.rate(kind, whose)], args=["" if now_ms is None else now_ms, rate.burst, rate.per_s]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
@@ -22,12 +22,12 @@ from dicast.app.operations.jobs import JobNotEnded
 from dicast.app.reports.collecting import ResultsAway
 from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
-from dicast.app.server.doors import Guarded
+from dicast.app.server.doors import guarded_router
 from dicast.app.server.errors import RequestRefused
 from dicast.app.server.jobs import JobName, Reader, look
 from dicast.app.server.parts import GivenParts, Parts
 
-router = APIRouter(route_class=Guarded, tags=["results"])
+router = guarded_router("results")
 
 PAGE_BYTES = 4 * 2**20
 """A page ends with the line that reaches it."""

@@ -18,6 +18,6 @@ else
   first, refused = refused == '1' and 0 or 1, '1'
 end
 local wait_ms = refused == '1' and math.ceil((1 - level) / per_s * 1000) or 0
-redis.call('HSET', bucket, 'level', tostring(level), 'at', now, 'refused', refused)
+redis.call('HSET', bucket, 'level', string.format('%.6f', level), 'at', now, 'refused', refused)
 redis.call('PEXPIRE', bucket, math.ceil(capacity / per_s * 1000) + 1000)
 return {wait_ms, first}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.datasets.kinds import ENDINGS
-from dicast.app.server.doors import Guarded, needs
+from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.parts import GivenParts
 
-router = APIRouter(route_class=Guarded, tags=["jobs"])
+router = guarded_router("jobs")
 
 UPLOAD_S = 3600.0
 

@@ -69,6 +69,8 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
     """
     job = checked(job)
     specs = [_deployed(agent, pools) for agent in job.agents]
+    for agent, of_agent in zip(job.agents, specs, strict=True):
+        _check_labels(agent.name, of_agent, job.labels, pools)
     batching = settings.batching_enabled if job.batching is None else job.batching
     plan = lanes(
         [tuple(spec.name for spec in of_agent) for of_agent in specs],
@@ -153,6 +155,18 @@ def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pool
             f"agents: {agent!r} names model {model!r}, and pool {spec.name!r} serves {spec.model!r} alone"
             + (f"; did you mean pool {' or '.join(map(repr, meant))}?" if meant else "")
         )
+
+
+def _check_labels(agent: str, specs: Sequence[PoolSpec], labels: Mapping[str, str], pools: Pools) -> None:
+    """Raises `JobRefused` where nodes without the job's labels might call for it."""
+    for spec in specs:
+        if missing := {name: value for name, value in labels.items() if spec.labels.get(name) != value}:
+            wanted = ", ".join(f"{name}={value}" for name, value in sorted(missing.items()))
+            fitting = [s.name for s in pools.pools.values() if labels.items() <= s.labels.items()]
+            hint = f"these do: {', '.join(fitting)}" if fitting else "no pool does; give one labels in the pools file"
+            raise JobRefused(
+                f"labels: the job demands {wanted}, and pool {spec.name!r} of agent {agent!r} does not; {hint}"
+            )
 
 
 def _checked_size(item: Item, most: int) -> int:

@@ -138,6 +138,18 @@ def test_revoking_what_let_nodes_in_puts_them_all_out(membership, tokens, users,
     assert membership.revoke_all() == 1 and not reaches(stays)
 
 
+def test_revoking_one_token_of_a_node_puts_it_out(membership, tokens, clock):
+    """Though it has a newer one by then."""
+    joined = membership.join(let_in(tokens), "gpu-1")
+    first = tokens.verify(joined.heartbeat_token, None)
+    clock.s += HEARTBEAT_TTL_S / 2
+    newer, _ = membership.renewed(first)
+    membership.revoke(first.id)
+    assert not reaches(joined)
+    with pytest.raises(TokenRefused, match="generation"):
+        tokens.verify(newer, None)
+
+
 def test_whoever_joins_while_what_lets_them_in_is_revoked_is_out(membership, tokens, users):
     """However the two fall together, no user is left."""
     for _ in range(20):

@@ -20,9 +20,10 @@ from dicast.workers.runtime.result_backend import CHORD_PART
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys
 from tests.access.conftest import SECRET, secrets_of
-from tests.access.servers import SERVERS, store_server
+from tests.access.servers import SERVERS, certificate, store_server
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
+from tests.e2e.servers import Pair, free_ports
 
 ROOTS = [Path(module.__path__[0]).resolve() for module in (dicast.app, dicast.workers)]
 NOT_WORKERS = ("app/access/", "app/server/", "app/doctor/", "app/cli/", "store/embedded.py")
@@ -235,11 +236,48 @@ def test_a_store_that_lets_no_users_be_made_is_named(server, admin):
     credentials = users_of(admin, server).create("n1", until=FAR)
     with connect(credentials.url) as node:
         users = StoreUsers(node, "{dicast}:", server, secrets_of(SECRET))
-        users._key = "{dicast}:users"
+        users._key, users._mark = "{dicast}:users", "{dicast}:mark"
         with pytest.raises(StoreUsersRefused, match="does not let Dicast make users"):
             users.create("n2", until=FAR)
         with pytest.raises(StoreUsersRefused):
             users.reconcile()
+
+
+def test_users_follow_the_master(tmp_path):
+    """`FAILOVER`: the successor has the records, and none of the users."""
+    pair = Pair(tmp_path)
+    try:
+        with connect(pair.url) as admin:
+            users = StoreUsers(admin, "dicast", pair.url, secrets_of(SECRET), StoreBroker())
+            stays, ended = users.create("n1", until=FAR), users.create("n2", until=FAR)
+            held = redis.Redis.from_url(stays.url, retry=None)
+            assert held.ping()
+            pair.fail_over()
+            until(lambda: users.reconcile() == (2, 0), "both are set on the new master")
+            assert redis.Redis.from_url(stays.url, retry=None).set("{dicast}:x", 1)
+            users.delete("n2")
+            pair.fail_over()  # back to the one that still knows both
+            until(lambda: users.reconcile() == (0, 1), "the one that ended is deleted there too")
+            assert redis.Redis.from_url(stays.url, retry=None).set("{dicast}:x", 2)
+            with pytest.raises(redis.AuthenticationError):
+                redis.Redis.from_url(ended.url, retry=None).ping()
+            held.close()
+    finally:
+        pair.stop()
+
+
+def test_an_encrypted_store_is_reached_with_a_nodes_login(tmp_path):
+    pem, key = certificate(tmp_path)
+    (port,) = free_ports(1)
+    with store_server(
+        tmp_path / "store", "redis", tls_port=port, tls_cert_file=pem, tls_key_file=key, tls_ca_cert_file=pem,
+        tls_auth_clients="no",
+    ) as plain, connect(plain) as admin:  # fmt: skip
+        public = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={pem}"
+        credentials = StoreUsers(admin, "dicast", public, secrets_of(SECRET)).create("n1", until=FAR)
+        with connect(credentials.url) as node:
+            assert node.set("{dicast}:x", 1)
+            assert node.execute_command("PING") and credentials.url.startswith("rediss://dicast-dicast-")
 
 
 @pytest.mark.parametrize(

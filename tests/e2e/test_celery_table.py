@@ -49,6 +49,7 @@ class Room:
             "--heartbeat-interval", "1", "--prefetch-multiplier", "3", "-I", "colorsys", "-l", "DEBUG",
             "-f", str(self.log), "--pidfile", str(self.pidfile), "-S", str(folder / "state.db"),
             "-s", str(folder / "schedule"), "--scheduler", "celery.beat:Scheduler", "-c", "3", "-P", "prefork", "-B",
+            "--label", "region=eu", "--label", "disk=ssd",
         ]  # fmt: skip
         self.optioned = Worker(self.c.environ, "w1", folder / "w1.out", *command)
         self.c.workers.append(self.optioned)
@@ -150,6 +151,13 @@ CHECKS |= {key: other_file(test) for key, test in ELSEWHERE.items()}
 
 def refusal(key: str, option: str, *args: str) -> None:
     CHECKS[key] = lambda room: room.refused(option, *args) and None
+
+
+@row("`--label K=V`")
+def _(room):
+    assert room.ask("cluster", 1)["labels"] == {"disk": "ssd", "region": "eu"}
+    said = room.celery("worker", "-n", "refused@%h", "--label", "region", ok=False)
+    assert "--label must be labels like region=eu" in said
 
 
 refusal("`-c auto`", "-c auto", "-c", "auto")

@@ -19,7 +19,7 @@ from dicast.app.access.scopes import Scope
 from dicast.app.server import doors, jobs
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
-from dicast.app.server.rates import Rate, Rates
+from dicast.app.server.rates import Rates, RequestRate
 from dicast.app.server.serving import AddressRefused, check, configured, listening
 from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
@@ -88,7 +88,7 @@ def test_a_stranger_is_refused_before_the_body_is_read(address: str) -> None:
 # ------------------------------------------------------------------ rates
 def test_a_bucket_fills_again_and_tells_of_its_first_refusal(redis_url: str) -> None:
     with connect(redis_url) as store:
-        rates, rate = Rates(store, ServerKeys("n")), Rate(burst=2, per_s=0.5)
+        rates, rate = Rates(store, ServerKeys("n")), RequestRate(burst=2, per_s=0.5)
         take = [rates.take("token", "t", rate, now_ms) for now_ms in (1000, 1000, 1000, 2000, 3000, 3000, 999, 60_000)]
         assert [tuple(taken) for taken in take] == [
             (0, False), (0, False), (2, True), (1, False), (0, False), (2, True), (2, False), (0, False),

@@ -8,7 +8,13 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import BusyLoadingError, MasterDownError, ReadOnlyError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    MasterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+)
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
@@ -47,6 +53,18 @@ def connect(url: str, retries: int = 3) -> StoreClient:
     pool = master_pool(url, **options) if is_sentinel(url) else redis.ConnectionPool.from_url(url, **options)
     leave_demoted(pool)
     return redis.Redis.from_pool(pool)
+
+
+def shuts_out(url: str) -> bool:
+    """Whether the store answers, and refuses this login. One connection, at most a few seconds."""
+    try:
+        with connect(url, retries=0) as client:
+            client.ping()
+    except (AuthenticationError, NoPermissionError):
+        return True
+    except (redis.RedisError, OSError):
+        return False
+    return False
 
 
 def connect_async(url: str) -> AsyncStoreClient:

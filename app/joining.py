@@ -1,0 +1,244 @@
+"""How a worker joins an installation that it has no store's address of: over HTTP, with a token for registering.
+
+The server gives it an id, an address of the store with a login of its own, and a token for heartbeats, which it renews
+in the replies to them. While no server answers the worker goes on. A heartbeat that is answered by 404 has the worker
+register again, as itself. One that is refused ends it: it is not to work here any more. Times are the worker's
+monotonic clock's; what is to be known of dates, the server knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx2
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dicast.errors import DicastError
+from dicast.workers.system.supervision import end_worker, supervised_thread
+
+logger = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 10.0
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
+"""Between tries while no server answers: the first, and the longest."""
+LEAVE_TIMEOUT_S = 3.0
+LOOK_S = 1.0
+"""How often the store is asked whether it lets this member in."""
+STORE_SCHEMES = frozenset({"redis", "rediss", "unix", "sentinel"})
+
+
+class ServerAway(DicastError):
+    """The server does not answer, or cannot do it now: the same may be done later."""
+
+
+class PutOut(DicastError):
+    """The server refuses this node, or what it would join with."""
+
+
+class NotKnown(DicastError):
+    """The server does not know this node: it is to register again."""
+
+
+class Given(BaseModel):
+    """What the server gave. `store_url` names the login too."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    node: str = Field(min_length=1, max_length=500)
+    store_url: str = Field(repr=False)
+    heartbeat_token: str = Field(repr=False, min_length=1)
+    expires_in_s: float = Field(gt=0)
+    heartbeat_s: float = Field(gt=0, le=3600)
+
+    def secrets(self) -> list[str]:
+        """Passwords that no log may show."""
+        found = [urlsplit(url).password for url in self.store_url.split(";")]
+        return [form for password in found if password for form in (password, unquote(password))]
+
+
+class Renewal(BaseModel):
+    """What a heartbeat is answered with: a newer token, now and then."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    heartbeat_token: str | None = Field(None, repr=False)
+    expires_in_s: float = Field(0.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatToken:
+    """A heartbeat token, and when it ends by this host's monotonic clock."""
+
+    text: str = field(repr=False)
+    ends: float
+
+
+class ServerClient:
+    """The requests that a node makes of a server. `now` is monotonic time in seconds. One thread at a time."""
+
+    def __init__(
+        self, url: str, token: str, *, ca_file: str | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._url, self._token, self._now = url.rstrip("/"), token, now
+        tls = ssl.create_default_context(cafile=ca_file) if url.startswith("https://") else True
+        self._http = httpx2.Client(timeout=ANSWER_TIMEOUT_S, verify=tls)
+
+    def register(self, name: str, was: tuple[str, str] | None = None) -> Given:
+        """Join under a name; `was`: the id and heartbeat token of this very process, if it was known before. Raises
+        `ServerAway`, `PutOut`."""
+        known = {"node": was[0], "heartbeat_token": was[1]} if was is not None else {}
+        answer = self._ask("POST", "/cluster/nodes", self._token, {"name": name, **known})
+        try:
+            given = Given.model_validate_json(answer.content)
+        except ValidationError as error:
+            raise ServerAway(f"{self._url} answers what is no registration: {error.error_count()} mistakes") from None
+        if urlsplit(given.store_url).scheme not in STORE_SCHEMES:
+            raise PutOut("the server gives an address of the store that is none")
+        return given
+
+    def heartbeat(self, node: str, token: str) -> HeartbeatToken | None:
+        """Tell that the node lives; a newer token if there is one. Raises `ServerAway`, `PutOut`, `NotKnown`."""
+        answer = self._ask("POST", f"/cluster/nodes/{quote(node, safe='')}/heartbeat", token, {})
+        try:
+            renewal = Renewal.model_validate_json(answer.content or b"{}")
+        except ValidationError:
+            return None  # another version's, or a proxy's: the node is heard, which is what matters
+        if renewal.heartbeat_token is None:
+            return None
+        return HeartbeatToken(renewal.heartbeat_token, self._now() + renewal.expires_in_s)
+
+    def leave(self, node: str, token: str) -> None:
+        """Tell that the node has ended. Raises as `heartbeat` does."""
+        self._ask("DELETE", f"/cluster/nodes/{quote(node, safe='')}", token, None, timeout_s=LEAVE_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _ask(
+        self, method: str, path: str, token: str, body: Mapping[str, Any] | None, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            answer = self._http.request(method, self._url + path, headers=headers, json=body, timeout=timeout_s)
+        except (httpx2.HTTPError, OSError) as error:
+            raise ServerAway(f"{self._url} does not answer: {type(error).__name__}") from None
+        status = answer.status_code
+        if answer.is_success:
+            return answer
+        if status in (401, 403):
+            raise PutOut(f"{self._url} refuses this node: {_detail(answer)}")
+        if status == 404:
+            raise NotKnown(f"{self._url} does not know {path}")
+        if status in (400, 409, 413, 422):  # the same would be refused again
+            raise PutOut(f"{self._url} does not take this node: {_detail(answer)}")
+        raise ServerAway(f"{self._url} answers {status}")
+
+
+class Member:
+    """One worker process as a member: registered, kept so by heartbeats from a supervised thread, and gone at the end.
+    `end` is called, once, when it may not work here any more. `is_shut` tells, every `LOOK_S`, whether the store lets
+    this member in no longer: the server is then asked at once."""
+
+    def __init__(
+        self, client: ServerClient, name: str, *, end: Callable[[str], None] = end_worker,
+        is_shut: Callable[[str], bool] = lambda store_url: False, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._client, self._name, self._end, self._is_shut, self._now = client, name, end, is_shut, now
+        self._stop, self._lock, self._over = threading.Event(), threading.Lock(), False
+        self._thread = supervised_thread("heartbeats", self._run)
+        self.given = self._registered()
+        self._token = HeartbeatToken(self.given.heartbeat_token, self._now() + self.given.expires_in_s)
+
+    def start(self) -> None:
+        """Heartbeats begin."""
+        self._thread.start()
+
+    def leave(self) -> None:
+        """No more heartbeats, and the server is told; once, and for a few seconds at most."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=ANSWER_TIMEOUT_S)
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            try:
+                self._client.leave(self.given.node, self._token.text)
+            except DicastError as error:
+                logger.warning("node %s leaves without a word: %s", self.given.node, error)
+        self._client.close()
+
+    def beat(self) -> float:
+        """One heartbeat; returns how long to wait for the next, s. Raises `ServerAway`, `PutOut`."""
+        member = self.given
+        try:
+            newer = self._client.heartbeat(member.node, self._token.text)
+        except (NotKnown, PutOut) as refused:
+            if isinstance(refused, PutOut) and self._now() < self._token.ends:
+                raise  # revoked: a token whose time is not over would have been good
+            self._again()
+        else:
+            self._token = newer or self._token
+        return member.heartbeat_s
+
+    def _again(self) -> None:
+        """Register again, as itself: the store's login is in use."""
+        member = self.given
+        given = self._client.register(self._name, (member.node, self._token.text))
+        if (given.node, given.store_url) != (member.node, member.store_url):
+            raise PutOut(f"the server knows {member.node} no more: a new start makes it {given.node}")
+        self.given = given
+        self._token = HeartbeatToken(given.heartbeat_token, self._now() + given.expires_in_s)
+        logger.warning("node %s was not known any more, and is registered again", given.node)
+
+    def _registered(self) -> Given:
+        pause_s = PAUSE_FIRST_S
+        while True:
+            try:
+                return self._client.register(self._name)
+            except (ServerAway, NotKnown) as error:
+                logger.warning("%s; tried again in %g s", error, pause_s)
+                self._stop.wait(pause_s)
+                pause_s = min(PAUSE_MAX_S, 2 * pause_s)
+
+    def _run(self) -> None:
+        wait_s, pause_s = self.given.heartbeat_s, 0.0
+        while self._wait(wait_s):
+            try:
+                wait_s, pause_s = self.beat(), 0.0
+            except (ServerAway, NotKnown) as error:
+                if not pause_s:
+                    logger.warning("%s: the node goes on", error)
+                pause_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2 * pause_s))
+                wait_s = pause_s
+            except PutOut as error:
+                with self._lock:
+                    self._over = True
+                self._end(str(error))
+                return
+
+    def _wait(self, wait_s: float) -> bool:
+        """Until then, or until the store shuts this member out; False if the worker ends."""
+        due = self._now() + wait_s
+        while (left_s := due - self._now()) > LOOK_S:
+            if self._stop.wait(LOOK_S):
+                return False
+            if wait_s == self.given.heartbeat_s and self._is_shut(self.given.store_url):
+                return True
+        return not self._stop.wait(max(0.0, left_s))
+
+
+def _detail(answer: httpx2.Response) -> str:
+    """What a problem (RFC 9457) says, in one line; else its status."""
+    try:
+        said = answer.json().get("detail", "")
+    except (ValueError, AttributeError):
+        said = ""
+    words = " ".join(str(said).split())
+    return words[:300] if words.isprintable() and words else f"status {answer.status_code}"
