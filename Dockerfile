@@ -5,7 +5,7 @@ COPY dicast dicast
 COPY app app
 COPY workers workers
 COPY config config
-RUN pip install --no-cache-dir -c requirements.lock . \
-    && useradd --create-home dicast && mkdir -p /data/state /data/results && chown -R dicast /data
+RUN pip install --no-cache-dir -c requirements.lock '.[server,tracing]' \
+    && useradd --create-home dicast && mkdir -p /data/state /data/results /data/uploads && chown -R dicast /data
 USER dicast
 CMD ["celery", "-A", "dicast", "worker"]

@@ -26,7 +26,8 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE, GOVERNOR, HOUSEKEEPING
-from dicast.app.submission.submit import Prepared, prepared, submit
+from dicast.app.submission.submit import Prepared, prepared, submit, traced_submission
+from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
 from dicast.errors import DicastError
@@ -60,7 +61,9 @@ if TYPE_CHECKING:
     from dicast.app.access.tokens import Tokens
     from dicast.app.cluster.cluster import Cluster
     from dicast.app.joining import Member
+    from dicast.app.monitoring.demand import Demand
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
+    from dicast.app.monitoring.snapshot import SharedState
     from dicast.workers.admission.concurrency import NodeWidth
     from dicast.workers.admission.gate import GateConfig
     from dicast.workers.admission.governor import Governor
@@ -302,7 +305,13 @@ class Dicast(Celery):  # type: ignore[misc]
         ready = job if isinstance(job, Prepared) else self.prepared(job)
         if self.ledger.is_free(ready.id):
             self.backend.forget(ready.id)  # or who waits for it is told how an earlier job of this id has ended
-        return submit(ready, ledger=self.ledger, start_in_s=start_in_s, expires_in_s=expires_in_s)
+        with traced_submission(self.tracer, ready) as traced:
+            return submit(traced, ledger=self.ledger, start_in_s=start_in_s, expires_in_s=expires_in_s)
+
+    @cached_property
+    def tracer(self) -> Tracer | None:
+        """Makes the spans of this process; None while traces are off."""
+        return tracer(self.environ)
 
     def call_timeout_s(self, pool: str) -> float:
         """How long a call of this pool may take in total."""
@@ -337,11 +346,17 @@ class Dicast(Celery):  # type: ignore[misc]
         from prometheus_client import CollectorRegistry
 
         from dicast.app.monitoring.metrics import SharedCollector
-        from dicast.app.monitoring.snapshot import read_shared
 
         registry = CollectorRegistry()
-        registry.register(SharedCollector(lambda: read_shared(self.store_url, self.keys)))
+        registry.register(SharedCollector(self.scrape))
         return registry
+
+    def scrape(self) -> tuple[SharedState, Demand]:
+        """What all processes of the installation share, read from the store now. Raises redis errors."""
+        from dicast.app.monitoring.demand import read_scrape
+
+        settings = self.settings
+        return read_scrape(self.store_url, self.keys, settings.max_concurrent_llm_calls, settings.slots)
 
     @cached_property
     def process_metrics(self) -> ProcessMetrics:

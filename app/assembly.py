@@ -8,6 +8,8 @@ A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from dicast.app.application import Dicast, app
 from dicast.app.domain.retry import RetryPolicy
@@ -49,6 +51,8 @@ from dicast.workers.runtime.pool import loop_resource
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching
 from dicast.workers.system.supervision import supervise
 
+T = TypeVar("T")
+
 CLAIM_GRACE_S = 60.0
 """How much longer a claim may last than its call: what a worker may need to read and store the answer."""
 
@@ -60,23 +64,26 @@ class Services:
         assert app.node is not None
         settings, node = app.settings, app.node
         self._client = client = connect_batching(app.store_url)
-        self._pools = pools = ServedPools(app)
+        make = _makers(app)
+        self._pools = pools = make(ServedPools)(app)
         self.ledger = ledger = _ledger(app, client)
         stops, outages = StopStore(client, app.keys), Outages(client, app.keys)
         fail_fast = FailFast(stops, pools, fail_fast=settings.fail_fast, recheck_s=settings.quota_recheck)
         health = PoolHealthReader(client, app.keys)
         living = LivingPools(client, app.keys)
-        self.messages = Messages(app, pools, Deployments(health, ledger, pools, stops, app.process_metrics, living))
+        deployments = Deployments(health, ledger, pools, stops, app.process_metrics, living)
+        self.messages = make(Messages)(app, pools, deployments)
 
         self._spool = Spool(settings.state_dir, settings.namespace, node.id)
-        recorder = Recorder(ledger, self._spool, app.suspension)
+        recorder = make(Recorder)(ledger, self._spool, app.suspension)
         reaper = Reaper(app, app.registry, app.keys, own=node.id, broker_is_store=app.broker.is_store)
         dead_nodes = DeadNodes(ledger, reaper)
         blames = Blames(outages, fail_fast)
         settler = Settler(ledger, recorder, _policy(settings), fail_fast, blames, pools)
         asker = Asker(pools, NonceKey(client, app.keys, settings, app.epoch), settler)
         self.jobs = JobCache(ledger)
-        self.judge = Judge(self.jobs, Claimer(ledger, recorder, dead_nodes), fail_fast, pools, asker, settler)
+        claimer = make(Claimer)(ledger, recorder, dead_nodes)
+        self.judge = make(Judge)(self.jobs, claimer, fail_fast, pools, asker, settler)
 
         troubles = Troubles(client, app.keys, app.intervals)
         self.faults = JobFaults(troubles, app.ledger)
@@ -84,7 +91,8 @@ class Services:
         ahead = Ahead(settings.window_seconds, settings.page_units)
         planner = Planner(ledger, pools, stops, ahead, settings.results_dir)
         self.lanes = Lanes(ledger, planner, self.messages, unserved, self.faults)
-        self.gatherer = Gatherer(ledger, settings.results_dir, pools, stops, Announcer(app, node.name))
+        announcer = Announcer(app, node.name)
+        self.gatherer = make(Gatherer)(ledger, settings.results_dir, pools, stops, announcer)
 
         adoption = Adoption(self._spool, recorder, self.messages, app.process_metrics)
         recovery = Recovery(ledger, self.messages, recorder, self.gatherer, self.judge, app.epoch)
@@ -107,6 +115,16 @@ class Services:
         await self._pools.close()
         await self._client.aclose()
         self._spool.close()
+
+
+def _makers(app: Dicast) -> Callable[[type[T]], Callable[..., T]]:
+    """Gives the class of a part, or where traces are on that of one which tells of itself."""
+    tracer = app.tracer
+    if tracer is None:
+        return lambda part: part
+    from dicast.app.pipeline.traced import traced  # noqa: PLC0415  (not everybody traces)
+
+    return lambda part: traced(part, tracer)
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:

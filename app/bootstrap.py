@@ -67,6 +67,8 @@ def _keep_house(sender: Any, **_: Any) -> None:
 @signals.worker_shutdown.connect
 def _close_the_metrics(**_: Any) -> None:
     app.metrics_server.stop()
+    if app.tracer is not None:
+        app.tracer.close()
 
 
 @signals.worker_shutdown.connect

@@ -264,6 +264,8 @@ class Settings(BaseModel):
     page_units: Count = _setting(500, "most units gathered by one chord", ge=1, le=5000)
     max_text_bytes: Count = _setting(1_000_000, "an item whose texts are larger is refused", ge=1, le=50_000_000)
     max_response_bytes: Count = _setting(4_000_000, "an answer larger than this, unpacked, is malformed", ge=1000)
+    fleet_file: Text = _setting("config/fleet.toml", "the installations that `dicast fleet` knows by name")
+    fleet_token: Secret = _setting(None, "token for those of them, and for addresses, that have none of their own")
     metrics_port: Count = _setting(0, "port on which this worker serves Prometheus metrics; 0: none", ge=0, le=65_535)
     metrics_host: Text = _setting("127.0.0.1", "address of that port; there is no password")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "level of the JSON logs")

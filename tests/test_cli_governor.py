@@ -59,6 +59,9 @@ def traffic(environ: dict[str, str], pool: str = "sim", *, decided: bool = False
 def test_pools_without_live_state_are_named(at_once: Dicast) -> None:
     assert at_once("governor", "show").stdout.split() == ["sim", "not", "used", "yet"]
     shown = json.loads(at_once("governor", "show", "--json").stdout)
+    nothing = {"ready": 0, "busy": 0, "offline": 0, "idle": 0}
+    means = dict.fromkeys(("mean_load", "mean_success_rate", "mean_latency_s"))
+    assert shown.pop("summary") == {**nothing, **means}
     assert shown == {"slo": None, "pools": [{"pool": "sim", "live": False, "configured": {}}], "nodes": []}
 
 

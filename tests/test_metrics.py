@@ -18,28 +18,38 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as StoreAway
 
+from dicast.app.ledger.work import LedgerWork
+from dicast.app.monitoring.demand import Demand
 from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics, SharedCollector
 from dicast.app.monitoring.snapshot import SharedState
 from dicast.workers.admission.pool_health import ModelHealth
 from dicast.workers.admission.pool_state import BudgetState
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
+from dicast.workers.policy.wanted import Wanted
 from tests.command import ROOT, Dicast
 from tests.workers.test_pool_state import CALM
 
 STATE = replace(
     CALM, pool="openai:eu", slo=9, breaker="half_open", refused={"limit": 7}, statuses={200: 90, 429: 3},
-    budgets={"requests": BudgetState(5.0, 60.0, 600.0)}, health={"m": ModelHealth(3.0, 4.0)}, input_tokens=1000,
-    output_tokens=10, assigned=4, zombies=2,
+    budgets={"requests": BudgetState(5.0, 60.0, 600.0)}, health={"m": ModelHealth(3.0, 4.0, 6.0)}, input_tokens=1000,
+    output_tokens=10, assigned=4, zombies=2, budget_cap=7,
 )  # fmt: skip
 NODE = Node.here("w@h", limit=1, slots=9)
+DEMAND = Demand(
+    LedgerWork(2, 50, 8, []),
+    Wanted(3, {"openai:eu": 8}, {"openai:eu": 2}, {"openai:eu": 38}),
+    1,
+    {"openai:eu": 0},
+    {"unsigned": 5},
+)
 SHARED = SharedState([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12))])
 
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(SharedCollector(lambda: SHARED))
+    registry.register(SharedCollector(lambda: (SHARED, DEMAND)))
     process = ProcessMetrics(registry)
     process.assigned("p", "m", 0.42)
     process.adopted(counted=False)
@@ -71,6 +81,20 @@ def test_every_metric_is_documented_and_the_other_way_round(registry: CollectorR
         ("dicast_pool_breaker", {"state": "closed"}, 0),
         ("dicast_pool_tokens_total", {"direction": "output"}, 10),
         ("dicast_pool_success_rate", {"model": "m"}, 0.8),
+        ("dicast_pool_latency_seconds", {"model": "m"}, 2.0),
+        ("dicast_pool_availability", {"state": "offline"}, 1),
+        ("dicast_pool_availability", {"state": "ready"}, 0),
+        ("dicast_pool_error_budget_cap", {}, 7),
+        ("dicast_pool_wanted_workers", {}, 2),
+        ("dicast_pool_waiting_calls", {}, 38),
+        ("dicast_pool_nodes", {}, 0),
+        ("dicast_wanted_workers", {}, 3),
+        ("dicast_living_workers", {}, 1),
+        ("dicast_unended_jobs", {}, 2),
+        ("dicast_running_jobs_units", {}, 50),
+        ("dicast_running_jobs_done_units", {}, 8),
+        ("dicast_dead_letters_total", {"reason": "unsigned"}, 5),
+        ("dicast_node_stuck", {}, 0),
         ("dicast_pool_error_rate", {}, 0.25),
         ("dicast_budget_level", {"budget": "requests"}, 5),
         ("dicast_slo_limit", {}, 9),
@@ -89,7 +113,7 @@ def test_values_and_labels(registry: CollectorRegistry, name: str, labels: dict[
 
 
 def test_a_store_that_is_away_leaves_what_the_process_counts() -> None:
-    def away() -> SharedState:
+    def away() -> tuple[SharedState, Demand]:
         raise StoreAway("gone")
 
     registry = CollectorRegistry()

@@ -29,13 +29,15 @@ from dicast.config.settings import Settings, describe
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
-OURS = ("worker", "beat", "flower")
+OURS = ("worker", "beat", "server", "flower")
 SECRETS = {"REDIS_PASSWORD": "p@:/%w of#redis", "FLOWER_USER": "me", "FLOWER_PASSWORD": "p@:/%w-of-flower"}
+TOKEN_SECRET = {"DICAST_TOKEN_SECRET": "a secret of 32 bytes, or of more"}
+"""A setting of Dicast's own, which has its line among those."""
 
 
 def filled(value):
     """What compose makes of `${NAME:?message}`."""
-    return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda match: SECRETS[match[1]], value)
+    return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda match: (SECRETS | TOKEN_SECRET)[match[1]], value)
 
 
 def example():
@@ -88,13 +90,17 @@ def test_services_get_settings_that_are_known(service):
     assert {SECRETS["REDIS_PASSWORD"], "p%40%3A%2F%25w%20of%23redis"} <= set(settings.secrets())
     volumes = {volume.split(":")[1] for volume in SERVICES[service]["volumes"]}
     assert volumes == {"/data", "/jobs", settings.pools_file}
-    assert f"mkdir -p {settings.state_dir} {settings.results_dir} " in (ROOT / "Dockerfile").read_text()
+    made = f"mkdir -p {settings.state_dir} {settings.results_dir} "
+    if service == "server":
+        assert settings.upload_dir == "/data/uploads"
+        made += f"{settings.upload_dir} "
+    assert made in (ROOT / "Dockerfile").read_text()
 
 
 def test_no_password_has_a_default_and_all_are_named_in_env_example():
     text = (ROOT / "docker-compose.yml").read_text()
     used = re.findall(r"\$\{(\w+)([^}]*)\}", text)
-    assert {name for name, _ in used} == SECRETS.keys()
+    assert {name for name, _ in used} == SECRETS.keys() | TOKEN_SECRET.keys()
     assert all(rest.startswith(":?") for _, rest in used), "an empty one must refuse to start"
 
 
@@ -111,7 +117,7 @@ def test_the_broker_that_may_be_added_is_used_by_all_and_open_to_nobody():
 
 def test_only_loopback_ports_are_published():
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert published == ["127.0.0.1::9540", "127.0.0.1:5555:5555"]
+    assert published == ["127.0.0.1::9540", "127.0.0.1:8700:8700", "127.0.0.1:5555:5555"]
 
 
 def test_the_image_s_default_pool_works_in_the_image():
@@ -277,16 +283,19 @@ def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, ser
         "DICAST_RESULTS_DIR": str(tmp_path / "results"),
         "DICAST_STATE_DIR": str(tmp_path / "state"),
     }
+    if service == "server":
+        own = {"DICAST_SERVER_HOST": "127.0.0.1", "DICAST_SERVER_PORT": str(unused_port)}
+        environment |= own | {"DICAST_UPLOAD_DIR": str(tmp_path / "uploads")}
     image = tmp_path / "image"
     image.mkdir()
     (tmp_path / "state").mkdir()  # as the image does
     program, *words = shlex.split(SERVICES[service]["command"])
-    assert program == "celery"
+    module = {"celery": "celery", "dicast": "dicast"}[program]
     words = [w.replace("0.0.0.0", "127.0.0.1").replace("--port=5555", f"--port={unused_port}") for w in words]
     log = tmp_path / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", *words],
+            [sys.executable, "-m", module, *words],
             cwd=image,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
             stdout=file,
@@ -297,6 +306,8 @@ def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, ser
         assert process.poll() is None, log.read_text()[-3000:]
         if service == "flower":
             return status_of(f"http://127.0.0.1:{unused_port}/") is not None
+        if service == "server":
+            return status_of(f"http://127.0.0.1:{unused_port}/healthz") == 200
         return {"worker": b"ready.", "beat": b"Sending due task"}[service] in log.read_bytes()
 
     try:
@@ -307,7 +318,7 @@ def test_a_service_runs_by_its_command(tmp_path, compose_redis, unused_port, ser
             assert status_of(page, "me:wrong") == 401
             assert status_of(page, f"me:{SECRETS['FLOWER_PASSWORD']}") == 200
         _, *check = SERVICES[service]["healthcheck"]["test"]
-        check = [word.replace(":5555", f":{unused_port}") for word in check]
+        check = [re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{unused_port}", word) for word in check]
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment}
         program = {"dicast": [sys.executable, "-m", "dicast.app.cli.main"], "python": [sys.executable]}[check[0]]
 

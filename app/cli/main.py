@@ -13,6 +13,7 @@ import typer
 
 from dicast.app.cli.access_commands import audit, token
 from dicast.app.cli.cluster_commands import cluster
+from dicast.app.cli.fleet_commands import fleet
 
 cli = typer.Typer(
     name="dicast",
@@ -29,6 +30,7 @@ jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich
 cli.add_typer(jobs, name="jobs")
 governor = typer.Typer(rich_markup_mode=None)
 cli.add_typer(governor, name="governor")
+cli.add_typer(fleet, name="fleet")
 cli.add_typer(token, name="token")
 cli.add_typer(audit, name="audit")
 cli.add_typer(cluster, name="cluster")

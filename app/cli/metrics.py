@@ -7,13 +7,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.run import application
 from dicast.app.monitoring.metrics import SharedCollector
-from dicast.app.monitoring.snapshot import read_shared
 
 
 def show_metrics(terminal: Terminal) -> None:
     """Raises redis errors: a scrape without the store has nothing to say here."""
     dicast = application(terminal)
-    shared = read_shared(dicast.store_url, dicast.keys)
+    seen = dicast.scrape()
     registry = CollectorRegistry()
-    registry.register(SharedCollector(lambda: shared))
+    registry.register(SharedCollector(lambda: seen))
     terminal.emit(generate_latest(registry).decode().rstrip("\n"))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app.domain.printable import printable
-from dicast.app.operations.pools import bound
+from dicast.app.operations.pools import bound, summary
 from dicast.workers.admission.open_leases import OpenLease
 from dicast.workers.admission.pool_state import PoolState, findings, span
 from dicast.workers.nodes.registry import Node
@@ -62,7 +62,21 @@ def pool_blocks(
         rows.add_row(Text(printable(name, NAME_CHARS), style="bold"), Text("not used yet", style="dim"))
     if rows.rows:
         parts.append(rows)
+    if len(states) > 1 and not brief:
+        parts += [Text(), summary_line(states)]
     return Group(*parts)
+
+
+def summary_line(states: Sequence[PoolState]) -> Text:
+    """The same for people."""
+    told = summary(states)
+    parts = [f"{told['ready']} ready ({told['idle']} idle)", f"{told['busy']} busy", f"{told['offline']} offline"]
+    means = [f"load {told['mean_load']:.0%}"]
+    if told["mean_success_rate"] is not None:
+        means.append(f"{told['mean_success_rate']:.1%} of the calls succeed")
+    if told["mean_latency_s"] is not None:
+        means.append(f"in {told['mean_latency_s']:.2f} s")
+    return Text(f"{len(states)} pools: {', '.join(parts)}; on average {', '.join(means)}")
 
 
 def is_busy(state: PoolState) -> bool:
@@ -105,6 +119,7 @@ def _block(
         ("leases", _leases(leases), bool(leases) and rarely),
         ("breaker", _breaker(state, leases), rarely or state.breaker != BreakerPhase.CLOSED.value),
         ("answers", _answers(state), True),
+        ("models", _models(state), bool(state.health) and rarely),
         ("refused", _counts(state.refused) or Text("nobody who asked for a lease"), rarely),
         ("budgets", _budgets(state), rarely or bool(state.budgets)),
         ("overrides", _overrides(state.override, configured), rarely),
@@ -176,6 +191,15 @@ def _answers(state: PoolState) -> Text:
     text.append(f"; lately {state.error_rate:.1%} failed", style="red" if state.error_rate > 0.05 else "")
     text.append(f"; {state.input_tokens:,} tokens in, {state.output_tokens:,} out")
     return text
+
+
+def _models(state: PoolState) -> Text:
+    """What choices among deployments go by, lately."""
+    lines = []
+    for model, health in state.health.items():
+        took = f", {health.latency_s:.2f} s each" if health.latency_s is not None else ""
+        lines.append(f"{printable(model, NAME_CHARS)}: {health.success_rate:.1%} expected to succeed{took}")
+    return Text("\n".join(lines))
 
 
 def _budgets(state: PoolState) -> Text:

@@ -20,6 +20,7 @@ class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
     `score` is null when the unit ended in an error; the reason is then in the job's errors.
+    `pool` is where the call was made or, if none was, where the unit was to be sent last.
     `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
     divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
     `metadata` is that of the item which the job asks to `keep`.
@@ -35,6 +36,7 @@ class Opinion(BaseModel):
     argument: str
     cited_evidence: list[str] = Field(default_factory=list)
     model: str
+    pool: str = ""
     usage: Usage = Usage()
     latency_s: float = Field(default=0.0, ge=0)
     attempts: int = Field(default=1, ge=0)

@@ -27,8 +27,16 @@ class JobVerbs(Verbs):
 
     async def job(self, job: str) -> JobRecord | None:
         """The job, or None if the ledger does not hold it."""
-        spec, lanes, units, limit, fingerprint, incarnation, resumed = await self._redis.hmget(
-            self.keys.job(job), "spec", "lanes", "units", "limit", "fingerprint", "incarnation", "resumed"
+        spec, lanes, units, limit, fingerprint, incarnation, resumed, traceparent = await self._redis.hmget(
+            self.keys.job(job),
+            "spec",
+            "lanes",
+            "units",
+            "limit",
+            "fingerprint",
+            "incarnation",
+            "resumed",
+            "traceparent",
         )
         if spec is None:
             return None
@@ -48,6 +56,7 @@ class JobVerbs(Verbs):
             fingerprint=fingerprint,
             incarnation=incarnation,
             resumed=int(resumed or 0),
+            traceparent=traceparent or "",
         )
 
     async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:

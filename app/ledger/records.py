@@ -123,6 +123,8 @@ class JobRecord:
     fingerprint: str | None
     incarnation: str
     resumed: int = 0
+    traceparent: str = ""
+    """Of its submission, where traces are on."""
 
     @property
     def items(self) -> int:

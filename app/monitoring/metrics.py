@@ -17,8 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
+from dicast.app.monitoring.demand import Demand, demand_metrics
 from dicast.app.monitoring.snapshot import SharedState
-from dicast.workers.admission.pool_state import PoolState
+from dicast.workers.admission.pool_state import Availability, PoolState
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.rules import RulesStatus
@@ -35,7 +36,7 @@ SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 class SharedCollector(Collector):
     """Looks at each scrape. A store that does not answer leaves only `dicast_store_up` 0."""
 
-    def __init__(self, look: Callable[[], SharedState]) -> None:
+    def __init__(self, look: Callable[[], tuple[SharedState, Demand]]) -> None:
         self._look = look
 
     def describe(self) -> list[Metric]:
@@ -43,7 +44,7 @@ class SharedCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         try:
-            shared = self._look()
+            shared, demand = self._look()
         except (RedisError, OSError) as error:
             logger.warning("no shared metrics: %s", error)
             yield GaugeMetricFamily("dicast_store_up", "Whether the store answered this scrape", 0)
@@ -51,6 +52,7 @@ class SharedCollector(Collector):
         yield GaugeMetricFamily("dicast_store_up", "Whether the store answered this scrape", 1)
         yield from pool_metrics(shared.pools)
         yield from node_metrics(shared.nodes)
+        yield from demand_metrics(demand)
 
 
 class ProcessMetrics:
@@ -144,6 +146,13 @@ def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
     tokens = CounterMetricFamily("dicast_pool_tokens", "Tokens used, as reported", labels=["pool", "direction"])
     breaker = GaugeMetricFamily("dicast_pool_breaker", "1 for the breaker's state", labels=["pool", "state"])
     success = GaugeMetricFamily("dicast_pool_success_rate", "Of a model's calls, lately", labels=["pool", "model"])
+    latency = GaugeMetricFamily(
+        "dicast_pool_latency_seconds", "Of a model's good calls, lately", labels=["pool", "model"]
+    )
+    available = GaugeMetricFamily("dicast_pool_availability", "1 for what a unit would meet", labels=["pool", "state"])
+    burnt = GaugeMetricFamily(
+        "dicast_pool_error_budget_cap", "The limit's cap while errors are too many", labels=["pool"]
+    )
     level = GaugeMetricFamily("dicast_budget_level", "What is left of a budget", labels=["pool", "budget"])
     capacity = GaugeMetricFamily("dicast_budget_capacity", "Most of it that can be left", labels=["pool", "budget"])
     refill = GaugeMetricFamily("dicast_budget_refill_per_minute", "What comes back", labels=["pool", "budget"])
@@ -159,13 +168,19 @@ def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
             breaker.add_metric([state.pool, phase.value], float(state.breaker == phase.value))
         for model, health in state.health.items():
             success.add_metric([state.pool, model], health.success_rate)
+            if health.latency_s is not None:
+                latency.add_metric([state.pool, model], health.latency_s)
+        for availability in Availability:
+            available.add_metric([state.pool, availability.value], float(state.availability is availability))
+        if state.budget_cap is not None:
+            burnt.add_metric([state.pool], state.budget_cap)
         for name, budget in state.budgets.items():
             level.add_metric([state.pool, name], budget.level)
             capacity.add_metric([state.pool, name], budget.capacity)
             refill.add_metric([state.pool, name], budget.refill_per_min)
     if states and states[0].slo is not None:
         slo.add_metric([], states[0].slo)
-    yield from (refused, answers, tokens, breaker, success, level, capacity, refill, slo)
+    yield from (refused, answers, tokens, breaker, available, success, latency, burnt, level, capacity, refill, slo)
 
 
 def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
@@ -180,13 +195,15 @@ def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
     errors = GaugeMetricFamily(
         "dicast_node_error_rate", "Share of its calls that failed, of ten minutes", labels=labels
     )
+    stuck = GaugeMetricFamily("dicast_node_stuck", "1 if it takes no work although some waits", labels=labels)
     for node, status in nodes:
+        stuck.add_metric([node.name, node.host], float(bool(node.stuck)))
         level.add_metric([node.name, node.host, _NUMBERS.sub("", status.reason)], status.current)
         configured.add_metric([node.name, node.host], status.configured)
         cpu.add_metric([node.name, node.host], status.cpu_percent)
         load.add_metric([node.name, node.host], status.load_percent)
         errors.add_metric([node.name, node.host], status.error_rate)
-    yield from (level, configured, cpu, load, errors)
+    yield from (level, configured, cpu, load, errors, stuck)
 
 
 _Value = Callable[[PoolState], float]

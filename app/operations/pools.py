@@ -15,7 +15,7 @@ from dicast.app.application import Dicast
 from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.overrides import Overrides
-from dicast.workers.admission.pool_state import PoolState, findings
+from dicast.workers.admission.pool_state import Availability, PoolState, findings
 from dicast.workers.store.connection import AsyncStoreClient, connect_async
 
 CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
@@ -44,6 +44,7 @@ def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
             **asdict(state), "live": True, "waiting": state.waiting, "rate_limited": state.rate_limited,
             "error_rate": state.error_rate, "load": state.load, "configured": configured(dicast, state.pool),
             "findings": findings(state), "bound": bound(state, configured(dicast, state.pool)),
+            "availability": state.availability, "latency_s": state.latency_s,
             "leases": [asdict(lease) for lease in shared.leases if lease.pool == state.pool],
         }
         for state in states
@@ -54,7 +55,27 @@ def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
         {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
         for node, status in shared.nodes
     ]
-    return {"slo": states[0].slo if states else None, "pools": [*live, *unused], "nodes": nodes}
+    totals = summary(states)
+    return {"slo": states[0].slo if states else None, "summary": totals, "pools": [*live, *unused], "nodes": nodes}
+
+
+def summary(states: Sequence[PoolState]) -> dict[str, Any]:
+    """How the pools stand together: those that could take a unit (of these, those without an open call), those that
+    could not, and means over the pools that have ended calls lately: None where none has."""
+    known = [state for state in states if any(health.ended > 0 for health in state.health.values())]
+    latencies = [state.latency_s for state in known if state.latency_s is not None]
+    found = Counter(state.availability.value for state in states)
+    return {
+        **{availability.value: found[availability.value] for availability in Availability},
+        "idle": sum(state.availability is Availability.READY and not state.open for state in states),
+        "mean_load": _mean([state.load for state in states]),
+        "mean_success_rate": _mean([1.0 - state.error_rate for state in known]),
+        "mean_latency_s": _mean(latencies),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:

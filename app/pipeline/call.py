@@ -79,6 +79,7 @@ class Call:
             argument=verdict.argument,
             cited_evidence=list(verdict.cited_evidence),
             model=self.model,
+            pool=self.pool,
             usage=usage,
             latency_s=round(self.latency_s, 4),
             attempts=claim.attempts + 1,
@@ -94,7 +95,7 @@ class Call:
         payload = unscored(
             self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
             attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
-            latency_s=self.latency_s,
+            pool=self.pool, latency_s=self.latency_s,
         )  # fmt: skip
         return UnitResult(claim.position, claim.fence, payload, scored=False)
 
@@ -102,7 +103,7 @@ class Call:
 def unscored(
     job: JobRecord, agent: Agent, dimension: Dimension, item: Item, replicate: int, *,
     kind: ErrorKind, message: str, argument: str, attempts: int, calls: int, elapsed_s: float, status_code: int | None,
-    model: str, latency_s: float = 0.0,
+    model: str, pool: str = "", latency_s: float = 0.0,
 ) -> bytes:  # fmt: skip
     """A unit's error, with the opinion without a score that stands for it."""
     unit: dict[str, Any] = {
@@ -120,6 +121,7 @@ def unscored(
         score=None,
         argument=argument,
         model=model,
+        pool=pool,
         latency_s=round(latency_s, 4),
         metadata=_kept(job, item),
     )

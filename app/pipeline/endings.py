@@ -70,7 +70,7 @@ def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -
     unit = lane.unit(position)
     return unscored(
         job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
-        attempts=0, calls=0, elapsed_s=0.0, **_because(stop),
+        attempts=0, calls=0, elapsed_s=0.0, pool=stop.pool, **_because(stop),
     )  # fmt: skip
 
 

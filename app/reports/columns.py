@@ -25,6 +25,7 @@ _LINES = pa.schema(
         ("argument", pa.string()),
         ("cited_evidence", pa.list_(pa.string())),
         ("model", pa.string()),
+        ("pool", pa.string()),
         ("usage", pa.struct([("input_tokens", pa.int64()), ("output_tokens", pa.int64())])),
         ("latency_s", pa.float64()),
         ("attempts", pa.int32()),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dicast.app.domain.plan import Lane, lanes
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
+from dicast.app.tracing import HEADER, Tracer, current
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
 
@@ -108,6 +110,16 @@ def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expi
         extra["expires_ms"] = str(ledger.wall_ms() + round(1000 * expires_in_s))
     ledger.submit(job.job, job.lanes, job.units, extra, math.ceil(1000 * start_in_s))
     return job.id
+
+
+@contextlib.contextmanager
+def traced_submission(tracer: Tracer | None, job: Prepared) -> Iterator[Prepared]:
+    """The job as it is to be submitted: where traces are on within a span, which the job remembers."""
+    if tracer is None:
+        yield job
+        return
+    with tracer.span("submit", job=job.id, units=job.units):
+        yield replace(job, extra={**job.extra, HEADER: current()})
 
 
 def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:

@@ -85,6 +85,11 @@ def test_equal_deployments_share_the_units(cluster, other):
     assert float(series['dicast_assignments_total{model="right-model",pool="right"}']) >= shares["right-model"] / 2
     assert float(series["dicast_assignment_score_count"]) >= 60
     assert series['dicast_pool_load{pool="right"}'] == "0.0"
+    assert float(series['dicast_pool_latency_seconds{model="left-model",pool="left"}']) > 0
+    assert (series['dicast_pool_nodes{pool="left"}'], series["dicast_living_workers"]) == ("1.0", "1.0")
+    assert float(series["dicast_wanted_workers"]) <= 1
+    places = {(opinion["pool"], opinion["model"]) for opinion in c.opinions(job_id)}
+    assert places == {("left", "left-model"), ("right", "right-model")}
     (width,) = [value for name, value in series.items() if name.startswith("dicast_parallelism_level{")]
     assert width == "8.0"
     (agent,) = c.app.ledger.status(job_id).report["agents"]

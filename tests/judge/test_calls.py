@@ -71,7 +71,8 @@ def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     usage = opinion.pop("usage")
     assert (usage["input_tokens"], usage["output_tokens"]) == (3, 4)
     assert opinion == unit("d1") | {
-        "score": 7, "argument": "So.", "cited_evidence": ["a quote"], "model": "answering", "latency_s": 1.2346,
+        "score": 7, "argument": "So.", "cited_evidence": ["a quote"], "model": "answering", "pool": "p",
+        "latency_s": 1.2346,
         "metadata": {"lang": "de"},
     }  # fmt: skip
 
@@ -86,7 +87,8 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     opinion, error = found["opinion"], found["error"]
     del opinion["usage"]
     assert opinion == unit("d1") | {
-        "score": None, "argument": decision.argument, "cited_evidence": [], "model": "asked", "latency_s": 0.2505,
+        "score": None, "argument": decision.argument, "cited_evidence": [], "model": "asked", "pool": "p",
+        "latency_s": 0.2505,
         "metadata": {"lang": "de"},
     }  # fmt: skip
     assert error == unit("d1") | {
@@ -114,6 +116,7 @@ def test_what_a_job_no_longer_asks_says_where_and_why(told):
     assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
     found = orjson.loads(results[0].payload)
     assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {WHY}", "m")
+    assert found["opinion"]["pool"] == "p"
     assert found["error"] == unit(attempts=2) | {
         "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 3, "elapsed_s": 2.5,
     }  # fmt: skip

@@ -55,6 +55,44 @@ async def test_limit_open_assigned_and_health_by_model(client):
     assert (health.limit, health.open, health.assigned, health.broken) == (9, 2, 3, False)
     assert health.health["m"].success_rate == pytest.approx(4 / 5, abs=0.01)
     assert health.health["other"].success_rate == pytest.approx(1 / 3, abs=0.01)
+    assert health.health["other"].latency_s is None
+
+
+async def test_the_mean_latency_is_that_of_good_calls_from_their_leases_on(client):
+    await Governor(client, KEYS, lambda pool: Overrides(limit=9, adaptive=False)).tick("p")
+    leases = LeaseStore(client, KEYS)
+
+    async def call(status, seconds):
+        begun = int(await client.hget(KEYS.clock, "now") or 0)
+        at = {"pool": "p", "node": "n", "ttl_ms": 60_000}
+        await leases.admit(**at, give_back=[], wanted=[Want(f"{begun}", "j", "a", "m")], now_ms=begun)
+        ended = [Returned(f"{begun}", CallOutcome(status))]
+        await leases.admit(**at, give_back=ended, wanted=[], now_ms=begun + int(1000 * seconds))
+
+    for status, seconds in [(200, 2.0), (500, 4.5), (200, 4.0)]:
+        await call(status, seconds)
+    (health,) = (await PoolHealthReader(client, KEYS).read(["p"]))["p"].health.values()
+    assert 3.0 < health.latency_s < 3.15, "the younger call counts more"
+    await client.hset(KEYS.clock, "now", int(await client.hget(KEYS.clock, "now")) + 300_000)
+    (later,) = (await PoolHealthReader(client, KEYS).read(["p"]))["p"].health.values()
+    assert later.latency_s == pytest.approx(health.latency_s)
+
+
+async def test_what_was_counted_before_latencies_were_does_not_pull_the_mean_down(client):
+    await Governor(client, KEYS, lambda pool: Overrides(limit=9, adaptive=False)).tick("p")
+    await ended(client, 200)
+    await client.eval(
+        "local state = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'enforcement')) local health = state.health.m "
+        "health.took, health.good, health.all = nil, 50, 50 "
+        "redis.call('HSET', KEYS[1], 'enforcement', cmsgpack.pack(state))",
+        1, KEYS.governor("p"),
+    )  # fmt: skip
+    leases, at = LeaseStore(client, KEYS), {"pool": "p", "node": "n", "ttl_ms": 60_000}
+    begun = int(await client.hget(KEYS.clock, "now"))
+    await leases.admit(**at, give_back=[], wanted=[Want("x", "j", "a", "m")], now_ms=begun)
+    await leases.admit(**at, give_back=[Returned("x", CallOutcome(200))], wanted=[], now_ms=begun + 3000)
+    (health,) = (await PoolHealthReader(client, KEYS).read(["p"]))["p"].health.values()
+    assert health.latency_s == pytest.approx(3.0, abs=0.05)
 
 
 @pytest.mark.parametrize(

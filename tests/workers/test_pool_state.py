@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from dicast.app.cli.pools import summary_line
+from dicast.app.operations.pools import summary
+from dicast.workers.admission.outages import Outage
 from dicast.workers.admission.pool_health import ModelHealth, health_now
 from dicast.workers.admission.pool_state import PoolState, ProjectState, findings
 
@@ -71,4 +74,40 @@ def test_the_error_rate_counts_all_models():
     assert CALM.error_rate == 0.0
     assert replace(CALM, health={"m": ModelHealth(6.0, 8.0), "n": ModelHealth(2.0, 2.0)}).error_rate == pytest.approx(
         0.2
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, availability",
+    [
+        ({}, "ready"),
+        ({"open": 8}, "busy"),
+        ({"assigned": 4}, "busy"),
+        ({"breaker": "open"}, "offline"),
+        ({"breaker": "half_open"}, "offline"),
+        ({"outage": Outage(0.0, 1.0, 3, 1, 500, "")}, "offline"),
+        ({"outage": Outage(0.0, 1.0, 2, 1, 500, "")}, "ready"),
+    ],
+)
+def test_what_a_unit_would_meet(changes, availability):
+    assert replace(CALM, **changes).availability == availability
+
+
+def test_the_mean_latency_of_a_pool_is_over_all_its_good_calls():
+    models = {"m": ModelHealth(6.0, 8.0, 12.0), "n": ModelHealth(2.0, 2.0, 20.0), "down": ModelHealth(0.0, 3.0)}
+    assert replace(CALM, health=models).latency_s == 4.0
+    assert replace(CALM, health={}).latency_s is None
+    assert models["down"].latency_s is None
+
+
+def test_pools_are_summed_up():
+    busy = replace(CALM, open=8, health={"m": ModelHealth(3.0, 4.0, 6.0)})
+    idle = replace(CALM, open=0, health={"m": ModelHealth(1.0, 1.0, 4.0)})
+    told = summary([CALM, busy, idle, replace(CALM, breaker="open", open=0)])
+    assert told == {
+        "ready": 2, "busy": 1, "offline": 1, "idle": 1, "mean_load": 0.375, "mean_success_rate": 0.875,
+        "mean_latency_s": 3.0,
+    }  # fmt: skip
+    assert summary_line([CALM, busy]).plain == (
+        "2 pools: 1 ready (0 idle), 1 busy, 0 offline; on average load 75%, 75.0% of the calls succeed, in 2.00 s"
     )

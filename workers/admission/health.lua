@@ -2,8 +2,9 @@
 -- pool.
 local HEALTH_S, OUTAGE_UNITS = 60, 8
 
--- A model's good calls of all, each worth e^(-age / HEALTH_S).                            Read by: pool_health.py
-local function note_health(state, model, good, now)
+-- A model's good calls of all, each worth e^(-age / HEALTH_S), and the seconds that the good ones took, from the lease
+-- to its return.                                                                          Read by: pool_health.py
+local function note_health(state, model, good, took, now)
   state.health = state.health or {}
   local health = state.health[model]
   if not health then
@@ -11,6 +12,8 @@ local function note_health(state, model, good, now)
     state.health[model] = health
   end
   local kept = math.exp(math.min(0, health.at - now) / HEALTH_S)
+  local seconds = health.took or took * health.good  -- written before these were counted
+  health.took = seconds * kept + (good and took or 0)
   health.good, health.all = health.good * kept + (good and 1 or 0), health.all * kept + 1
   health.at = math.max(health.at, now)
 end

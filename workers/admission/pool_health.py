@@ -24,15 +24,22 @@ _LOOK = Path(__file__).parent / "governor_look.lua"
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """How one model's calls ended lately: `good` of `ended`, recent ones counting more (see `HEALTH_S`)."""
+    """How one model's calls ended lately: `good` of `ended`, recent ones counting more (see `HEALTH_S`); the good ones
+    took `took_s` together, from their leases to the return of these."""
 
     good: float
     ended: float
+    took_s: float = 0.0
 
     @property
     def success_rate(self) -> float:
         """Between 0 and 1; 1 where nothing is known, to which it returns while no call ends."""
         return (self.good + 1.0) / (self.ended + 1.0)
+
+    @property
+    def latency_s(self) -> float | None:
+        """Seconds that a good call takes on average; None where none has ended lately."""
+        return self.took_s / self.good if self.good > 0.0 else None
 
 
 UNKNOWN = ModelHealth(0.0, 0.0)
@@ -96,4 +103,4 @@ def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: f
 def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:
     """A model's health as the scripts remember it, brought to `now` (s, lease clock)."""
     kept = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
-    return ModelHealth(remembered["good"] * kept, remembered["all"] * kept)
+    return ModelHealth(remembered["good"] * kept, remembered["all"] * kept, remembered.get("took", 0.0) * kept)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import orjson
@@ -16,7 +17,8 @@ from dicast.workers.admission.governor_store import GovernorStore
 from dicast.workers.admission.holders import read_holder
 from dicast.workers.admission.outages import Outage
 from dicast.workers.admission.pool_health import ModelHealth, health_now, limit_in_force
-from dicast.workers.policy.parameters import BreakerPhase, Parameters
+from dicast.workers.policy.headers import BudgetUnit
+from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
@@ -40,11 +42,20 @@ class ProjectState:
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """One budget: what we believe is left of `capacity` now, and what comes back a minute."""
+    """One budget: what we believe is left of `capacity` now, and what comes back a minute, in its unit."""
 
     level: float
     capacity: float
     refill_per_min: float
+    unit: BudgetUnit = BudgetUnit.REQUESTS
+
+
+class Availability(StrEnum):
+    """Whether a unit that is sent to a pool now finds a slot, would wait for one, or meets a closed door."""
+
+    READY = "ready"
+    BUSY = "busy"
+    OFFLINE = "offline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,20 @@ class PoolState:
     def load(self) -> float:
         """Open calls, and units that were assigned to this pool and are not open yet, over the limit in force."""
         return (self.open + self.assigned) / max(1, self.effective_limit)
+
+    @property
+    def availability(self) -> Availability:
+        """Offline while its circuit breaker is not closed, or its calls have all failed for a while."""
+        if self.breaker != BreakerPhase.CLOSED.value or (self.outage is not None and self.outage.is_down):
+            return Availability.OFFLINE
+        taken = self.open + self.assigned
+        return Availability.BUSY if taken >= self.effective_limit else Availability.READY
+
+    @property
+    def latency_s(self) -> float | None:
+        """Seconds that a good call takes on average, over its models; None where none has ended lately."""
+        good = sum(health.good for health in self.health.values())
+        return sum(health.took_s for health in self.health.values()) / good if good > 0 else None
 
     @property
     def error_rate(self) -> float:
@@ -206,7 +231,7 @@ def _state(
         breaker_for_s=max(0.0, parameters.breaker_until - now) if parameters.breaker is BreakerPhase.OPEN else 0.0,
         breaks=parameters.break_number,
         budgets={
-            bucket.name: _budget(bucket.capacity, bucket.net_refill_per_s, fill, now)
+            bucket.name: _budget(bucket, fill, now)
             for bucket in parameters.buckets
             if (fill := remembered.get("fills", {}).get(bucket.name)) is not None
         },
@@ -243,9 +268,10 @@ def span(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def _budget(capacity: float, refill_per_s: float, fill: Mapping[str, float], now: float) -> BudgetState:
-    level = min(max(capacity, fill["level"]), fill["level"] + refill_per_s * max(0.0, now - fill["at"]))
-    return BudgetState(level, capacity, 60.0 * refill_per_s)
+def _budget(bucket: Bucket, fill: Mapping[str, float], now: float) -> BudgetState:
+    refill_per_s = bucket.net_refill_per_s
+    level = min(max(bucket.capacity, fill["level"]), fill["level"] + refill_per_s * max(0.0, now - fill["at"]))
+    return BudgetState(level, bucket.capacity, 60.0 * refill_per_s, bucket.unit)
 
 
 def findings(state: PoolState) -> list[str]:

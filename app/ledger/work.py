@@ -1,0 +1,76 @@
+"""What is left to do of the jobs that have not ended: for those who look on, such as metrics and autoscalers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from dicast.app.ledger.keys import LedgerKeys
+from dicast.app.ledger.states import JobState
+from dicast.workers.policy.wanted import WaitingCalls
+from dicast.workers.store.connection import StoreClient
+from dicast.workers.store.keys import Keys
+
+LOOKED_AT = 500
+"""So many unended jobs are read, those first that wait longest to be looked after; all are counted."""
+
+
+class LedgerWork(NamedTuple):
+    """Jobs that have not ended or whose end is not announced; of those that run, all units and those that have ended;
+    and the calls that are still to be made or open, also of jobs that have not been started, by the pools that they
+    may go to."""
+
+    unended: int
+    units: int
+    done: int
+    calls: Sequence[WaitingCalls]
+
+
+def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
+    """In two round trips, however many jobs there are. Raises redis errors."""
+    k = LedgerKeys(keys)
+    pipe = client.pipeline(transaction=False)
+    pipe.zcard(k.unfinished)
+    pipe.scard(k.outbox)
+    pipe.zrange(k.unfinished, 0, LOOKED_AT - 1)
+    unfinished, unannounced, jobs = pipe.execute()
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hmget(k.job(job), "state", "units", "done", "lanes")
+    found = [(job, fields) for job, fields in zip(jobs, pipe.execute(), strict=True) if all(fields[:2])]
+    going = [
+        (job, int(units), int(done or 0), orjson.loads(lanes), state == JobState.RUNNING)
+        for job, (state, units, done, lanes) in found
+        if state in {JobState.SUBMITTED, JobState.RUNNING} and lanes
+    ]
+    pipe = client.pipeline(transaction=False)
+    for job, _, _, lanes, _ in going:
+        pipe.hmget(k.job(job), [f"{name}:{number}" for number in range(len(lanes)) for name in ("open", "cursor")])
+    calls: dict[tuple[str, ...], int] = {}
+    for (_, units, _, lanes, _), fields in zip(going, pipe.execute() if going else [], strict=True):
+        items = units // sum(map(_units_per_item, lanes))
+        for lane, opened, cursor in zip(lanes, fields[::2], fields[1::2], strict=True):
+            left = int(opened or 0) + _unplanned(lane, items, cursor)
+            pools = tuple(lane["pools"])
+            calls[pools] = calls.get(pools, 0) + math.ceil(left / (lane["dimensions"] if lane["batched"] else 1))
+    return LedgerWork(
+        unended=int(unfinished) + int(unannounced),
+        units=sum(units for _, units, _, _, runs in going if runs),
+        done=sum(done for _, _, done, _, runs in going if runs),
+        calls=[WaitingCalls(pools, n) for pools, n in calls.items() if n > 0],
+    )
+
+
+def _units_per_item(lane: Mapping[str, Any]) -> int:
+    return int(lane["replicates"]) * len(lane["agents"]) * int(lane["dimensions"])
+
+
+def _unplanned(lane: Mapping[str, Any], items: int, cursor: str | None) -> int:
+    """Units of a lane that are in no page yet; the cursor is '' at its end."""
+    if cursor == "":
+        return 0
+    planned = orjson.loads(cursor)["position"] if cursor else 0
+    return max(0, items * _units_per_item(lane) - int(planned))

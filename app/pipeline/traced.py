@@ -1,0 +1,172 @@
+"""The pipeline's parts with spans around what they do: built in place of the plain ones where traces are on, so that
+nobody pays for them elsewhere.
+
+A trace: submit > publish page > judge > (lease wait, claim, call, record), and submit > gather page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Deferral, Due, JobRecord, MessageId, Recorded, UnitResult
+from dicast.app.pipeline.claim import Answer, Claimer
+from dicast.app.pipeline.gather import Gathered, Gatherer
+from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.messages import Messages
+from dicast.app.pipeline.next_steps import NextSteps
+from dicast.app.pipeline.pools import ServedPools
+from dicast.app.pipeline.record import Recorder
+from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
+from dicast.app.tracing import HEADER, PUBLISHED, Tracer, current, told
+from dicast.workers.admission import request
+
+if TYPE_CHECKING:
+    from dicast.app.domain.deployments import Choice
+    from dicast.app.pipeline.plan import PageMessages
+    from dicast.config.pools import PoolSpec
+
+T = TypeVar("T")
+
+
+class Traced:
+    """Beside a part of the pipeline: where its spans go."""
+
+    tracer: Tracer
+
+
+def traced(part: type[T], tracer: Tracer) -> Callable[..., T]:
+    """Makes a part of the pipeline that tells of itself."""
+    (kind,) = [kind for kind in Traced.__subclasses__() if issubclass(kind, part)]
+
+    def make(*given: Any) -> T:
+        made: Any = kind(*given)
+        made.tracer = tracer
+        return cast("T", made)
+
+    return make
+
+
+class TracedMessages(Traced, Messages):
+    """A page's publishing is a child of its job's submission, and what its messages lead to a child of that."""
+
+    async def page(self, job: JobRecord, page: PageMessages) -> None:
+        place, messages = page.ref.place, len(page.tokens)
+        with self.tracer.span("publish page", job.traceparent, job=job.id, page=place, messages=messages):
+            await super().page(job, page)
+
+    def _unit(self, job: JobRecord, ref: PageRef, token: MessageId, choice: Choice, *item_chars: int) -> Any:
+        message = super()._unit(job, ref, token, choice, *item_chars)
+        traces = {HEADER: current() or job.traceparent, PUBLISHED: round(time.time(), 3)}
+        message.options["headers"][request.HEADER].update(traces)
+        return message
+
+
+class TracedJudge(Traced, Judge):
+    """One message's work, from its lease on; how long it waited for that is told beside it."""
+
+    async def judge(
+        self, ref: PageRef, token: MessageId, lease: request.Lease | None, deployment: int = 0, *,
+        came_back: bool = False, refusal: ProviderFailure | None = None, early: bool = False,
+    ) -> NextSteps:  # fmt: skip
+        parent, published = told(lease.unit.labels if lease is not None else {})
+        if not parent and lease is None:  # a lease must not wait for what only its span wants to know
+            job = await self._jobs.get(ref.job, ref.incarnation)
+            parent = job.traceparent if job is not None else ""
+        unit = f"{ref.lane}.{ref.page}.{token}"
+        with self.tracer.span("judge", parent, job=ref.job, unit=unit, came_back=came_back) as span:
+            if lease is not None:
+                pool = lease.unit.pool
+                span.set_attribute("dicast.pool", pool)
+                self.tracer.past("lease wait", published, time.time(), pool=pool)
+            steps = await super().judge(
+                ref, token, lease, deployment, came_back=came_back, refusal=refusal, early=early
+            )
+            span.set_attribute("dicast.outcome", steps.told)
+            return steps
+
+
+class TracedClaimer(Traced, Claimer):
+    """The claim of a message's units."""
+
+    async def claim(
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
+        *, early: bool = False,
+    ) -> Answer:  # fmt: skip
+        with self.tracer.span("claim") as span:
+            answer = await super().claim(ref, token, positions, item, again_ms, early=early)
+            span.set_attribute("dicast.answers", sorted({claim.verdict.value for claim in answer[2]}))
+            return answer
+
+
+class TracedRecorder(Traced, Recorder):
+    """What is written of a call that is traced; what is found on disk or told again is not of any."""
+
+    async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
+        if not current():
+            return await super().store(ref, counters, results)
+        scored = sum(result.scored for result in results)
+        with self.tracer.span("record", results=len(results), scored=scored):
+            return await super().store(ref, counters, results)
+
+    async def defer(
+        self, ref: PageRef, counters: dict[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
+    ) -> None:
+        if not current():
+            return await super().defer(ref, counters, deferrals, due)
+        with self.tracer.span("record", deferred=len(deferrals)):
+            return await super().defer(ref, counters, deferrals, due)
+
+
+class TracedGatherer(Traced, Gatherer):
+    """A page's way into files is a child of its job's submission."""
+
+    async def gather(self, ref: PageRef) -> Gathered:
+        job = await self._ledger.job(ref.job)
+        with self.tracer.span("gather page", job.traceparent if job is not None else "", job=ref.job, page=ref.place):
+            return await super().gather(ref)
+
+
+class TracedPools(Traced, ServedPools):
+    """Whose providers tell of each call."""
+
+    def _build(self, spec: PoolSpec) -> Provider:
+        return TracedProvider(self.tracer, super()._build(spec), spec)
+
+
+class TracedProvider:
+    """A provider whose calls are spans, named as OpenTelemetry's conventions for generative AI have it."""
+
+    def __init__(self, tracer: Tracer, provider: Provider, spec: PoolSpec) -> None:
+        self._tracer, self._provider = tracer, provider
+        self._pool, self._kind = spec.name, spec.provider
+        self.structured_output, self.nonce_in_schema = provider.structured_output, provider.nonce_in_schema
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """As the provider's own."""
+        with self._tracer.span(f"chat {request.model}", client=True, pool=self._pool) as span:
+            span.set_attributes({
+                "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._kind,
+                "gen_ai.request.model": request.model, "gen_ai.request.max_tokens": request.max_tokens,
+            })  # fmt: skip
+            try:
+                reply = await self._provider.complete(request)
+            except ProviderFailure as failure:
+                span.set_attribute("error.type", failure.kind.value)
+                if failure.status_code is not None:
+                    span.set_attribute("http.response.status_code", failure.status_code)
+                raise
+            except asyncio.CancelledError:
+                span.set_attribute("error.type", "cut")
+                raise
+            span.set_attributes({
+                "gen_ai.response.model": reply.model, "gen_ai.usage.input_tokens": reply.usage.input_tokens,
+                "gen_ai.usage.output_tokens": reply.usage.output_tokens, "http.response.status_code": 200,
+            })  # fmt: skip
+            return reply
+
+    async def close(self) -> None:
+        await self._provider.close()
