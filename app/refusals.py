@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, RatingSource, Scale
 from dicast.app.domain.printable import printable
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
@@ -20,6 +20,7 @@ _SHAPES = {"list[Item]": list, "ItemSource": dict}
 _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "": (EvaluationJob,),
     "items": (Item, ItemSource),
+    "ratings": (RatingSource,),
     "agents": (Agent,),
     "deployments": (Deployment,),
     "dimensions": (Dimension,),
@@ -28,6 +29,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
 
 FORMS = {
     "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
+    "ratings": "ratings: ratings.csv, or {path: ratings.csv, score_field: stars}",
     "agents": "agents: [{name: physicist, persona: You teach physics.}]",
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
     "deployments": "deployments: [{pool: openai}, {pool: azure, model: gpt-4.1}]",
@@ -44,6 +46,7 @@ OTHER_NAMES = {
     "repeats": "replicates", "runs": "replicates", "n": "replicates", "system": "persona", "system_prompt": "persona",
     "role": "persona", "provider": "pool", "description": "instructions", "question": "instructions",
     "criterion": "instructions", "output": "text", "answer": "text", "response": "text", "content": "text",
+    "human": "ratings", "labels": "ratings", "annotations": "ratings",
     "input": "prompt", "expected": "reference", "target": "reference", "file": "path", "low": "min", "high": "max",
     "minimum": "min", "maximum": "max",
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Set
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -110,6 +111,12 @@ class Item(Strict):
         texts = (self.text, self.prompt, self.reference)
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if text)
 
+    def without(self, names: Set[str]) -> Self:
+        """The item without this metadata."""
+        if not names or names.isdisjoint(self.metadata):
+            return self
+        return self.model_copy(update={"metadata": {k: v for k, v in self.metadata.items() if k not in names}})
+
 
 class ItemSource(Strict):
     """Items that lie in a file, which every planning worker must be able to read."""
@@ -121,6 +128,39 @@ class ItemSource(Strict):
     prompt_field: str | None = "prompt"
     reference_field: str | None = "reference"
     limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
+
+
+class RatingSource(Strict):
+    """Ratings by people: in a file of their own, or in columns beside the items. No judge is shown any of them.
+
+    Long form has a row a rating, with the columns named by `item_field`, `dimension_field`, `rater_field` and
+    `score_field`. In wide form `columns` names each dimension's column, or one column for each rater of a dimension.
+    """
+
+    path: str | None = Field(default=None, min_length=1, description="None: the columns stand beside the items")
+    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
+    item_field: str = "item_id"
+    dimension_field: str = "dimension"
+    rater_field: str = "rater"
+    score_field: str = "score"
+    probability_field: str = Field(default="probability", description="how likely the item was to be rated, if known")
+    columns: dict[str, str | dict[str, str]] = Field(
+        default_factory=dict, description="dimension -> its column, or rater -> column"
+    )
+    fractions: bool = Field(default=False, description="scores may lie between the whole numbers of the scale")
+
+    @property
+    def named_columns(self) -> set[str]:
+        """All columns that `columns` names."""
+        return {c for value in self.columns.values() for c in ([value] if isinstance(value, str) else value.values())}
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.path is None and not self.columns:
+            raise ValueError("name a file (path), or the columns beside the items (columns)")
+        if any(not value for value in self.columns.values()):
+            raise ValueError("columns: each dimension needs a column, or a column for each rater")
+        return self
 
 
 class Scale(Strict):
@@ -214,6 +254,7 @@ class EvaluationJob(Strict):
     items: list[Item] | ItemSource
     agents: list[Agent] = Field(min_length=1)
     dimensions: list[Dimension] = Field(min_length=1)
+    ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
     replicates: int = Field(default=1, ge=1, le=1000)
     spend: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
@@ -246,10 +287,33 @@ class EvaluationJob(Strict):
     @model_validator(mode="before")
     @classmethod
     def _bare_path(cls, data: Any) -> Any:
-        """`items: answers.jsonl` is short for `items: {path: answers.jsonl}`."""
-        if isinstance(data, dict) and isinstance(data.get("items"), str):
-            data = {**data, "items": {"path": data["items"]}}
+        """`items: answers.jsonl` is short for `items: {path: answers.jsonl}`, and `ratings` as well."""
+        if isinstance(data, dict):
+            short = {name: {"path": data[name]} for name in ("items", "ratings") if isinstance(data.get(name), str)}
+            data = {**data, **short} if short else data
         return data
+
+    @property
+    def rating_columns(self) -> set[str]:
+        """Metadata of the items that are ratings, and go to no judge."""
+        return self.ratings.named_columns if self.ratings is not None and self.ratings.path is None else set()
+
+    @model_validator(mode="after")
+    def _ratings_apart(self) -> Self:
+        """Ratings are of this job's dimensions, and in no column that a judge or the results show."""
+        if self.ratings is None:
+            return self
+        known = [dimension.id for dimension in self.dimensions]
+        for name in self.ratings.columns:
+            if name not in known:
+                raise ValueError(f"ratings.columns: {name!r} is no dimension of this job; there are {', '.join(known)}")
+        shown = set(self.keep)
+        if isinstance(self.items, ItemSource):
+            source = self.items
+            shown |= {source.text_field, source.prompt_field or "", source.reference_field or "", source.id_field}
+        for name in sorted(self.rating_columns & shown):
+            raise ValueError(f"ratings.columns: the column {name!r} is judged, kept or an id, and ratings stay apart")
+        return self
 
     @model_validator(mode="after")
     def _unique(self) -> Self:

@@ -14,6 +14,7 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.lanes import Lanes
+from dicast.app.pipeline.rated import Ratings
 from dicast.app.pipeline.recovery import Recovery
 from dicast.app.reports.folders import begin
 from dicast.app.reports.resuming import read_items, set_aside
@@ -54,15 +55,19 @@ class Preparation:
 
     def __init__(self, ledger: Ledger, submitted: LedgerClient, results_dir: str) -> None:
         self._ledger, self._submitted, self._results_dir = ledger, submitted, results_dir
+        self._ratings = Ratings(ledger, results_dir)
 
     async def prepare(self, job: JobRecord) -> None:
-        """A job that is to start gets its folder; if it is resumed, its files make room, and its items come back."""
-        if (await self._ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
+        """A job that is to start gets its folder, and people's ratings in it; if it is resumed, its files make room,
+        and its items come back."""
+        record = await self._ledger.progress(job.id)
+        if record.get("state") != JobState.SUBMITTED:
             return
         place = self._results_dir, job.id, job.incarnation
         if aside := await asyncio.to_thread(partial(begin, *place, resumed=job.resumed > 0)):
             logger.warning("job %s: results of an earlier job of this id are now in %s", job.id, aside,
                            extra={"event": "set_aside", "job": job.id})  # fmt: skip
+        await self._ratings.keep(job, record.get("ratings_fingerprint"))
         if not job.resumed:
             return
         waits = partial(self._submitted.awaits_start, job.id)

@@ -29,6 +29,8 @@ MAX_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 300_000
 MAX_DEPTH = 64
 STDIN = "-"
+_FILES = ("items", "ratings")
+"""Keys that may name a file."""
 
 _OWN_FILE = "put the items into a file of their own, say `items: answers.jsonl`"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -41,8 +43,9 @@ class JobFileError(DicastError, ValueError):
 def load_job(path: str) -> dict[str, Any]:
     """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
 
-    A relative path of an items' file is taken from the job file's folder and made absolute, `~` and `$NAME` in it are
-    replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s part.
+    A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
+    `$NAME` in it are replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s
+    part.
     """
     try:
         raw = _bytes(path)
@@ -68,8 +71,8 @@ def override(document: dict[str, Any], assignment: str) -> None:
     try:
         value = _yaml(text.encode("utf-8", "surrogateescape"))
         *folders, last = path.split(".")
-        if folders[:1] == ["items"] and isinstance(document.get("items"), str):
-            document["items"] = {"path": document["items"]}  # what a bare path is short for
+        if folders and folders[0] in _FILES and isinstance(document.get(folders[0]), str):
+            document[folders[0]] = {"path": document[folders[0]]}  # what a bare path is short for
         place: Any = document
         for name in folders:
             place = place.setdefault(name, {}) if isinstance(place, dict) else place[int(name)]
@@ -247,11 +250,12 @@ def _check_texts(document: dict[str, Any]) -> None:
 
 
 def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    items = document.get("items")
-    if isinstance(items, str) and items:
-        return {**document, "items": located(items, folder)}
-    if isinstance(items, dict) and isinstance(items.get("path"), str) and items["path"]:
-        return {**document, "items": {**items, "path": located(items["path"], folder)}}
+    for name in _FILES:
+        named = document.get(name)
+        if isinstance(named, str) and named:
+            document = {**document, name: located(named, folder)}
+        elif isinstance(named, dict) and isinstance(named.get("path"), str) and named["path"]:
+            document = {**document, name: {**named, "path": located(named["path"], folder)}}
     return document
 
 
