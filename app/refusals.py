@@ -37,6 +37,7 @@ FORMS = {
     "levels": "levels: {1: poor, 5: excellent}, scores first",
     "metadata": "metadata: {language: en}",
     "keep": "keep: [language, source]",
+    "groups": "groups: [system, language]",
 }
 """The right form of what is written in another; each is shown with the field it belongs to."""
 

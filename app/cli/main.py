@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.judging import add_to
+
 cli = typer.Typer(
     name="dicast",
     help="Judge texts with panels of LLM judges, at any scale.",
@@ -149,6 +151,9 @@ def init(
     from dicast.app.cli.init import make_files
 
     make_files(context.obj, folder)
+
+
+add_to(cli)
 
 
 @jobs.command("list")

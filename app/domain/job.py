@@ -32,6 +32,7 @@ MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_SCORE = 10**9
 MAX_KEPT = 50
+MAX_GROUPS = 10
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
@@ -282,7 +283,26 @@ class EvaluationJob(Strict):
     keep: list[MetadataName] = Field(
         default_factory=list, max_length=MAX_KEPT, description="items' metadata that each opinion carries along"
     )
+    groups: list[MetadataName] = Field(
+        default_factory=list, max_length=MAX_GROUPS, description="items' metadata that the report groups by; it is kept"
+    )
+    cluster: MetadataName | None = Field(
+        default=None,
+        description="items' metadata by which intervals of groups are clustered, as the source; it is kept",
+    )
     metadata: Metadata = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kept(cls, data: Any) -> Any:
+        """What the report groups by stands beside the opinions."""
+        if not isinstance(data, dict):
+            return data
+        keep, groups, cluster = data.get("keep", []), data.get("groups", []), data.get("cluster")
+        if not isinstance(keep, list) or not isinstance(groups, list):
+            return data  # refused with the field's name
+        more = [name for name in (*groups, cluster) if isinstance(name, str) and name not in keep]
+        return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
 
     @model_validator(mode="before")
     @classmethod

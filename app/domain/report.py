@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from dicast.app.domain.job import Agent, Dimension
+from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.statistics import (
     Disagreement,
@@ -86,6 +87,9 @@ class ReportHeader(Frozen):
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")
+    groups: list[str] = Field(default_factory=list, description="of those, what the statistics group by")
+    cluster: str | None = Field(default=None, description="of those, what their intervals are clustered by")
+    rated: bool = Field(default=False, description="people have rated some of the items")
 
 
 class JudgeCell(Frozen):
@@ -184,6 +188,7 @@ class Report(ReportHeader):
     agreement_share: float
     errors: list[ErrorGroup] = Field(description="most frequent kind first")
     files: ResultFiles
+    statistics: JobStatistics | None = Field(default=None, description="None in reports of earlier versions")
 
 
 class UnknownVoice(ValueError):
@@ -247,7 +252,15 @@ class ReportBuilder:
                 for found in [self._errors[kind]]
             ],
             files=files,
+            statistics=self._statistics(),
         )
+
+    def _statistics(self) -> JobStatistics:
+        """What may be told before anything is computed."""
+        if self._header.rated or self._header.groups:
+            unknowable = [] if self._header.rated else list(UNKNOWABLE)
+            return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
+        return JobStatistics.of_no_ratings()
 
     def _dimension(self, dimension: ReportDimension, difference: Disagreement | None) -> DimensionReport:
         tallies = {a.name: self._tallies[a.name, dimension.id] for a in self._header.agents}

@@ -19,13 +19,15 @@ from redis.exceptions import RedisError
 from dicast.app import logs
 from dicast.app.domain.job import Agent, Item
 from dicast.app.domain.opinion import EvaluationError, Opinion
-from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
+from dicast.app.reports.assessing import keep_computed
+from dicast.app.reports.folders import own_folder
 from dicast.app.reports.resuming import write_items
 
 ITEMS_TOGETHER = 500
@@ -129,9 +131,12 @@ class Gatherer:
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
             keep=list(job.spec.keep),
+            groups=list(job.spec.groups),
+            cluster=job.spec.cluster,
+            rated=job.spec.ratings is not None,
         )
         async with self._told(job_id):
-            report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
+            report = await asyncio.to_thread(self._filed, job, header)
         if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
@@ -142,6 +147,13 @@ class Gatherer:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
         await self.announce(job_id)
         return completed
+
+    def _filed(self, job: JobRecord, header: ReportHeader) -> Report:
+        """The job's files, and its report with the statistics that it asks for."""
+        report = files.finish(self._results_dir, job.id, job.incarnation, header)
+        if report.statistics is None or report.statistics.state != "waiting":
+            return report
+        return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
 
     def _agent(self, agent: Agent) -> ReportAgent:
         models = dict.fromkeys(map(self._models.model, agent.choices))

@@ -14,6 +14,7 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.lanes import Lanes
+from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.pipeline.rated import Ratings
 from dicast.app.pipeline.recovery import Recovery
 from dicast.app.reports.folders import begin
@@ -82,6 +83,10 @@ class Preparation:
         """It was not started in time, and is not any more."""
         await asyncio.to_thread(self._submitted.cancel, job_id, "it was not started in time", revoked="expired")
 
+    async def refuse(self, job_id: str, why: str) -> None:
+        """It cannot be started as it was submitted."""
+        await asyncio.to_thread(self._submitted.cancel, job_id, why)
+
 
 class Starter:
     """For one event loop."""
@@ -99,7 +104,12 @@ class Starter:
         job = await self._ledger.job(job_id)
         if job is None:
             raise UnknownJob(job_id)
-        await self._preparation.prepare(job)
+        try:
+            await self._preparation.prepare(job)
+        except DatasetChanged as error:
+            await self._preparation.refuse(job_id, str(error))
+            await self._gatherer.finish(job_id)
+            return
         await self._recovery.watch(job_id)
         limit = await asyncio.to_thread(self._terms.limit)
         state, started, expired = await self._ledger.start(job_id, limit, job.resumed, self._terms.bounds(job))

@@ -11,7 +11,11 @@ from dicast.app.domain.report import Report, ResultFiles
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.ratings import RATINGS
 from dicast.errors import DicastError
+
+OPTIONAL = (RATINGS,)
+"""Files that only some jobs have."""
 
 
 class ResultsAway(DicastError, LookupError):
@@ -61,8 +65,15 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
     target.mkdir(parents=True, exist_ok=True)
     Path(files.report).unlink(missing_ok=True)
     for path in map(Path, (files.opinions_jsonl, files.opinions_parquet, files.errors_jsonl)):
-        with (source / path.name).open("rb") as original, replacing(path) as copy:
-            shutil.copyfileobj(original, copy, 1 << 20)
+        _copy(source / path.name, path)
+    for name in OPTIONAL:
+        if (source / name).exists():
+            _copy(source / name, target / name)
     with replacing(Path(files.report)) as file:
         file.write(report.model_dump_json(indent=2).encode() + b"\n")
     return report
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as original, replacing(target) as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)
