@@ -33,7 +33,8 @@ class People:
     def means(self, items: int) -> Floats:
         """People's mean of each of all items, NaN where nobody rated."""
         result = np.full(items, np.nan)
-        result[self.rated] = combine_mean(self.scores)
+        if self.raters:
+            result[self.rated] = combine_mean(self.scores)
         return result
 
     def chances(self, items: int) -> Floats | None:

@@ -1,11 +1,13 @@
-"""`dicast report`: a finished job's report with everything that is known of its judges."""
+"""`dicast report`, `compare` and `panel`: what is known of a finished job's judges."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import orjson
 from pydantic import ValidationError
 
 from dicast.app.cli.console import Refused, Terminal
@@ -63,3 +65,71 @@ def show_statistics(
         return
     print_report(report, terminal.out)
     print_statistics(report, terminal.out, figures=True)
+
+
+def show_comparison(terminal: Terminal, first: str, second: str, *, most: int, force: bool, json: bool) -> None:
+    """Print how far scores moved between two finished jobs. Raises `RunsDiffer`, `NoLibraries`, `Refused`."""
+    from dicast.app.reports.comparing import compare_jobs  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.findings_table import print_comparison  # noqa: PLC0415
+
+    sides = [(found.folder, found.report) for found in (finished(first), finished(second))]
+    compared = compare_jobs(sides[0], sides[1], most=most, force=force)
+    if json:
+        terminal.emit(compared.model_dump_json(indent=2))
+    else:
+        print_comparison(compared, terminal.out)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelWishes:
+    """What panels are looked for: of which dimensions (none: all), how large, by which measure, how good, and what each
+    judge costs an item (nothing named: one call each)."""
+
+    dimensions: Sequence[str]
+    largest: int
+    measure: Literal["pearson", "spearman"]
+    reach: float | None
+    costs: Sequence[str]
+
+
+def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, json: bool) -> None:
+    """Print the panels that no cheaper one beats. Raises `NoLibraries`, `Refused`."""
+    from dicast.app.reports.assessing import panel_fronts  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.findings_table import print_fronts  # noqa: PLC0415
+
+    found = finished(job)
+    known = [dimension.id for dimension in found.report.dimensions]
+    for name in wishes.dimensions:
+        if name not in known:
+            raise Refused(f"--dimension: {name!r} is none of the job's; there are {', '.join(known)}")
+    costs = _costs([agent.name for agent in found.report.agents], wishes.costs)
+    fronts = panel_fronts(
+        found.folder, found.report, costs, dimensions=wishes.dimensions or known, largest=wishes.largest,
+        measure=wishes.measure, reach=wishes.reach,
+    )  # fmt: skip
+    if json:
+        terminal.emit(orjson.dumps([front.model_dump() for front in fronts], option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_fronts(fronts, terminal.out, unit="as given" if wishes.costs else "calls")
+
+
+def _costs(judges: list[str], given: Sequence[str]) -> list[float]:
+    """One a judge: all that are given, or 1 each."""
+    if not given:
+        return [1.0] * len(judges)
+    named: dict[str, float] = {}
+    for pair in given:
+        name, _, text = pair.rpartition("=")
+        try:
+            cost = float(text)
+        except ValueError:
+            cost = -1.0
+        if name not in judges:
+            raise Refused(f"--cost: {name!r} is no judge of the job; there are {', '.join(judges)}")
+        if not 0 <= cost < float("inf"):
+            raise Refused(f"--cost: {name} must cost a number >= 0 an item, got {text!r}")
+        named[name] = cost
+    missing = [name for name in judges if name not in named]
+    if missing:
+        raise Refused(f"--cost: what {missing[0]} costs is not given; name all judges or none")
+    return [named[name] for name in judges]

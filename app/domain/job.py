@@ -6,6 +6,7 @@ Unknown keys, duplicate ids, empty lists and over-long ids are refused with the 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Set
@@ -188,6 +189,12 @@ class Dimension(Strict):
     scale: Scale = Scale()
     levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+    @property
+    def rubric(self) -> str:
+        """A digest of all that tells a judge how to score: equal for equal rubrics."""
+        told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels"})
+        return hashlib.sha256(to_json(dict(sorted(told.items())))).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod

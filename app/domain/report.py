@@ -53,6 +53,7 @@ class ReportDimension(Frozen):
     scale_min: int
     scale_max: int
     weight: float = 1.0
+    rubric: str = Field(default="", description="digest of what its judges were told; '' in earlier versions' reports")
 
     @classmethod
     def of(cls, dimension: Dimension) -> Self:
@@ -62,6 +63,7 @@ class ReportDimension(Frozen):
             scale_min=dimension.scale.min,
             scale_max=dimension.scale.max,
             weight=dimension.weight,
+            rubric=dimension.rubric,
         )
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic_core import to_json
 
+from dicast.app.domain.findings import PanelFront
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report
 from dicast.app.reports.durable import replacing
@@ -48,6 +50,25 @@ def compute(folder: Path, report: Report, by: Sequence[str] | None = None, clust
     except ImportError as error:
         raise NoLibraries(MISSING) from error
     return assess(load_scores(folder, report, by, cluster))
+
+
+def panel_fronts(
+    folder: Path, report: Report, costs: Sequence[float], *, dimensions: Collection[str], largest: int,
+    measure: Literal["pearson", "spearman"], reach: float | None,
+) -> list[PanelFront]:  # fmt: skip
+    """For each of the dimensions the panels of up to `largest` judges that no cheaper one beats, and the cheapest that
+    reaches `reach`. `costs` are one a judge, an item. Raises `NoLibraries`, OSError."""
+    try:
+        from dicast.app.assessment.panels import panel_front  # noqa: PLC0415  (takes long to load)
+        from dicast.app.reports.scores import load_scores  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    scores = load_scores(folder, report, by=[])
+    return [
+        panel_front(of, scores.judges, costs, largest=largest, measure=measure, reach=reach)
+        for of in scores.dimensions
+        if of.dimension.id in dimensions
+    ]
 
 
 def keep(folder: Path, report: Report, found: JobStatistics) -> Report:
