@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, RatingSource, Scale
+from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.printable import printable
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
@@ -25,6 +26,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "deployments": (Deployment,),
     "dimensions": (Dimension,),
     "scale": (Scale,),
+    "panel": (PanelRule,),
 }
 
 FORMS = {
@@ -37,12 +39,13 @@ FORMS = {
     "levels": "levels: {1: poor, 5: excellent}, scores first",
     "metadata": "metadata: {language: en}",
     "keep": "keep: [language, source]",
+    "panel": "panel: median, or {combine: weighted, weights: {strict: 2, kind: 1}}",
     "groups": "groups: [system, language]",
 }
 """The right form of what is written in another; each is shown with the field it belongs to."""
 
 OTHER_NAMES = {
-    "judges": "agents", "models": "agents", "panel": "agents", "criteria": "dimensions", "rubric": "dimensions",
+    "judges": "agents", "models": "agents", "jury": "agents", "criteria": "dimensions", "rubric": "dimensions",
     "metrics": "dimensions", "data": "items", "dataset": "items", "samples": "items", "inputs": "items",
     "repeats": "replicates", "runs": "replicates", "n": "replicates", "system": "persona", "system_prompt": "persona",
     "role": "persona", "provider": "pool", "description": "instructions", "question": "instructions",

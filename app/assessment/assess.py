@@ -18,7 +18,7 @@ from dicast.app.domain.judge_statistics import (
 )
 from dicast.app.statistics.agreement import among
 from dicast.app.statistics.arrays import Floats
-from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.combining import COMBINATIONS, weighted_mean
 from dicast.app.statistics.independence import effective_judges
 
 SEED = 1
@@ -39,13 +39,16 @@ def assess(job: JobScores) -> JobStatistics:
     )
 
 
-def panel_scores(of: DimensionScores) -> Floats:
-    """One score an item from all judges."""
-    return combine_mean(of.judges)
+def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
+    """One score an item from all judges, as the job combines them."""
+    rule = of.dimension.panel
+    if rule.combine == "weighted":
+        return weighted_mean(of.judges, np.array([rule.weights[name] for name in job.judges]))
+    return COMBINATIONS[rule.combine](of.judges)
 
 
 def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> DimensionStatistics:
-    panel, people = panel_scores(of), of.people
+    panel, people = panel_scores(job, of), of.people
     voices = [voice(name, "judge", of.scores[:, at, :], of, rng) for at, name in enumerate(job.judges)]
     if len(job.judges) > 1:
         voices.append(voice("panel", "panel", panel[:, None], of, rng))
@@ -61,7 +64,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         ratings=int((~np.isnan(people.scores)).sum()),
         rated_items=len(people.rated),
         raters=list(people.raters),
-        panel="mean",
+        panel=of.dimension.panel.combine,
         voices=voices,
         person=ceiling,
         judges=_among(of.scores[:, :, 0], of, rng),

@@ -96,8 +96,10 @@ def resume_job(terminal: Terminal, job_id: str) -> None:
     terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
 
 
-def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str) -> None:
-    """Raises `UnknownJob`, `ResultsAway` or OSError."""
+def export_job(
+    terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str, *, panel: bool = False
+) -> None:
+    """Write the opinions, or the `panel`'s scores. Raises `UnknownJob`, `ResultsAway` or OSError."""
     from dicast.app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.exports import export  # noqa: PLC0415
 
@@ -111,6 +113,13 @@ def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", 
             raise Refused(f"job {job_id} is {status.state}; there is something to export when it has ended")
         report = Report.model_validate(status.report)
         root = results_root(report, dicast.settings.results_dir)
+    if panel:
+        from dicast.app.reports.folders import job_folder  # noqa: PLC0415
+        from dicast.app.reports.panel import export_panel  # noqa: PLC0415
+
+        count = export_panel(job_folder(root, job_id), report, format, Path(to))
+        terminal.say(f"{count:,} scores of the panel in {to}")
+        return
     export(root, job_id, format, to)
     terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
 

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import to_json
 
 from dicast.app.domain.deadlines import Duration, FinishBy
+from dicast.app.domain.panel import PanelRule
 
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
@@ -189,6 +190,7 @@ class Dimension(Strict):
     scale: Scale = Scale()
     levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    panel: PanelRule | None = Field(default=None, description="how the judges' scores become one; None: the job's")
 
     @property
     def rubric(self) -> str:
@@ -263,6 +265,9 @@ class EvaluationJob(Strict):
     agents: list[Agent] = Field(min_length=1)
     dimensions: list[Dimension] = Field(min_length=1)
     ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
+    panel: PanelRule | None = Field(
+        default=None, description="how the judges' scores of an item become one, where a dimension does not say it"
+    )
     replicates: int = Field(default=1, ge=1, le=1000)
     spend: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
@@ -340,6 +345,25 @@ class EvaluationJob(Strict):
             shown |= {source.text_field, source.prompt_field or "", source.reference_field or "", source.id_field}
         for name in sorted(self.rating_columns & shown):
             raise ValueError(f"ratings.columns: the column {name!r} is judged, kept or an id, and ratings stay apart")
+        return self
+
+    def panel_of(self, dimension: Dimension) -> PanelRule:
+        """How the judges' scores become one in this dimension."""
+        return dimension.panel or self.panel or PanelRule()
+
+    @property
+    def panelled(self) -> bool:
+        """Whether the job says how its panel judges, and so wants its scores."""
+        return self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
+
+    @model_validator(mode="after")
+    def _panels_of_judges(self) -> Self:
+        names = {agent.name for agent in self.agents}
+        for dimension in self.dimensions:
+            weights = self.panel_of(dimension).weights
+            for name in sorted(names ^ set(weights)) if weights else ():
+                wrong = "is no judge of this job" if name in weights else "has no weight, and 0 must be said"
+                raise ValueError(f"panel.weights ({dimension.id}): {name!r} {wrong}")
         return self
 
     @model_validator(mode="after")

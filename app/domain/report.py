@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from dicast.app.domain.job import Agent, Dimension
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.statistics import (
     Disagreement,
     PairwiseDifferences,
@@ -54,9 +55,11 @@ class ReportDimension(Frozen):
     scale_max: int
     weight: float = 1.0
     rubric: str = Field(default="", description="digest of what its judges were told; '' in earlier versions' reports")
+    panel: PanelRule = PanelRule()
 
     @classmethod
-    def of(cls, dimension: Dimension) -> Self:
+    def of(cls, dimension: Dimension, panel: PanelRule | None = None) -> Self:
+        """`panel` is how its judges' scores become one."""
         return cls(
             id=dimension.id,
             name=dimension.name,
@@ -64,6 +67,7 @@ class ReportDimension(Frozen):
             scale_max=dimension.scale.max,
             weight=dimension.weight,
             rubric=dimension.rubric,
+            panel=panel or PanelRule(),
         )
 
 
@@ -92,6 +96,7 @@ class ReportHeader(Frozen):
     groups: list[str] = Field(default_factory=list, description="of those, what the statistics group by")
     cluster: str | None = Field(default=None, description="of those, what their intervals are clustered by")
     rated: bool = Field(default=False, description="people have rated some of the items")
+    panelled: bool = Field(default=False, description="the panel's scores are wanted")
 
 
 class JudgeCell(Frozen):
@@ -104,11 +109,19 @@ class JudgeCell(Frozen):
     sd: float | None
 
 
+class PanelCell(Frozen):
+    """The panel's scores of one dimension, one an item: the mean and deviation over `n` items."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+
 class DimensionReport(Frozen):
     """All opinions on one dimension. `by_judge` is empty where judges x dimensions exceed `MAX_CELLS`.
 
     `mean_difference`: how far two judges of the same text lie apart on average, in units of the scale; a hint, not a
-    coefficient of agreement. None without two judges of one text.
+    coefficient of agreement. None without two judges of one text. `panel` is None where its scores were not asked for.
     """
 
     dimension: ReportDimension
@@ -116,6 +129,7 @@ class DimensionReport(Frozen):
     mean_difference: float | None
     pairs: int
     by_judge: list[JudgeCell]
+    panel: PanelCell | None = None
 
 
 class AgentReport(Frozen):
@@ -165,6 +179,7 @@ class ResultFiles(Frozen):
     opinions_parquet: str
     errors_jsonl: str
     report: str
+    panel_parquet: str | None = None
 
 
 class Report(ReportHeader):

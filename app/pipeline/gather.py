@@ -26,7 +26,7 @@ from dicast.app.ledger.records import Ended, JobRecord
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
-from dicast.app.reports.assessing import keep_computed
+from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
 from dicast.app.reports.resuming import write_items
 
@@ -129,11 +129,12 @@ class Gatherer:
             reason=record.get("why") if record["outcome"] == "cancelled" else None,
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent) for agent in job.spec.agents],
-            dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
+            dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
             keep=list(job.spec.keep),
             groups=list(job.spec.groups),
             cluster=job.spec.cluster,
             rated=job.spec.ratings is not None,
+            panelled=job.spec.panelled,
         )
         async with self._told(job_id):
             report = await asyncio.to_thread(self._filed, job, header)
@@ -149,10 +150,8 @@ class Gatherer:
         return completed
 
     def _filed(self, job: JobRecord, header: ReportHeader) -> Report:
-        """The job's files, and its report with the statistics that it asks for."""
+        """The job's files, and its report with the panel's scores and the statistics that it asks for."""
         report = files.finish(self._results_dir, job.id, job.incarnation, header)
-        if report.statistics is None or report.statistics.state != "waiting":
-            return report
         return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
 
     def _agent(self, agent: Agent) -> ReportAgent:

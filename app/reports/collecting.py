@@ -14,7 +14,7 @@ from dicast.app.reports.folders import job_folder
 from dicast.app.reports.ratings import RATINGS
 from dicast.errors import DicastError
 
-OPTIONAL = (RATINGS,)
+OPTIONAL = (RATINGS, "panel.parquet")
 """Files that only some jobs have."""
 
 
@@ -59,6 +59,8 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
             for field in ("opinions_jsonl", "opinions_parquet", "errors_jsonl", "report")
         },
     )
+    if report.files.panel_parquet is not None:
+        files = files.model_copy(update={"panel_parquet": str(target / Path(report.files.panel_parquet).name)})
     report = report.model_copy(update={"files": files})
     if target.exists() and target.samefile(source):
         return report

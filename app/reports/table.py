@@ -169,6 +169,8 @@ def _fitting(report: Report, rows: list[DimensionReport], style: TableStyle, roo
     )
     sd = _Column("sd", [Text(_number(r.scores.sd)) for r in rows])
     differ = _Column("differ", [Text(_number(r.mean_difference)) for r in rows])
+    panel = _Column("panel", [Text(_number(r.panel.mean if r.panel is not None else None)) for r in rows])
+    panels = [panel] if any(r.panel is not None for r in rows) else []
     judges: list[_Column] = []
     if 1 < len(report.agents) <= MAX_JUDGE_COLUMNS and all(r.by_judge for r in rows):
         for i, agent in enumerate(report.by_agent):
@@ -177,12 +179,12 @@ def _fitting(report: Report, rows: list[DimensionReport], style: TableStyle, roo
             judges.append(_Column(title, means, Text(_percent(agent.overall))))
     shown = {mean, failures}
     room -= mean.width + failures.width + 2 * _GAP
-    for group in ([spread], judges, [sd], [differ] if len(report.agents) > 1 else [], [scale]):
+    for group in (panels, [spread], judges, [sd], [differ] if len(report.agents) > 1 else [], [scale]):
         needed = sum(column.width + _GAP for column in group)
         if needed <= room:
             room -= needed
             shown.update(group)
-    return [column for column in (scale, mean, sd, spread, differ, *judges, failures) if column in shown]
+    return [column for column in (scale, mean, *panels, sd, spread, differ, *judges, failures) if column in shown]
 
 
 def _judges(report: Report, style: TableStyle, width: int) -> Table:
@@ -264,6 +266,9 @@ def _legend(report: Report, style: TableStyle, *, differ: bool) -> Table:
         sampled = f" (from {report.agreement_share:.1%} of the texts)" if report.agreement_share < 1 else ""
         note = f"how far two judges of the same text lie apart on average{sampled}"
         table.add_row("differ", Text(note, style="dim"))
+    if any(row.panel is not None for row in report.by_dimension):
+        note = "the mean of the panel's scores, one an item, as the job combines its judges"
+        table.add_row("panel", Text(note, style="dim"))
     return table
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import redis
 
@@ -42,6 +43,7 @@ def a_job(**more: Any) -> dict[str, Any]:
         "dimensions": [{"id": "good", "instructions": "Is it good?", "scale": {"min": 1, "max": 7}}],
         "ratings": {"columns": {"good": {"ada": f"{SECRET}_ada", "ben": f"{SECRET}_ben"}}},
         "groups": ["system"],
+        "panel": {"combine": "weighted", "weights": {"fair": 3, "kind": 1}},
         **more,
     }
 
@@ -90,6 +92,14 @@ def test_planted_judges_are_measured_and_see_no_rating(cluster: Any, redis_url: 
     assert fair["pearson"]["low"] < correlation < fair["pearson"]["high"]
     assert panel["peoples_mean"]["saved"] > 1.3
     assert of["groups"][0]["means"][0]["ranks"] is not None
+
+    rows = pq.read_table(folder / "panel.parquet").to_pylist()
+    scores = {(o["item_id"], o["judge"]): o["score"] for o in one.opinions(job_id)}
+    assert len(rows) == ITEMS and of["panel"] == "weighted"
+    for row in rows:
+        fair_score, kind_score = scores[row["item_id"], "fair"], scores[row["item_id"], "kind"]
+        assert row["score"] == pytest.approx((3 * fair_score + kind_score) / 4)
+    assert report["by_dimension"][0]["panel"]["n"] == ITEMS
 
     said = _dicast(one, "report", job_id)
     assert said.returncode == 0, said.stderr

@@ -13,9 +13,10 @@ import dicast
 from dicast.app.domain.judge_statistics import UNKNOWABLE
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report
-from dicast.app.reports import assessing, files
-from dicast.app.reports.assessing import NoLibraries, compute, keep_computed
+from dicast.app.reports import files, finishing
+from dicast.app.reports.assessing import NoLibraries, compute, keep_report
 from dicast.app.reports.collecting import collect
+from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.ratings import read_ratings, write_ratings
 from dicast.app.reports.results import load_statistics
@@ -78,22 +79,22 @@ def test_what_is_too_large_or_goes_wrong_is_left_out_with_a_reason(
 ) -> None:
     folder, report = finished(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(assessing, "MOST_OPINIONS", 79)
-        left = keep_computed(folder, report).statistics
+        patch.setattr(finishing, "MOST_OPINIONS", 79)
+        left = keep_computed(folder, keep_report(folder, report)).statistics
         assert left is not None and left.state == "left out" and left.rated
         assert left.reason == (
             "80 opinions are more than the 79 that are looked at unasked; `dicast report job-1` computes them"
         )
     with monkeypatch.context() as patch:
-        patch.setattr(assessing, "MOST_CELLS", 1)
-        left = keep_computed(folder, report).statistics
+        patch.setattr(finishing, "MOST_CELLS", 1)
+        left = keep_computed(folder, keep_report(folder, report)).statistics
         assert left is not None and "2 pairs of judge and dimension" in (left.reason or "")
     with monkeypatch.context() as patch:
-        patch.setattr(assessing, "MOST_SECONDS", 0.01)
-        left = keep_computed(folder, report).statistics
+        patch.setattr(finishing, "MOST_SECONDS", 0.01)
+        left = keep_computed(folder, keep_report(folder, report)).statistics
         assert left is not None and "they took longer than 0 s" in (left.reason or "")
     (folder / "opinions.parquet").unlink()
-    left = keep_computed(folder, report).statistics
+    left = keep_computed(folder, keep_report(folder, report)).statistics
     assert left is not None and "opinions.parquet" in (left.reason or "")
     assert files.read_report(tmp_path, "job-1").statistics == left
 
