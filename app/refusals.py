@@ -19,7 +19,6 @@ VALUE_CHARS = 60
 # The two shapes of `items` appear in pydantic's locations under these names.
 _SHAPES = {"list[Item]": list, "ItemSource": dict}
 _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
-    "": (EvaluationJob,),
     "items": (Item, ItemSource),
     "ratings": (RatingSource,),
     "agents": (Agent,),
@@ -111,10 +110,12 @@ def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
         raise InvalidJob(validation_lines(error, document)) from None
 
 
-def validation_lines(error: ValidationError, document: Mapping[str, Any]) -> list[str]:
-    """`field: message, got value`, one line a mistake."""
+def validation_lines(
+    error: ValidationError, document: Mapping[str, Any], of: type[BaseModel] = EvaluationJob
+) -> list[str]:
+    """`field: message, got value`, one line a mistake in a document that should be `of` this model."""
     items = document.get("items")
-    lines = list(dict.fromkeys(_line(mistake) for mistake in _meant(error.errors(), items)))
+    lines = list(dict.fromkeys(_line(mistake, of) for mistake in _meant(error.errors(), items)))
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
     return lines
@@ -146,7 +147,7 @@ def _meant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
             yield mistake
 
 
-def _line(mistake: Any) -> str:
+def _line(mistake: Any, of: type[BaseModel]) -> str:
     loc = mistake["loc"]
     if loc[:1] == ("items",) and loc[1:] in {(shape,) for shape in _SHAPES}:
         return printable(f"items: must be a list or the name of a file, got {_value(mistake['input'])}; "
@@ -154,7 +155,7 @@ def _line(mistake: Any) -> str:
     place = [part for part in loc if part not in (*_SHAPES, "[key]")]
     kind = mistake["type"]
     if kind == "extra_forbidden":
-        return f"{_field(place)}: unknown key{_hint(place)}"
+        return f"{_field(place)}: unknown key{_hint(place, of)}"
     if kind == "missing":
         return f"{_field(place)}: is missing{_form(place) if len(place) == 1 else ''}"
     if "levels" in place:
@@ -196,9 +197,9 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
     return of_levels or kind in ("list_type", "dict_type", "model_type", "model_attributes_type")
 
 
-def _hint(place: list[Any]) -> str:
+def _hint(place: list[Any], of: type[BaseModel]) -> str:
     names = [part for part in place[:-1] if isinstance(part, str)]
-    given, models = str(place[-1]), _MODELS.get(names[-1] if names else "", ())
+    given, models = str(place[-1]), _MODELS.get(names[-1], ()) if names else (of,)
     known = [field for model in models for field in model.model_fields]
     other = OTHER_NAMES.get(given.lower())
     near = other if other in known else nearest(given, known)

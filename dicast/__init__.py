@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
     from dicast.app.refusals import InvalidJob, JobRefused
     from dicast.app.reports.results import load_opinions, load_report, load_statistics, to_pandas, to_polars
-    from dicast.app.submission.job_file import JobFileError, load_job
+    from dicast.app.submission.job_file import JobFileError, load_job, load_rubric
+    from dicast.app.submission.rubrics import RubricError
     from dicast.app.tasks import evaluate
     from dicast.config.pools import UnknownPool
     from dicast.errors import DicastError
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent", "AsyncClient", "DatasetError", "Deployment", "DicastError", "Dimension", "EvaluationJob", "InvalidJob",
     "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "JobStatistics", "Opinion",
-    "RatingSource", "Report", "Scale", "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job", "load_opinions",
-    "load_report", "load_statistics", "to_pandas", "to_polars",
+    "RatingSource", "Report", "RubricError", "Scale", "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job",
+    "load_opinions", "load_report", "load_rubric", "load_statistics", "to_pandas", "to_polars",
 ]  # fmt: skip
 
 _HOMES = {
@@ -65,7 +66,8 @@ _HOMES = {
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
     "app.reports.results": ["load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"],
-    "app.submission.job_file": ["JobFileError", "load_job"],
+    "app.submission.job_file": ["JobFileError", "load_job", "load_rubric"],
+    "app.submission.rubrics": ["RubricError"],
     "app.tasks": ["evaluate"],
     "config.pools": ["UnknownPool"],
     "errors": ["DicastError"],

@@ -1,4 +1,4 @@
-"""Options and help of the commands that ask how far judges can be trusted: `report`, `compare`, `sample`, `panel`."""
+"""Options and help of the commands on rubrics, and on how far judges can be trusted."""
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def add_to(cli: typer.Typer) -> None:
     """Register the commands."""
     for command in (report, compare, sample, panel):
         cli.command(no_args_is_help=True)(command)
+    cli.command()(rubrics)
 
 
 def report(
@@ -141,3 +142,20 @@ def panel(
 
     wishes = PanelWishes(dimension or (), largest, measure, reach, cost or ())
     show_panels(context.obj, job, wishes, json=json)
+
+
+def rubrics(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one whole.")] = None,
+) -> None:
+    """List the rubrics that come with Dicast, or show one.
+
+    \b
+      dicast rubrics faithfulness
+      dicast rubrics faithfulness >mine.yaml     to begin one of your own with
+
+    A job names them: `dimensions: [faithfulness, mine.yaml]`.
+    """
+    from dicast.app.cli.rubrics import show_rubrics
+
+    show_rubrics(context.obj, name)

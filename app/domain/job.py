@@ -8,95 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Set
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import Field, model_validator
 from pydantic_core import to_json
 
 from dicast.app.domain.deadlines import Duration, FinishBy
+from dicast.app.domain.fields import Id, JobId, Metadata, MetadataName, PoolName, Strict, Text, Version
 from dicast.app.domain.panel import PanelRule
 
-MAX_ID_LENGTH = 200
-MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_SCORE = 10**9
 MAX_KEPT = 50
 MAX_GROUPS = 10
-
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
-
-
-def _printable(value: str) -> str:
-    """Ids are shown in logs, tables and pages: no control, format or surrogate characters."""
-    for char in value:
-        if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn"}:
-            raise ValueError(f"contains the unprintable character U+{ord(char):04X}")
-    if value != value.strip():
-        raise ValueError("starts or ends with white space")
-    return value
-
-
-def _named(value: Any) -> Any:
-    """Files of items number their rows, and YAML reads `id: 1` as a number: both mean the text."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _not_blank(value: str) -> str:
-    if value.isspace():
-        raise ValueError("must not be blank")
-    return value
-
-
-def _job_id(value: str) -> str:
-    """A job id names a folder and a Celery task, so its alphabet is closed."""
-    if not _JOB_ID.fullmatch(value):
-        raise ValueError("may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit")
-    return value
-
-
-def _pool_name(value: str) -> str:
-    if not _POOL_NAME.fullmatch(value):
-        raise ValueError("names a pool, so it may hold only letters, digits, '.', '_', ':' and '-'")
-    return value
-
-
-def _writable(value: dict[str, Any]) -> dict[str, Any]:
-    """What JSON cannot say would otherwise be found out only when the job is stored."""
-    try:
-        to_json(value, inf_nan_mode="constants")
-    except ValueError as error:
-        raise ValueError(f"cannot be written as JSON: {error}") from None
-    return value
-
-
-Id = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), BeforeValidator(_named), AfterValidator(_printable)
-]
-JobId = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), BeforeValidator(_named), AfterValidator(_job_id)
-]
-Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
-Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
-MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
-PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_pool_name)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+MAX_EXAMPLES = 5
 
 
 class Item(Strict):
@@ -188,37 +116,57 @@ class Dimension(Strict):
     name: str = ""
     instructions: Text
     scale: Scale = Scale()
+    version: Version = Field(default="", description="of the rubric, as its author counts")
     levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
+    examples: dict[int, list[Text]] = Field(
+        default_factory=dict, description="score -> what has earned it, each a text"
+    )
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     panel: PanelRule | None = Field(default=None, description="how the judges' scores become one; None: the job's")
 
     @property
     def rubric(self) -> str:
         """A digest of all that tells a judge how to score: equal for equal rubrics."""
-        told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels"})
+        told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels", "examples"})
         return hashlib.sha256(to_json(dict(sorted(told.items())))).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod
     def _level_keys(cls, data: Any) -> Any:
-        """JSON has only text keys: {"1": "..."} means level 1."""
-        if isinstance(data, dict) and isinstance(data.get("levels"), dict):
-            levels = {}
-            for key, value in data["levels"].items():
-                whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
-                level = int(key) if whole else key
-                if level in levels:
-                    raise ValueError(f"levels: {level} is described twice")
-                levels[level] = value
-            data = {**data, "levels": levels}
-        return data
+        """JSON has only text keys: {"1": "..."} means level 1. A level may be `{means: ..., examples: [...]}`."""
+        if not isinstance(data, dict):
+            return data
+        given = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
+        found = {name: _by_score(name, value) for name, value in given.items()}
+        levels, examples = found.get("levels", {}), dict(found.get("examples", {}))
+        for score, level in levels.items():
+            if isinstance(level, dict) and level.keys() <= {"means", "examples"} and "means" in level:
+                if level.get("examples"):
+                    examples[score] = level["examples"]
+                levels[score] = level["means"]
+        return {**data, **found, **({"examples": examples} if examples else {})}
 
     @model_validator(mode="after")
     def _levels_on_scale(self) -> Self:
-        for level in self.levels:
-            if not self.scale.min <= level <= self.scale.max:
-                raise ValueError(f"levels: {level} is outside the scale {self.scale.min}..{self.scale.max}")
+        for name, scores in (("levels", self.levels), ("examples", self.examples)):
+            for score in scores:
+                if not self.scale.min <= score <= self.scale.max:
+                    raise ValueError(f"{name}: {score} is outside the scale {self.scale.min}..{self.scale.max}")
+        if any(len(texts) > MAX_EXAMPLES for texts in self.examples.values()):
+            raise ValueError(f"examples: a score has at most {MAX_EXAMPLES}")
         return self
+
+
+def _by_score(name: str, given: dict[Any, Any]) -> dict[Any, Any]:
+    """What texts that are whole numbers mean."""
+    found = {}
+    for key, value in given.items():
+        whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
+        score = int(key) if whole else key
+        if score in found:
+            raise ValueError(f"{name}: {score} is described twice")
+        found[score] = value
+    return found
 
 
 class Deployment(Strict):

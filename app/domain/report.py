@@ -55,6 +55,7 @@ class ReportDimension(Frozen):
     scale_max: int
     weight: float = 1.0
     rubric: str = Field(default="", description="digest of what its judges were told; '' in earlier versions' reports")
+    version: str = ""
     panel: PanelRule = PanelRule()
 
     @classmethod
@@ -67,6 +68,7 @@ class ReportDimension(Frozen):
             scale_max=dimension.scale.max,
             weight=dimension.weight,
             rubric=dimension.rubric,
+            version=dimension.version,
             panel=panel or PanelRule(),
         )
 

@@ -21,7 +21,9 @@ import yaml
 from yaml.composer import Composer
 
 from dicast.app.datasets.kinds import located
+from dicast.app.domain.job import Dimension
 from dicast.app.domain.printable import printable
+from dicast.app.submission.rubrics import rubric, with_rubrics
 from dicast.config.nearest import nearest_file
 from dicast.errors import DicastError
 
@@ -44,20 +46,33 @@ def load_job(path: str) -> dict[str, Any]:
     """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
 
     A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
-    `$NAME` in it are replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s
-    part.
+    `$NAME` in it are replaced (`DatasetError` if that cannot be). Rubrics that it names are put into their places
+    (`RubricError`). Nothing else is checked: that is `EvaluationJob`'s part.
     """
+    document = read_document(path, "a mapping with agents, dimensions and items")
+    folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
+    return with_rubrics(_anchored(document, folder), folder, read_document)
+
+
+def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:
+    """The mapping of plain data in a file, or from standard input if `path` is '-'; raises `JobFileError`."""
     try:
         raw = _bytes(path)
         with _no_collections():
             document = _json(raw) if path.lower().endswith(".json") else _yaml(raw)
         if not isinstance(document, dict):
-            raise JobFileError(f"holds {_kind(document)}, not a mapping with agents, dimensions and items")
+            raise JobFileError(f"holds {_kind(document)}, not {wanted}")
         _check_texts(document)
-        return _anchored(document, Path.cwd() if path == STDIN else Path(path).resolve().parent)
+        return document
     except JobFileError as error:
         name = "standard input" if path == STDIN else path
         raise JobFileError(printable(f"{name}: {error}", 500)) from None
+
+
+def load_rubric(name: str) -> Dimension:
+    """The dimension of a rubric: one of the library by its name, or one in a YAML or JSON file by its path. Raises
+    `RubricError`, or `JobFileError` for a file that cannot be read."""
+    return Dimension.model_validate(rubric(name, Path.cwd(), read_document))
 
 
 def override(document: dict[str, Any], assignment: str) -> None:

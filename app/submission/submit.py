@@ -18,12 +18,17 @@ from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
+from dicast.app.submission.job_file import read_document
+from dicast.app.submission.rubrics import with_rubrics
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
 
 
 def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
-    """The job, validated, with an id. Raises `InvalidJob` (a `ValueError`), or TypeError for what is no job at all."""
+    """The job, validated, with an id, and with the rubrics that a document names in their places. Raises `InvalidJob`
+    (a `ValueError`), `RubricError`, or TypeError for what is no job at all."""
+    if isinstance(job, Mapping):
+        job = with_rubrics(job, Path.cwd(), read_document)
     job = validated(job)
     return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
 
