@@ -11,7 +11,7 @@ from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.groups import Groups, compare_groups
 from dicast.app.statistics.powered import powered_mean
 
-MOST_GROUPS = 30
+MOST_GROUPS = 20
 CLUSTERED = "intervals with people's help take the items for independent, and these are clustered"
 
 

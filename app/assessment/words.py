@@ -80,9 +80,20 @@ def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> It
     )
     yield f"{who}, with a correlation of {told(best.pearson)}."
     if person.pearson.known:
-        yield f"A person reaches {told(person.pearson)} against the other people; expect no more of a judge."
+        yield f"A person reaches {told(person.pearson)} against the other people: {_beside(best, person)}."
     else:
         yield f"What a person would reach {told(person.pearson)}."
+
+
+def _beside(best: VoiceStatistics, person: VoiceStatistics) -> str:
+    """A judge beside a person, by whether their intervals keep apart."""
+    judge, other = best.pearson, person.pearson
+    assert judge.low is not None and judge.high is not None and other.low is not None and other.high is not None
+    if judge.low > other.high:
+        return f"{best.name} follows people more closely than one of them does"
+    if judge.high < other.low:
+        return f"{best.name} follows people less closely than one of them does"
+    return "the two cannot be told apart"
 
 
 def _biases(voices: Sequence[VoiceStatistics]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from dicast.errors import DicastError
 
 MOST_OPINIONS = 300_000
 MOST_CELLS = 200
-"""Judges x dimensions: each takes about half a second."""
+"""Judges and groupings, times dimensions: each takes up to half a second, and up to some 40 kB of the report."""
 MOST_SECONDS = 240.0
 SAID_CHARS = 300
 NICENESS = 10
@@ -51,11 +51,12 @@ def _unasked(report: Report) -> str | None:
     """Why the statistics are not computed before somebody asks."""
     if report.scored == 0:
         return "there is no score"
-    cells = len(report.agents) * len(report.dimensions)
+    cells = (len(report.agents) + len(report.groups)) * len(report.dimensions)
     if report.scored > MOST_OPINIONS:
         return f"{report.scored:,} opinions are more than the {MOST_OPINIONS:,} that are looked at unasked"
     if cells > MOST_CELLS:
-        return f"{cells:,} pairs of judge and dimension are more than the {MOST_CELLS:,} that are looked at unasked"
+        what = "judges and groupings, times dimensions,"
+        return f"{cells:,} {what} are more than the {MOST_CELLS:,} that are looked at unasked"
     return None
 
 

@@ -214,7 +214,7 @@ def test_groups_that_cannot_be_compared() -> None:
     scores, people = drawn(RatingWorld(), 100, 50)
     for codes, names, reason in [
         (np.zeros(100, dtype=np.int64), ("a",), "only 1 of its values"),
-        (np.arange(100), tuple(map(str, range(100))), "it has 100 values, and 30 at most"),
+        (np.arange(100), tuple(map(str, range(100))), "it has 100 values, and 20 at most"),
     ]:
         of = checked(assess(a_job(scores, people, groups={"x": Labels(names, codes)})))
         assert reason in (of.groups[0].reason or "")

@@ -88,7 +88,9 @@ def test_what_is_too_large_or_goes_wrong_is_left_out_with_a_reason(
     with monkeypatch.context() as patch:
         patch.setattr(finishing, "MOST_CELLS", 1)
         left = keep_computed(folder, keep_report(folder, report)).statistics
-        assert left is not None and "2 pairs of judge and dimension" in (left.reason or "")
+        assert left is not None and "3 judges and groupings, times dimensions, are more than the 1" in (
+            left.reason or ""
+        )
     with monkeypatch.context() as patch:
         patch.setattr(finishing, "MOST_SECONDS", 0.01)
         left = keep_computed(folder, keep_report(folder, report)).statistics
@@ -104,6 +106,22 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
     with pytest.raises(NoLibraries, match=r"pip install 'dicast\[scores\]'"):
         compute(folder, report)
+
+
+def test_a_worker_without_the_libraries_says_so_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process ends with the reason, which the worker puts into the report."""
+    folder, report = finished(tmp_path)
+    monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
+    monkeypatch.setattr(sys, "argv", ["finishing", str(folder)])
+    monkeypatch.setattr(finishing.os, "nice", lambda _: None)
+    assert finishing.main() == 1
+    said = capsys.readouterr().err.strip()
+    assert said.endswith("pip install 'dicast[scores]'")
+    monkeypatch.setattr(finishing, "_in_own_process", lambda _: said)
+    left = keep_computed(folder, report).statistics
+    assert left is not None and left.state == "left out" and left.reason is not None and left.reason.startswith(said)
 
 
 def test_scores_and_ratings_stand_in_their_places(tmp_path: Path) -> None:
