@@ -147,6 +147,20 @@ def test_fractions_and_probabilities_where_they_are_wanted(app: Any, tmp_path: P
     assert placed.rating == Rating("i0", "clear", "person", 3.5, 0.25)
 
 
+def test_a_try_on_the_first_items_leaves_the_other_ratings_out(app: Any, tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_bytes(
+        b"".join(orjson.dumps({"id": f"i{n}", "text": "t"}) + b"\n" for n in range(4))
+    )
+    path = long_csv(tmp_path, "i0,clear,ada,3", "i3,clear,ada,3")
+    for limit, wanted in ((1, (1, 1)), (4, (2, 2))):
+        ready = app.prepared(a_job(path, items={"path": str(tmp_path / "items.jsonl"), "limit": limit}))
+        assert ready.ratings is not None and (ready.ratings.ratings, ready.ratings.items) == wanted
+    none = app.prepared(
+        a_job(long_csv(tmp_path, "i3,clear,ada,3"), items={"path": str(tmp_path / "items.jsonl"), "limit": 1})
+    )
+    assert none.ratings is not None and none.ratings.ratings == 0
+
+
 def test_a_job_file_names_ratings_from_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("ratings: people.csv\n")
     document = load_job(str(tmp_path / "job.yaml"))

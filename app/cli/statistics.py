@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import compute, keep
+from dicast.app.reports.assessing import NoLibraries, compute, keep
 from dicast.app.reports.files import REPORT, NoResults, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.config.settings import Settings, environment
@@ -46,25 +46,34 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
 def show_statistics(
     terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool
 ) -> None:
-    """Print the report with all figures; what is not there yet is computed, and kept in the report. Raises
-    `NoLibraries`, `NotKept`, `Refused`."""
+    """Print the report with all figures; what is not there yet is computed, and kept in the report. Without the
+    libraries, what there is is printed, and what is missing is said. Raises `NotKept`, `Refused`."""
     from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.table import print_report  # noqa: PLC0415
 
     found = finished(job)
     report, known = found.report, found.report.statistics
     if again or by or cluster or known is None or known.state != "computed":
-        statistics = compute(found.folder, report, by or None, cluster)
-        try:
-            report = keep(found.folder, report, statistics)
-        except OSError as error:
-            terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
-            report = report.model_copy(update={"statistics": statistics})
+        report = _computed(terminal, found, by, cluster)
     if json:
         terminal.emit(report.model_dump_json(indent=2))
         return
     print_report(report, terminal.out)
     print_statistics(report, terminal.out, figures=True)
+
+
+def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
+    """The report with its statistics, as far as this machine can compute and keep them."""
+    try:
+        statistics = compute(found.folder, found.report, by or None, cluster)
+    except NoLibraries as error:
+        terminal.say(str(error), "yellow")
+        return found.report
+    try:
+        return keep(found.folder, found.report, statistics)
+    except OSError as error:
+        terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
+        return found.report.model_copy(update={"statistics": statistics})
 
 
 def show_comparison(terminal: Terminal, first: str, second: str, *, most: int, force: bool, json: bool) -> None:

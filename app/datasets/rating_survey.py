@@ -15,7 +15,8 @@ from dicast.app.domain.rating import MAX_RATERS, Rating, RatingCounts
 
 def survey_ratings(job: EvaluationJob, items: KnownItems) -> tuple[RatingCounts, str | None]:
     """Read every rating once; the counts, and the fingerprint of the ratings' own file. Raises `DatasetError` for the
-    first that is wrong, for an item that is none of the job's, and for two ratings by one person of the same thing.
+    first that is wrong, for an item that is none of the job's, and for two ratings by one person of the same thing. Of
+    a job with a `limit` on its items, ratings of others are left out.
 
     Memory is that of 8 bytes a rating (24 while they are sorted); those whose digests meet are read again.
     """
@@ -23,9 +24,12 @@ def survey_ratings(job: EvaluationJob, items: KnownItems) -> tuple[RatingCounts,
     own_file = file_of(job.ratings) if job.ratings.path is not None else None
     before = fingerprint(own_file) if own_file is not None else None
     path, raters = _path(job), set[str]()
+    limited = isinstance(job.items, ItemSource) and job.items.limit is not None
     ratings, rated = array("Q"), array("Q")
     for rating, place in read_ratings(job):
         if not items.has(rating.item_id):
+            if limited:
+                continue
             raise DatasetError(path, f"the item {quoted(rating.item_id)} is none of the job's", place=place)
         raters.add(rating.rater)
         if len(raters) > MAX_RATERS:
@@ -34,7 +38,7 @@ def survey_ratings(job: EvaluationJob, items: KnownItems) -> tuple[RatingCounts,
             )
         ratings.append(_digest(rating.item_id, rating.dimension, rating.rater))
         rated.append(_digest(rating.item_id))
-    if not ratings:
+    if not ratings and not limited:
         raise DatasetError(path, "holds no ratings: all cells are empty, or there is no row")
     suspects = repeated(ratings)
     if suspects:
@@ -57,6 +61,8 @@ def _distinct(digests: array[int]) -> int:
     import pyarrow as pa  # noqa: PLC0415  takes long to load
     import pyarrow.compute as pc  # noqa: PLC0415
 
+    if not digests:
+        return 0
     values = pa.Array.from_buffers(pa.uint64(), len(digests), [None, pa.py_buffer(digests)])
     return int(pc.count_distinct(values).as_py())
 

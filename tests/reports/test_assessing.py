@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import dicast
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.statistics import show_statistics
 from dicast.app.domain.judge_statistics import UNKNOWABLE
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report
@@ -163,3 +165,13 @@ def test_ratings_come_along_when_files_are_fetched(tmp_path: Path) -> None:
     fetched = collect(report, tmp_path / "results", tmp_path / "mine")
     assert len(list(read_ratings(Path(fetched.files.directory)))) == 2 * ITEMS
     assert dicast.load_statistics(fetched).state == "computed"
+
+
+def test_the_command_shows_the_report_without_the_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = finished(tmp_path)
+    monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
+    show_statistics(Terminal(), str(folder), [], None, again=False, json=False)
+    shown = capsys.readouterr()
+    assert "pip install 'dicast[scores]'" in shown.err and "80 of 80 units scored" in shown.out
