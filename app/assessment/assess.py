@@ -6,6 +6,7 @@ import numpy as np
 
 from dicast.app.assessment.figures import among_raters, figure
 from dicast.app.assessment.grouping import grouped
+from dicast.app.assessment.probing import probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NOBODY_RATED, person, voice
 from dicast.app.assessment.words import summary
@@ -57,6 +58,8 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     if people.raters:
         independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
     groups = [grouped(job, of, panel, by, rng) for by in job.groups]
+    judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
+    probes = probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
     return DimensionStatistics(
         dimension=of.dimension.id,
         scale_min=of.dimension.scale_min,
@@ -71,7 +74,10 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         people=_among(people.scores, of, rng) if people.raters else None,
         independent=independent,
         groups=groups,
-        summary=summary(voices, ceiling, independent, groups, known_probabilities=people.probabilities is not None),
+        probes=probes,
+        summary=summary(
+            voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dicast.app.domain.probes import Probe
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.agreement import Level
 from dicast.app.statistics.arrays import Floats, Ints
@@ -89,10 +90,11 @@ class Labels:
 @dataclass(frozen=True, slots=True)
 class JobScores:
     """All scores of a job. `groups` are the items' metadata by which they are grouped, `cluster` what belongs together
-    (None: each item is its own)."""
+    (None: each item is its own), `probes` what each bias probe measured of each item (NaN where it is not known)."""
 
     items: int
     judges: tuple[str, ...]
     dimensions: tuple[DimensionScores, ...]
     groups: Mapping[str, Labels] = field(default_factory=dict)
     cluster: tuple[str, Ints] | None = None
+    probes: Mapping[Probe, Floats] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dicast.app.domain.judge_statistics import Figure, GroupStatistics, VoiceStatistics
+from dicast.app.domain.judge_statistics import Figure, GroupStatistics, ProbeStatistics, VoiceStatistics
 
 MOST_BIASES = 5
 SAVES = 1.05
@@ -23,6 +23,7 @@ def summary(
     person: VoiceStatistics | None,
     independent: Figure,
     groups: Sequence[GroupStatistics],
+    probes: Sequence[ProbeStatistics] = (),
     *,
     known_probabilities: bool,
 ) -> list[str]:
@@ -42,9 +43,25 @@ def summary(
                 if independent.known
                 else f"How many independent judges the {judges} are worth {told(independent)}."
             )
+    lines += _probes(probes)
     for group in groups:
         lines += _groups(group)
     return lines
+
+
+def _probes(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
+    kinds = {"verbosity": "a text twice as long", "formatting": "a text with marks of Markdown"}
+    clear = [probe for probe in probes if probe.p is not None and probe.p < 0.05]
+    for probe in clear:
+        name = "The panel" if probe.voice == "panel" else probe.voice
+        yield (
+            f"{name} gives {told(probe.effect)} more for {kinds[probe.probe]} than people do, other things as they are "
+            "here: what goes with it may be the cause."
+        )
+    if not clear and any(probe.p is not None for probe in probes):
+        yield "No judge is seen to favour length or marks more than people do."
+    elif probes and all(probe.p is None for probe in probes):
+        yield f"Whether judges favour length or marks {told(probes[0].effect)}."
 
 
 def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str]:

@@ -250,6 +250,9 @@ class EvaluationJob(Strict):
         default=None,
         description="items' metadata by which intervals of groups are clustered, as the source; it is kept",
     )
+    probes: list[Literal["verbosity", "formatting"]] = Field(
+        default_factory=list, description="do judges favour long texts, or marked-up ones, more than people do?"
+    )
     metadata: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -133,6 +133,17 @@ class GroupStatistics(_Plain):
     reason: str | None = None
 
 
+class ProbeStatistics(_Plain):
+    """How much more than people a voice gives for a text twice as long ("verbosity"), or with marks of Markdown
+    ("formatting"), in points of the scale: the slope of its score less people's mean, with robust errors. `p` is
+    corrected by Holm for all of the dimension. It is seen, not tried out: what goes with length may be the cause."""
+
+    probe: Literal["verbosity", "formatting"]
+    voice: str
+    effect: Figure
+    p: float | None
+
+
 class DimensionStatistics(_Plain):
     """Everything about one dimension. `voices` are the judges in their order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
@@ -150,6 +161,7 @@ class DimensionStatistics(_Plain):
     people: AmongRaters | None
     independent: Figure
     groups: list[GroupStatistics] = []
+    probes: list[ProbeStatistics] = []
     summary: list[str]
 
 

@@ -11,6 +11,7 @@ from dicast.app.domain.job import Agent, Dimension
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.probes import Probe
 from dicast.app.domain.statistics import (
     Disagreement,
     PairwiseDifferences,
@@ -97,6 +98,7 @@ class ReportHeader(Frozen):
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")
     groups: list[str] = Field(default_factory=list, description="of those, what the statistics group by")
     cluster: str | None = Field(default=None, description="of those, what their intervals are clustered by")
+    probes: list[Probe] = Field(default_factory=list, description="biases that the statistics look for")
     rated: bool = Field(default=False, description="people have rated some of the items")
     panelled: bool = Field(default=False, description="the panel's scores are wanted")
 

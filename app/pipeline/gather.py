@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from dicast.app import logs
 from dicast.app.domain.job import Agent, Item
 from dicast.app.domain.opinion import EvaluationError, Opinion
+from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
@@ -130,7 +131,8 @@ class Gatherer:
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
-            keep=list(job.spec.keep),
+            keep=[*job.spec.keep, *measures(job.spec.probes)],
+            probes=list(dict.fromkeys(job.spec.probes)),
             groups=list(job.spec.groups),
             cluster=job.spec.cluster,
             rated=job.spec.ratings is not None,

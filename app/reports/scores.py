@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People
+from dicast.app.domain.probes import MEASURES, measures
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report
 from dicast.app.reports.columns import kept_columns
@@ -46,6 +47,7 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
     for name in wanted:
         if name not in report.keep:
             raise NotKept(name, report.keep)
+    wanted += measures(report.probes)
     columns = ["judge", "criterion_id", "item_id", "replicate", "score", *kept_columns(list(dict.fromkeys(wanted)))]
     table = pq.read_table(folder / PARQUET, columns=columns)
     item, names = _encoded(table["item_id"])
@@ -61,6 +63,7 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         ),
         groups={name: _labels(table, name, item, len(names)) for name in by},
         cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
+        probes={probe: _numbers(table, MEASURES[probe], item, len(names)) for probe in report.probes},
     )
 
 
@@ -99,6 +102,13 @@ def _labels(table: Any, name: str, item: Ints, items: int) -> Labels:
     of_item = np.full(items, -1, dtype=np.int64)
     of_item[item] = codes
     return Labels(tuple(map(str, names.to_pylist())), of_item)
+
+
+def _numbers(table: Any, name: str, item: Ints, items: int) -> Floats:
+    column = pc.cast(table[kept_columns([name])[0]].combine_chunks(), pa.float64())
+    of_item = np.full(items, np.nan)
+    of_item[item] = pc.fill_null(column, float("nan")).to_numpy(zero_copy_only=False)
+    return of_item
 
 
 def _alone(clusters: Ints) -> Ints:

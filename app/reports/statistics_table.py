@@ -85,6 +85,7 @@ def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderRe
         yield _voices(of, style, width)
         yield Text()
     yield from _among(of, style)
+    yield from _probes(of, style)
     for group in of.groups:
         if group.reason is None:
             yield from _groups(group, style)
@@ -133,6 +134,23 @@ def _among(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]
     for name, among in rows.items():
         rate = "-" if among.base_rate is None else f"{among.base_rate:.0%}"
         table.add_row(name, _told(among.alpha), _told(among.icc_single), _told(among.icc_mean), rate)
+    yield table
+    yield Text()
+
+
+def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not of.probes:
+        return
+    table = style.table()
+    table.add_column("More than people for", no_wrap=True)
+    table.add_column("judge", no_wrap=True)
+    table.add_column("points", justify="right")
+    table.add_column("p (Holm)", justify="right", no_wrap=True)
+    kinds = {"verbosity": "twice the length", "formatting": "marks of Markdown"}
+    for probe in of.probes:
+        p = "-" if probe.p is None else ("<0.001" if probe.p < 0.001 else f"{probe.p:.3f}")
+        points = _told(probe.effect) if probe.effect.known else probe.effect.reason or "-"
+        table.add_row(kinds[probe.probe], style.show(probe.voice, NAME_MAX), points, p)
     yield table
     yield Text()
 

@@ -43,6 +43,7 @@ def a_job(**more: Any) -> dict[str, Any]:
         "dimensions": [{"id": "good", "instructions": "Is it good?", "scale": {"min": 1, "max": 7}}],
         "ratings": {"columns": {"good": {"ada": f"{SECRET}_ada", "ben": f"{SECRET}_ben"}}},
         "groups": ["system"],
+        "probes": ["verbosity"],
         "panel": {"combine": "weighted", "weights": {"fair": 3, "kind": 1}},
         **more,
     }
@@ -100,6 +101,9 @@ def test_planted_judges_are_measured_and_see_no_rating(cluster: Any, redis_url: 
         fair_score, kind_score = scores[row["item_id"], "fair"], scores[row["item_id"], "kind"]
         assert row["score"] == pytest.approx((3 * fair_score + kind_score) / 4)
     assert report["by_dimension"][0]["panel"]["n"] == ITEMS
+    lengths = {item["id"]: len(item["text"]) for item in a_job()["items"]}
+    assert all(o["metadata"]["text.chars"] == lengths[o["item_id"]] for o in one.opinions(job_id))
+    assert [probe["voice"] for probe in of["probes"]] == ["fair", "kind", "panel"]
 
     said = _dicast(one, "report", job_id)
     assert said.returncode == 0, said.stderr
