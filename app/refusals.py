@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, RatingSource, Scale
+from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.printable import printable
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
@@ -18,16 +19,18 @@ VALUE_CHARS = 60
 # The two shapes of `items` appear in pydantic's locations under these names.
 _SHAPES = {"list[Item]": list, "ItemSource": dict}
 _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
-    "": (EvaluationJob,),
     "items": (Item, ItemSource),
+    "ratings": (RatingSource,),
     "agents": (Agent,),
     "deployments": (Deployment,),
     "dimensions": (Dimension,),
     "scale": (Scale,),
+    "panel": (PanelRule,),
 }
 
 FORMS = {
     "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
+    "ratings": "ratings: ratings.csv, or {path: ratings.csv, score_field: stars}",
     "agents": "agents: [{name: physicist, persona: You teach physics.}]",
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
     "deployments": "deployments: [{pool: openai}, {pool: azure, model: gpt-4.1}]",
@@ -36,15 +39,18 @@ FORMS = {
     "metadata": "metadata: {language: en}",
     "keep": "keep: [language, source]",
     "labels": "labels: {region: eu}",
+    "panel": "panel: median, or {combine: weighted, weights: {strict: 2, kind: 1}}",
+    "groups": "groups: [system, language]",
 }
 """The right form of what is written in another; each is shown with the field it belongs to."""
 
 OTHER_NAMES = {
-    "judges": "agents", "models": "agents", "panel": "agents", "criteria": "dimensions", "rubric": "dimensions",
+    "judges": "agents", "models": "agents", "jury": "agents", "criteria": "dimensions", "rubric": "dimensions",
     "metrics": "dimensions", "data": "items", "dataset": "items", "samples": "items", "inputs": "items",
     "repeats": "replicates", "runs": "replicates", "n": "replicates", "system": "persona", "system_prompt": "persona",
     "role": "persona", "provider": "pool", "description": "instructions", "question": "instructions",
     "criterion": "instructions", "output": "text", "answer": "text", "response": "text", "content": "text",
+    "human": "ratings", "labels": "ratings", "annotations": "ratings",
     "input": "prompt", "expected": "reference", "target": "reference", "file": "path", "low": "min", "high": "max",
     "minimum": "min", "maximum": "max",
 }  # fmt: skip
@@ -109,10 +115,12 @@ def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
         raise InvalidJob(validation_lines(error, document)) from None
 
 
-def validation_lines(error: ValidationError, document: Mapping[str, Any]) -> list[str]:
-    """`field: message, got value`, one line a mistake."""
+def validation_lines(
+    error: ValidationError, document: Mapping[str, Any], of: type[BaseModel] = EvaluationJob
+) -> list[str]:
+    """`field: message, got value`, one line a mistake in a document that should be `of` this model."""
     items = document.get("items")
-    lines = list(dict.fromkeys(_line(mistake) for mistake in _meant(error.errors(), items)))
+    lines = list(dict.fromkeys(_line(mistake, of) for mistake in _meant(error.errors(), items)))
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
     return lines
@@ -144,7 +152,7 @@ def _meant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
             yield mistake
 
 
-def _line(mistake: Any) -> str:
+def _line(mistake: Any, of: type[BaseModel]) -> str:
     loc = mistake["loc"]
     if loc[:1] == ("items",) and loc[1:] in {(shape,) for shape in _SHAPES}:
         return printable(f"items: must be a list or the name of a file, got {_value(mistake['input'])}; "
@@ -152,7 +160,7 @@ def _line(mistake: Any) -> str:
     place = [part for part in loc if part not in (*_SHAPES, "[key]")]
     kind = mistake["type"]
     if kind == "extra_forbidden":
-        return f"{_field(place)}: unknown key{_hint(place)}"
+        return f"{_field(place)}: unknown key{_hint(place, of)}"
     if kind == "missing":
         return f"{_field(place)}: is missing{_form(place) if len(place) == 1 else ''}"
     if "levels" in place:
@@ -194,9 +202,9 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
     return of_levels or kind in ("list_type", "dict_type", "model_type", "model_attributes_type")
 
 
-def _hint(place: list[Any]) -> str:
+def _hint(place: list[Any], of: type[BaseModel]) -> str:
     names = [part for part in place[:-1] if isinstance(part, str)]
-    given, models = str(place[-1]), _MODELS.get(names[-1] if names else "", ())
+    given, models = str(place[-1]), _MODELS.get(names[-1], ()) if names else (of,)
     known = [field for model in models for field in model.model_fields]
     other = OTHER_NAMES.get(given.lower())
     near = other if other in known else nearest(given, known)

@@ -17,35 +17,57 @@ if TYPE_CHECKING:
     from dicast.app.aio import AsyncClient
     from dicast.app.application import app as celery
     from dicast.app.datasets.errors import DatasetError
-    from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+    from dicast.app.domain.job import (
+        Agent,
+        Deployment,
+        Dimension,
+        EvaluationJob,
+        Item,
+        ItemSource,
+        RatingSource,
+        Scale,
+    )
+    from dicast.app.domain.judge_statistics import JobStatistics
     from dicast.app.domain.opinion import Opinion
     from dicast.app.domain.report import Report
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
     from dicast.app.refusals import InvalidJob, JobRefused
-    from dicast.app.reports.results import load_opinions, load_report, to_pandas, to_polars
-    from dicast.app.submission.job_file import JobFileError, load_job
+    from dicast.app.reports.results import load_opinions, load_report, load_statistics, to_pandas, to_polars
+    from dicast.app.submission.job_file import JobFileError, load_job, load_rubric
+    from dicast.app.submission.rubrics import RubricError
     from dicast.app.tasks import evaluate
     from dicast.config.pools import UnknownPool
     from dicast.errors import DicastError
 
 __all__ = [
     "Agent", "AsyncClient", "DatasetError", "Deployment", "DicastError", "Dimension", "EvaluationJob", "InvalidJob",
-    "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "Opinion", "Report", "Scale",
-    "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job", "load_opinions", "load_report", "to_pandas",
-    "to_polars",
+    "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "JobStatistics", "Opinion",
+    "RatingSource", "Report", "RubricError", "Scale", "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job",
+    "load_opinions", "load_report", "load_rubric", "load_statistics", "to_pandas", "to_polars",
 ]  # fmt: skip
 
 _HOMES = {
     "app.aio": ["AsyncClient"],
     "app.celery": ["celery"],
     "app.datasets.errors": ["DatasetError"],
-    "app.domain.job": ["Agent", "Deployment", "Dimension", "EvaluationJob", "Item", "ItemSource", "Scale"],
+    "app.domain.job": [
+        "Agent",
+        "Deployment",
+        "Dimension",
+        "EvaluationJob",
+        "Item",
+        "ItemSource",
+        "RatingSource",
+        "Scale",
+    ],
+    "app.domain.judge_statistics": ["JobStatistics"],
     "app.domain.opinion": ["Opinion"],
     "app.domain.report": ["Report"],
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
-    "app.reports.results": ["load_opinions", "load_report", "to_pandas", "to_polars"],
-    "app.submission.job_file": ["JobFileError", "load_job"],
+    "app.reports.results": ["load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"],
+    "app.submission.job_file": ["JobFileError", "load_job", "load_rubric"],
+    "app.submission.rubrics": ["RubricError"],
     "app.tasks": ["evaluate"],
     "config.pools": ["UnknownPool"],
     "errors": ["DicastError"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import orjson
@@ -87,11 +88,20 @@ def resume_job(terminal: Terminal, job_id: str) -> None:
         terminal.say(f"Nothing to do: every unit of job {job_id} has its score.")
 
 
-def export_job(terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str) -> None:
-    """Raises `UnknownJob`, `JobNotEnded`, `ResultsAway` or OSError."""
+def export_job(
+    terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str, *, panel: bool = False
+) -> None:
+    """Write the opinions, or the `panel`'s scores. Raises `UnknownJob`, `JobNotEnded`, `ResultsAway` or OSError."""
     from dicast.app.reports.exports import export  # noqa: PLC0415  (takes long to load)
 
     report, root = results_of(application(terminal), job_id)
+    if panel:
+        from dicast.app.reports.folders import job_folder  # noqa: PLC0415
+        from dicast.app.reports.panel import export_panel  # noqa: PLC0415
+
+        count = export_panel(job_folder(root, job_id), report, format, Path(to))
+        terminal.say(f"{count:,} scores of the panel in {to}")
+        return
     export(root, job_id, format, to)
     terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
 

@@ -14,6 +14,7 @@ import typer
 from dicast.app.cli.access_commands import audit, token
 from dicast.app.cli.cluster_commands import cluster
 from dicast.app.cli.fleet_commands import fleet
+from dicast.app.cli.judging import add_to
 
 cli = typer.Typer(
     name="dicast",
@@ -159,6 +160,9 @@ def init(
     make_files(context.obj, folder)
 
 
+add_to(cli)
+
+
 @jobs.command("list")
 def list_(
     context: typer.Context,
@@ -221,15 +225,19 @@ def export(
         Literal["csv", "jsonl", "parquet"],
         typer.Option(help="CSV is made safe for spreadsheets; the others are exact."),
     ],
+    panel: Annotated[
+        bool, typer.Option("--panel", help="The panel's scores, one an item and dimension, instead of the opinions.")
+    ] = False,
 ) -> None:
     """Write the opinions of a finished job to a file.
 
     \b
       dicast jobs export ID --format csv --to opinions.csv
+      dicast jobs export ID --format csv --to scores.csv --panel
     """
     from dicast.app.cli.jobs import export_job
 
-    export_job(context.obj, job_id, format, to)
+    export_job(context.obj, job_id, format, to, panel=panel)
 
 
 @governor.callback(invoke_without_command=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dicast.app.domain.job import Item, ItemSource
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.printable import printable
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
+from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
 from dicast.app.submission.submit import Prepared
 
@@ -50,6 +51,8 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     out.print(f"{' x '.join(counts)} = {units}, {calls}", soft_wrap=True)
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_row(Text("items", style="dim"), Text(f"{_items(ready)}, {ready.text_bytes:,} bytes of text"))
+    if ready.ratings is not None:
+        rows.add_row(Text("ratings", style="dim"), Text(_ratings(ready.ratings)))
     for agent in job.agents:
         rows.add_row(Text(printable(agent.name, 40), style="dim"), Text(", or ".join(_places(dicast, agent.choices))))
     out.print(rows)
@@ -115,6 +118,14 @@ def _items(ready: Prepared) -> str:
     return printable(Path(source.path).name, 60) if isinstance(source, ItemSource) else "in the job"
 
 
+def _ratings(found: RatingCounts) -> str:
+    raters = printable(", ".join(found.raters), 100)
+    return (
+        f"{counted(found.ratings, 'rating', 'ratings')} of {counted(found.items, 'item', 'items')} by "
+        f"{counted(len(found.raters), 'rater', 'raters')} ({raters}); no judge is shown any"
+    )
+
+
 def _places(dicast: Dicast, choices: Any) -> list[str]:
     specs = [(dicast.pools.get(place.pool), place.model) for place in choices]
     return [f"pool {spec.name}, {printable(model or spec.model, 60)}" for spec, model in specs]
@@ -125,6 +136,7 @@ def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
         "replicates": job.replicates, "units": ready.units, "calls": ready.calls, "text_bytes": ready.text_bytes,
+        "ratings": asdict(ready.ratings) if ready.ratings is not None else None,
         "judges": {agent.name: _places(dicast, agent.choices) for agent in job.agents},
         "notes": said,
         "first_call": {

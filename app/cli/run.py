@@ -29,6 +29,7 @@ from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
 from dicast.app.ledger.states import JobState
 from dicast.app.operations.jobs import cancel, send
+from dicast.app.reports.statistics_table import print_statistics
 from dicast.app.reports.table import print_report
 from dicast.app.submission import job_file
 from dicast.app.submission.submit import Prepared
@@ -255,3 +256,4 @@ def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:
         terminal.emit(report.model_dump_json(indent=2))
     else:
         print_report(report, terminal.out)
+        print_statistics(report, terminal.out)

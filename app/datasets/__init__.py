@@ -18,6 +18,11 @@ Whatever is wrong raises `DatasetError`, which names the file, the line (in Parq
 from dicast.app.datasets.errors import DatasetError
 from dicast.app.datasets.kinds import located
 from dicast.app.datasets.pages import count_items, fingerprint, read_page
-from dicast.app.datasets.surveying import Survey, survey
+from dicast.app.datasets.rating_survey import survey_ratings
+from dicast.app.datasets.ratings import file_of, ratings_beside, read_ratings
+from dicast.app.datasets.surveying import KnownItems, Survey, survey
 
-__all__ = ["DatasetError", "Survey", "count_items", "fingerprint", "located", "read_page", "survey"]
+__all__ = [
+    "DatasetError", "KnownItems", "Survey", "count_items", "file_of", "fingerprint", "located", "ratings_beside",
+    "read_page", "read_ratings", "survey", "survey_ratings",
+]  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.rows import ItemReader
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.job import ItemSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,26 @@ class Survey:
     items: int
     text_bytes: int
     fingerprint: str
+    known: KnownItems
+
+
+class KnownItems:
+    """Whether an id is one of a data set's items. Of ids in a file it holds digests of 64 bits, so that it takes a
+    foreign id for a known one in one case of 10^12 where there are a million."""
+
+    def __init__(self, ids: Iterable[str] = (), *, digests: array[int] | None = None, numbered: int = 0) -> None:
+        self._ids, self._digests, self._numbered = frozenset(ids), digests, numbered
+
+    def has(self, item_id: str) -> bool:
+        """Whether it is one."""
+        if self._digests is not None:
+            digest = _digest(item_id)
+            at = bisect_left(self._digests, digest)
+            return at < len(self._digests) and self._digests[at] == digest
+        if self._numbered:
+            plain = item_id.isascii() and item_id.isdigit() and item_id[0] != "0"
+            return plain and len(item_id) < 20 and int(item_id) <= self._numbered
+        return item_id in self._ids
 
 
 def survey(source: ItemSource, *, max_text_bytes: int | None = None, keep: Collection[str] = ()) -> Survey:
@@ -46,25 +67,27 @@ def survey(source: ItemSource, *, max_text_bytes: int | None = None, keep: Colle
                 raise DatasetError(source.path, problem, place=row.place)
             text_bytes += size
             if not reader.numbered:
-                digests.append(_digest(item))
+                digests.append(_digest(item.id))
     if unseen and items:
         known = ", ".join(quoted(column) for column in table.columns)
         raise DatasetError(
             source.path, f"keep: no item has {quoted(next(iter(unseen)))} besides its texts; there are {known}"
         )
-    suspects = _repeated(digests)
+    suspects = repeated(digests)
     if suspects:
         _compare(source, suspects)
     if fingerprint(source) != before:
         raise DatasetError(source.path, "changed while it was read")
-    return Survey(items, text_bytes, before)
+    ids = KnownItems(numbered=items) if reader.numbered else KnownItems(digests=digests)
+    return Survey(items, text_bytes, before, ids)
 
 
-def _digest(item: Item) -> int:
-    return int.from_bytes(hashlib.blake2b(item.id.encode(), digest_size=8).digest(), "little")
+def _digest(item_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(item_id.encode(), digest_size=8).digest(), "little")
 
 
-def _repeated(digests: array[int]) -> set[int]:
+def repeated(digests: array[int]) -> set[int]:
+    """Those that are there twice or more. Afterwards they stand in ascending order."""
     import pyarrow as pa  # noqa: PLC0415  takes long to load
     import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -72,6 +95,7 @@ def _repeated(digests: array[int]) -> set[int]:
         return set()
     values = pa.Array.from_buffers(pa.uint64(), len(digests), [None, pa.py_buffer(digests)])
     values = values.take(pc.array_sort_indices(values))
+    digests[:] = array("Q", values.buffers()[1].to_pybytes())
     return set(values[1:].filter(pc.equal(values[1:], values[:-1])).to_pylist())
 
 
@@ -81,7 +105,7 @@ def _compare(source: ItemSource, suspects: set[int]) -> None:
         reader = ItemReader(source, table)
         for row in limited(source, table, None):
             item = reader.item(row)
-            if _digest(item) not in suspects:
+            if _digest(item.id) not in suspects:
                 continue
             if item.id in seen:
                 problem = f"{source.id_field}: {quoted(item.id)} is already in {seen[item.id]}"

@@ -6,104 +6,26 @@ Unknown keys, duplicate ids, empty lists and over-long ids are refused with the 
 
 from __future__ import annotations
 
+import hashlib
 import re
-import unicodedata
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Set
+from typing import Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import Field, model_validator
 from pydantic_core import to_json
 
 from dicast.app.domain.deadlines import Duration, FinishBy
+from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict, Text, Version
+from dicast.app.domain.panel import PanelRule
 
-MAX_ID_LENGTH = 200
-MAX_JOB_ID_LENGTH = 128
 MAX_SCALE_WIDTH = 1000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_SCORE = 10**9
 MAX_LABELS = 20
 MAX_KEPT = 50
-
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
-
-
-def _printable(value: str) -> str:
-    """Ids are shown in logs, tables and pages: no control, format or surrogate characters."""
-    for char in value:
-        if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn"}:
-            raise ValueError(f"contains the unprintable character U+{ord(char):04X}")
-    if value != value.strip():
-        raise ValueError("starts or ends with white space")
-    return value
-
-
-def _named(value: Any) -> Any:
-    """Files of items number their rows, and YAML reads `id: 1` as a number: both mean the text."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _not_blank(value: str) -> str:
-    if value.isspace():
-        raise ValueError("must not be blank")
-    return value
-
-
-def _job_id(value: str) -> str:
-    """A job id names a folder and a Celery task, so its alphabet is closed."""
-    if not _JOB_ID.fullmatch(value):
-        raise ValueError("may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit")
-    return value
-
-
-def _pool_name(value: str) -> str:
-    if not _POOL_NAME.fullmatch(value):
-        raise ValueError("names a pool, so it may hold only letters, digits, '.', '_', ':' and '-'")
-    return value
-
-
-def _label(value: str) -> str:
-    if not _LABEL.fullmatch(value):
-        raise ValueError(
-            "may hold only letters, digits, '.', '_', '/' and '-', at most 63, and none of these at its ends"
-        )
-    return value
-
-
-def _writable(value: dict[str, Any]) -> dict[str, Any]:
-    """What JSON cannot say would otherwise be found out only when the job is stored."""
-    try:
-        to_json(value, inf_nan_mode="constants")
-    except ValueError as error:
-        raise ValueError(f"cannot be written as JSON: {error}") from None
-    return value
-
-
-Id = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), BeforeValidator(_named), AfterValidator(_printable)
-]
-JobId = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), BeforeValidator(_named), AfterValidator(_job_id)
-]
-Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
-Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
-MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
-LabelText = Annotated[str, AfterValidator(_label)]
-PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_pool_name)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+MAX_GROUPS = 10
+MAX_EXAMPLES = 5
 
 
 class Item(Strict):
@@ -121,6 +43,12 @@ class Item(Strict):
         texts = (self.text, self.prompt, self.reference)
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if text)
 
+    def without(self, names: Set[str]) -> Self:
+        """The item without this metadata."""
+        if not names or names.isdisjoint(self.metadata):
+            return self
+        return self.model_copy(update={"metadata": {k: v for k, v in self.metadata.items() if k not in names}})
+
 
 class ItemSource(Strict):
     """Items that lie in a file, which every planning worker must be able to read."""
@@ -132,6 +60,39 @@ class ItemSource(Strict):
     prompt_field: str | None = "prompt"
     reference_field: str | None = "reference"
     limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
+
+
+class RatingSource(Strict):
+    """Ratings by people: in a file of their own, or in columns beside the items. No judge is shown any of them.
+
+    Long form has a row a rating, with the columns named by `item_field`, `dimension_field`, `rater_field` and
+    `score_field`. In wide form `columns` names each dimension's column, or one column for each rater of a dimension.
+    """
+
+    path: str | None = Field(default=None, min_length=1, description="None: the columns stand beside the items")
+    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
+    item_field: str = "item_id"
+    dimension_field: str = "dimension"
+    rater_field: str = "rater"
+    score_field: str = "score"
+    probability_field: str = Field(default="probability", description="how likely the item was to be rated, if known")
+    columns: dict[str, str | dict[str, str]] = Field(
+        default_factory=dict, description="dimension -> its column, or rater -> column"
+    )
+    fractions: bool = Field(default=False, description="scores may lie between the whole numbers of the scale")
+
+    @property
+    def named_columns(self) -> set[str]:
+        """All columns that `columns` names."""
+        return {c for value in self.columns.values() for c in ([value] if isinstance(value, str) else value.values())}
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.path is None and not self.columns:
+            raise ValueError("name a file (path), or the columns beside the items (columns)")
+        if any(not value for value in self.columns.values()):
+            raise ValueError("columns: each dimension needs a column, or a column for each rater")
+        return self
 
 
 class Scale(Strict):
@@ -156,30 +117,57 @@ class Dimension(Strict):
     name: str = ""
     instructions: Text
     scale: Scale = Scale()
+    version: Version = Field(default="", description="of the rubric, as its author counts")
     levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
+    examples: dict[int, list[Text]] = Field(
+        default_factory=dict, description="score -> what has earned it, each a text"
+    )
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    panel: PanelRule | None = Field(default=None, description="how the judges' scores become one; None: the job's")
+
+    @property
+    def rubric(self) -> str:
+        """A digest of all that tells a judge how to score: equal for equal rubrics."""
+        told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels", "examples"})
+        return hashlib.sha256(to_json(dict(sorted(told.items())))).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod
     def _level_keys(cls, data: Any) -> Any:
-        """JSON has only text keys: {"1": "..."} means level 1."""
-        if isinstance(data, dict) and isinstance(data.get("levels"), dict):
-            levels = {}
-            for key, value in data["levels"].items():
-                whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
-                level = int(key) if whole else key
-                if level in levels:
-                    raise ValueError(f"levels: {level} is described twice")
-                levels[level] = value
-            data = {**data, "levels": levels}
-        return data
+        """JSON has only text keys: {"1": "..."} means level 1. A level may be `{means: ..., examples: [...]}`."""
+        if not isinstance(data, dict):
+            return data
+        given = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
+        found = {name: _by_score(name, value) for name, value in given.items()}
+        levels, examples = found.get("levels", {}), dict(found.get("examples", {}))
+        for score, level in levels.items():
+            if isinstance(level, dict) and level.keys() <= {"means", "examples"} and "means" in level:
+                if level.get("examples"):
+                    examples[score] = level["examples"]
+                levels[score] = level["means"]
+        return {**data, **found, **({"examples": examples} if examples else {})}
 
     @model_validator(mode="after")
     def _levels_on_scale(self) -> Self:
-        for level in self.levels:
-            if not self.scale.min <= level <= self.scale.max:
-                raise ValueError(f"levels: {level} is outside the scale {self.scale.min}..{self.scale.max}")
+        for name, scores in (("levels", self.levels), ("examples", self.examples)):
+            for score in scores:
+                if not self.scale.min <= score <= self.scale.max:
+                    raise ValueError(f"{name}: {score} is outside the scale {self.scale.min}..{self.scale.max}")
+        if any(len(texts) > MAX_EXAMPLES for texts in self.examples.values()):
+            raise ValueError(f"examples: a score has at most {MAX_EXAMPLES}")
         return self
+
+
+def _by_score(name: str, given: dict[Any, Any]) -> dict[Any, Any]:
+    """What texts that are whole numbers mean."""
+    found = {}
+    for key, value in given.items():
+        whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
+        score = int(key) if whole else key
+        if score in found:
+            raise ValueError(f"{name}: {score} is described twice")
+        found[score] = value
+    return found
 
 
 class Deployment(Strict):
@@ -225,6 +213,10 @@ class EvaluationJob(Strict):
     items: list[Item] | ItemSource
     agents: list[Agent] = Field(min_length=1)
     dimensions: list[Dimension] = Field(min_length=1)
+    ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
+    panel: PanelRule | None = Field(
+        default=None, description="how the judges' scores of an item become one, where a dimension does not say it"
+    )
     replicates: int = Field(default=1, ge=1, le=1000)
     spend: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
@@ -257,15 +249,79 @@ class EvaluationJob(Strict):
     keep: list[MetadataName] = Field(
         default_factory=list, max_length=MAX_KEPT, description="items' metadata that each opinion carries along"
     )
+    groups: list[MetadataName] = Field(
+        default_factory=list, max_length=MAX_GROUPS, description="items' metadata that the report groups by; it is kept"
+    )
+    cluster: MetadataName | None = Field(
+        default=None,
+        description="items' metadata by which intervals of groups are clustered, as the source; it is kept",
+    )
+    probes: list[Literal["verbosity", "formatting"]] = Field(
+        default_factory=list, description="do judges favour long texts, or marked-up ones, more than people do?"
+    )
     metadata: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
+    def _kept(cls, data: Any) -> Any:
+        """What the report groups by stands beside the opinions."""
+        if not isinstance(data, dict):
+            return data
+        keep, groups, cluster = data.get("keep", []), data.get("groups", []), data.get("cluster")
+        if not isinstance(keep, list) or not isinstance(groups, list):
+            return data  # refused with the field's name
+        more = [name for name in (*groups, cluster) if isinstance(name, str) and name not in keep]
+        return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
+
+    @model_validator(mode="before")
+    @classmethod
     def _bare_path(cls, data: Any) -> Any:
-        """`items: answers.jsonl` is short for `items: {path: answers.jsonl}`."""
-        if isinstance(data, dict) and isinstance(data.get("items"), str):
-            data = {**data, "items": {"path": data["items"]}}
+        """`items: answers.jsonl` is short for `items: {path: answers.jsonl}`, and `ratings` as well."""
+        if isinstance(data, dict):
+            short = {name: {"path": data[name]} for name in ("items", "ratings") if isinstance(data.get(name), str)}
+            data = {**data, **short} if short else data
         return data
+
+    @property
+    def rating_columns(self) -> set[str]:
+        """Metadata of the items that are ratings, and go to no judge."""
+        return self.ratings.named_columns if self.ratings is not None and self.ratings.path is None else set()
+
+    @model_validator(mode="after")
+    def _ratings_apart(self) -> Self:
+        """Ratings are of this job's dimensions, and in no column that a judge or the results show."""
+        if self.ratings is None:
+            return self
+        known = [dimension.id for dimension in self.dimensions]
+        for name in self.ratings.columns:
+            if name not in known:
+                raise ValueError(f"ratings.columns: {name!r} is no dimension of this job; there are {', '.join(known)}")
+        shown = set(self.keep)
+        if isinstance(self.items, ItemSource):
+            source = self.items
+            shown |= {source.text_field, source.prompt_field or "", source.reference_field or "", source.id_field}
+        for name in sorted(self.rating_columns & shown):
+            raise ValueError(f"ratings.columns: the column {name!r} is judged, kept or an id, and ratings stay apart")
+        return self
+
+    def panel_of(self, dimension: Dimension) -> PanelRule:
+        """How the judges' scores become one in this dimension."""
+        return dimension.panel or self.panel or PanelRule()
+
+    @property
+    def panelled(self) -> bool:
+        """Whether the job says how its panel judges, and so wants its scores."""
+        return self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
+
+    @model_validator(mode="after")
+    def _panels_of_judges(self) -> Self:
+        names = {agent.name for agent in self.agents}
+        for dimension in self.dimensions:
+            weights = self.panel_of(dimension).weights
+            for name in sorted(names ^ set(weights)) if weights else ():
+                wrong = "is no judge of this job" if name in weights else "has no weight, and 0 must be said"
+                raise ValueError(f"panel.weights ({dimension.id}): {name!r} {wrong}")
+        return self
 
     @model_validator(mode="after")
     def _unique(self) -> Self:

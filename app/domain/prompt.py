@@ -136,7 +136,10 @@ def _quoted(text: str) -> str:
 
 def _criterion(dimension: Dimension) -> str:
     levels = [f"{score} = {meaning.strip()}" for score, meaning in sorted(dimension.levels.items())]
-    parts = [dimension.name or dimension.id, dimension.instructions.strip(), *levels]
+    examples = [
+        f"Example of {score}: {text.strip()}" for score, texts in sorted(dimension.examples.items()) for text in texts
+    ]
+    parts = [dimension.name or dimension.id, dimension.instructions.strip(), *levels, *examples]
     return "\n".join(f"  {line}" for part in parts for line in part.splitlines())
 
 

@@ -8,7 +8,10 @@ from typing import Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from dicast.app.domain.job import Agent, Dimension
+from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.probes import Probe
 from dicast.app.domain.statistics import (
     Disagreement,
     PairwiseDifferences,
@@ -52,15 +55,22 @@ class ReportDimension(Frozen):
     scale_min: int
     scale_max: int
     weight: float = 1.0
+    rubric: str = Field(default="", description="digest of what its judges were told; '' in earlier versions' reports")
+    version: str = ""
+    panel: PanelRule = PanelRule()
 
     @classmethod
-    def of(cls, dimension: Dimension) -> Self:
+    def of(cls, dimension: Dimension, panel: PanelRule | None = None) -> Self:
+        """`panel` is how its judges' scores become one."""
         return cls(
             id=dimension.id,
             name=dimension.name,
             scale_min=dimension.scale.min,
             scale_max=dimension.scale.max,
             weight=dimension.weight,
+            rubric=dimension.rubric,
+            version=dimension.version,
+            panel=panel or PanelRule(),
         )
 
 
@@ -86,6 +96,11 @@ class ReportHeader(Frozen):
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")
+    groups: list[str] = Field(default_factory=list, description="of those, what the statistics group by")
+    cluster: str | None = Field(default=None, description="of those, what their intervals are clustered by")
+    probes: list[Probe] = Field(default_factory=list, description="biases that the statistics look for")
+    rated: bool = Field(default=False, description="people have rated some of the items")
+    panelled: bool = Field(default=False, description="the panel's scores are wanted")
 
 
 class JudgeCell(Frozen):
@@ -98,11 +113,19 @@ class JudgeCell(Frozen):
     sd: float | None
 
 
+class PanelCell(Frozen):
+    """The panel's scores of one dimension, one an item: the mean and deviation over `n` items."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+
 class DimensionReport(Frozen):
     """All opinions on one dimension. `by_judge` is empty where judges x dimensions exceed `MAX_CELLS`.
 
     `mean_difference`: how far two judges of the same text lie apart on average, in units of the scale; a hint, not a
-    coefficient of agreement. None without two judges of one text.
+    coefficient of agreement. None without two judges of one text. `panel` is None where its scores were not asked for.
     """
 
     dimension: ReportDimension
@@ -110,6 +133,7 @@ class DimensionReport(Frozen):
     mean_difference: float | None
     pairs: int
     by_judge: list[JudgeCell]
+    panel: PanelCell | None = None
 
 
 class AgentReport(Frozen):
@@ -159,6 +183,7 @@ class ResultFiles(Frozen):
     opinions_parquet: str
     errors_jsonl: str
     report: str
+    panel_parquet: str | None = None
 
 
 class Report(ReportHeader):
@@ -184,6 +209,7 @@ class Report(ReportHeader):
     agreement_share: float
     errors: list[ErrorGroup] = Field(description="most frequent kind first")
     files: ResultFiles
+    statistics: JobStatistics | None = Field(default=None, description="None in reports of earlier versions")
 
 
 class UnknownVoice(ValueError):
@@ -247,7 +273,15 @@ class ReportBuilder:
                 for found in [self._errors[kind]]
             ],
             files=files,
+            statistics=self._statistics(),
         )
+
+    def _statistics(self) -> JobStatistics:
+        """What may be told before anything is computed."""
+        if self._header.rated or self._header.groups:
+            unknowable = [] if self._header.rated else list(UNKNOWABLE)
+            return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
+        return JobStatistics.of_no_ratings()
 
     def _dimension(self, dimension: ReportDimension, difference: Disagreement | None) -> DimensionReport:
         tallies = {a.name: self._tallies[a.name, dimension.id] for a in self._header.agents}

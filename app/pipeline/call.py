@@ -13,6 +13,7 @@ from dicast.app.domain.batching import named
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent, Deployment, Dimension, Item
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
+from dicast.app.domain.probes import measured
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, JobRecord, MessageId, UnitResult
@@ -130,7 +131,8 @@ def unscored(
 
 def _kept(job: JobRecord, item: Item) -> dict[str, Any]:
     """The item's metadata that goes with its opinions."""
-    return {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
+    kept = {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
+    return kept | measured(item, job.spec.probes) if job.spec.probes else kept
 
 
 _TOLD_AS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, FailureKind.OVERLOADED: 529}

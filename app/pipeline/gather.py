@@ -18,7 +18,8 @@ import orjson
 from dicast.app import logs
 from dicast.app.domain.job import Agent, Item
 from dicast.app.domain.opinion import EvaluationError, Opinion
-from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
+from dicast.app.domain.probes import measures
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
@@ -26,6 +27,8 @@ from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
+from dicast.app.reports.finishing import keep_computed
+from dicast.app.reports.folders import own_folder
 from dicast.app.reports.resuming import write_items
 
 ITEMS_TOGETHER = 500
@@ -116,11 +119,16 @@ class Gatherer:
             reason=record.get("why") if record["outcome"] == "cancelled" else None,
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent) for agent in job.spec.agents],
-            dimensions=[ReportDimension.of(d) for d in job.spec.dimensions],
-            keep=list(job.spec.keep),
+            dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
+            keep=[*job.spec.keep, *measures(job.spec.probes)],
+            probes=list(dict.fromkeys(job.spec.probes)),
+            groups=list(job.spec.groups),
+            cluster=job.spec.cluster,
+            rated=job.spec.ratings is not None,
+            panelled=job.spec.panelled,
         )
         async with telling_of_files(self._ledger, job_id):
-            report = await asyncio.to_thread(files.finish, self._results_dir, job_id, job.incarnation, header)
+            report = await asyncio.to_thread(self._filed, job, header)
         if report.scored < job.units and isinstance(job.spec.items, list):
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
@@ -131,6 +139,11 @@ class Gatherer:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
         await self.announce(job_id)
         return completed
+
+    def _filed(self, job: JobRecord, header: ReportHeader) -> Report:
+        """The job's files, and its report with the panel's scores and the statistics that it asks for."""
+        report = files.finish(self._results_dir, job.id, job.incarnation, header)
+        return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
 
     def _agent(self, agent: Agent) -> ReportAgent:
         models = dict.fromkeys(map(self._models.model, agent.choices))

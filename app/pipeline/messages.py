@@ -227,6 +227,7 @@ async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any)
 def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:
     """A cheap estimate of a prompt's tokens; the governor learns by what factor it is wrong."""
     criteria = sum(len(d.instructions) + sum(map(len, d.levels.values())) for d in dimensions)
+    criteria += sum(len(text) for d in dimensions for texts in d.examples.values() for text in texts)
     return (FRAME_CHARS + len(agent.persona) + criteria + item_chars) // CHARS_PER_TOKEN
 
 

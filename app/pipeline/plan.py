@@ -135,6 +135,7 @@ class Planner:
             if not found:  # others have ended the job meanwhile
                 return False
             items, source = dict(zip(wanted, found, strict=False)), None
+        items = {number: item.without(job.spec.rating_columns) for number, item in items.items()}
         units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts make a page shorter
         results: dict[int, bytes] = {}
         read_to: int = cursor.get("earlier", 0)

@@ -15,6 +15,8 @@ from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.lanes import Lanes
+from dicast.app.pipeline.plan import DatasetChanged
+from dicast.app.pipeline.rated import Ratings
 from dicast.app.pipeline.recovery import Recovery
 from dicast.app.reports.folders import begin
 from dicast.app.reports.resuming import read_items, set_aside
@@ -55,15 +57,19 @@ class Preparation:
 
     def __init__(self, ledger: Ledger, submitted: LedgerClient, results_dir: str) -> None:
         self._ledger, self._submitted, self._results_dir = ledger, submitted, results_dir
+        self._ratings = Ratings(ledger, results_dir)
 
     async def prepare(self, job: JobRecord) -> None:
-        """A job that is to start gets its folder; if it is resumed, its files make room, and its items come back."""
-        if (await self._ledger.progress(job.id)).get("state") != JobState.SUBMITTED:
+        """A job that is to start gets its folder, and people's ratings in it; if it is resumed, its files make room,
+        and its items come back."""
+        record = await self._ledger.progress(job.id)
+        if record.get("state") != JobState.SUBMITTED:
             return
         place = self._results_dir, job.id, job.incarnation
         if aside := await asyncio.to_thread(partial(begin, *place, resumed=job.resumed > 0)):
             logger.warning("job %s: results of an earlier job of this id are now in %s", job.id, aside,
                            extra={"event": "set_aside", "job": job.id})  # fmt: skip
+        await self._ratings.keep(job, record.get("ratings_fingerprint"))
         if not job.resumed:
             return
         waits = partial(self._submitted.awaits_start, job.id)
@@ -77,6 +83,10 @@ class Preparation:
     async def expire(self, job_id: str) -> None:
         """It was not started in time, and is not any more."""
         await asyncio.to_thread(self._submitted.cancel, job_id, "it was not started in time", revoked="expired")
+
+    async def refuse(self, job_id: str, why: str) -> None:
+        """It cannot be started as it was submitted."""
+        await asyncio.to_thread(self._submitted.cancel, job_id, why)
 
 
 class Starter:
@@ -95,8 +105,13 @@ class Starter:
         job = await self._ledger.job(job_id)
         if job is None:
             raise UnknownJob(job_id)
-        async with telling_of_files(self._ledger, job_id):
-            await self._preparation.prepare(job)
+        try:
+            async with telling_of_files(self._ledger, job_id):
+                await self._preparation.prepare(job)
+        except DatasetChanged as error:
+            await self._preparation.refuse(job_id, str(error))
+            await self._gatherer.finish(job_id)
+            return
         await self._recovery.watch(job_id)
         limit = await asyncio.to_thread(self._terms.limit)
         state, started, expired = await self._ledger.start(job_id, limit, job.resumed, self._terms.bounds(job))

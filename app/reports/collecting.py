@@ -11,7 +11,11 @@ from dicast.app.domain.report import Report, ResultFiles
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.ratings import RATINGS
 from dicast.errors import DicastError
+
+OPTIONAL = (RATINGS, "panel.parquet")
+"""Files that only some jobs have."""
 
 
 class ResultsAway(DicastError, LookupError):
@@ -57,14 +61,23 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
             for field in ("opinions_jsonl", "opinions_parquet", "errors_jsonl", "report")
         },
     )
+    if report.files.panel_parquet is not None:
+        files = files.model_copy(update={"panel_parquet": str(target / Path(report.files.panel_parquet).name)})
     report = report.model_copy(update={"files": files})
     if target.exists() and target.samefile(source):
         return report
     target.mkdir(parents=True, exist_ok=True)
     Path(files.report).unlink(missing_ok=True)
     for path in map(Path, (files.opinions_jsonl, files.opinions_parquet, files.errors_jsonl)):
-        with (source / path.name).open("rb") as original, replacing(path) as copy:
-            shutil.copyfileobj(original, copy, 1 << 20)
+        _copy(source / path.name, path)
+    for name in OPTIONAL:
+        if (source / name).exists():
+            _copy(source / name, target / name)
     with replacing(Path(files.report)) as file:
         file.write(report.model_dump_json(indent=2).encode() + b"\n")
     return report
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as original, replacing(target) as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)

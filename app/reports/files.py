@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dicast.app.reports.columns import Columns
 
 _PARTS = "parts"
-_REPORT = "report.json"
+REPORT = "report.json"
 _OPINIONS = "opinions.jsonl"
 _PARQUET = "opinions.parquet"
 _ERRORS = "errors.jsonl"
@@ -176,7 +176,7 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
         opinions_jsonl=str(folder / _OPINIONS),
         opinions_parquet=str(folder / _PARQUET),
         errors_jsonl=str(folder / _ERRORS),
-        report=str(folder / _REPORT),
+        report=str(folder / REPORT),
     )
     with (
         replacing(folder / _OPINIONS) as opinions,
@@ -204,7 +204,7 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
                 f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
                 f"in {len(parts)} parts"
             )
-    with replacing(folder / _REPORT) as out:
+    with replacing(folder / REPORT) as out:
         out.write(to_json(report, indent=2) + b"\n")
     return report
 
@@ -237,7 +237,7 @@ def _unit(line: bytes) -> tuple[str, str, str, int]:
 
 def _read_report(folder: Path) -> Report | None:
     try:
-        return Report.model_validate_json((folder / _REPORT).read_bytes())
+        return Report.model_validate_json((folder / REPORT).read_bytes())
     except FileNotFoundError:
         return None
 

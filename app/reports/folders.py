@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from dicast.app.domain.job import JobId
+from dicast.app.domain.fields import JobId
 from dicast.app.reports.durable import replacing, sync_folder
 
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)

@@ -12,12 +12,14 @@ cannot be seen from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.report import Report
+from dicast.app.reports.assessing import compute
 from dicast.app.reports.collecting import ResultsAway, results_root
 from dicast.app.reports.files import NoResults, read_opinions, read_report
 from dicast.app.reports.folders import job_folder
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-__all__ = ["NoResults", "ResultsAway", "load_opinions", "load_report", "to_pandas", "to_polars"]
+__all__ = ["NoResults", "ResultsAway", "load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"]
 
 Job = Report | Mapping[str, Any] | str
 
@@ -45,6 +47,21 @@ def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[Opini
     """All opinions, in the order of their units; `dicast.app.reports.files.read_opinions` gives one at a time."""
     root, report = _place(job, results_dir)
     return list(read_opinions(root, report.job_id))
+
+
+def load_statistics(
+    job: Job, results_dir: str | Path | None = None, *, by: Sequence[str] | None = None, cluster: str | None = None
+) -> JobStatistics:
+    """What is known of a finished job's judges: as the report has it, else computed now (half a second a judge and
+    dimension). `by` groups the items by metadata that the job kept, `cluster` says which items belong together.
+
+    Raises `NoLibraries` (an ImportError) without the extra `scores`, `NotKept` for metadata that the opinions lack.
+    """
+    report = load_report(job, results_dir)
+    if by is None and cluster is None and report.statistics is not None and report.statistics.state == "computed":
+        return report.statistics
+    root = results_root(report, _root(results_dir))
+    return compute(job_folder(root, report.job_id), report, by, cluster)
 
 
 def to_pandas(job: Job, results_dir: str | Path | None = None) -> pandas.DataFrame:

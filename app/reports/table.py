@@ -64,7 +64,7 @@ class _Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Style:
+class TableStyle:
     """How things are shown on this console."""
 
     ascii_only: bool
@@ -98,7 +98,7 @@ class ReportView:
         self._report = report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        report, style = self._report, _Style(options.ascii_only)
+        report, style = self._report, TableStyle(options.ascii_only)
         yield from _head(report, style)
         for stop in report.stopped[:MAX_ROWS]:
             yield Text.assemble(("Stopped asking: ", "bold red"), style.show(stop.reason, _REASON_MAX))
@@ -118,7 +118,7 @@ def _more(count: int, what: str) -> Text:
     return Text(f"and {count - MAX_ROWS:,} more {what}, see report.json\n" if count > MAX_ROWS else "", style="dim")
 
 
-def _head(report: Report, style: _Style) -> Iterator[Text]:
+def _head(report: Report, style: TableStyle) -> Iterator[Text]:
     mark = {"completed": "bold green", "cancelled": "bold yellow"}[report.status]
     job, project = style.show(report.job_id), style.show(report.project)
     yield Text.assemble(("Job ", "bold"), (job.plain, "bold"), "  project ", project, "  ", (report.status, mark))
@@ -144,7 +144,7 @@ def _head(report: Report, style: _Style) -> Iterator[Text]:
     yield Text(", ".join(counts), style="dim")
 
 
-def _dimensions(report: Report, style: _Style, width: int) -> Table:
+def _dimensions(report: Report, style: TableStyle, width: int) -> Table:
     rows = report.by_dimension[:MAX_ROWS]
     names = [style.show(r.dimension.name or r.dimension.id, _NAME_MAX) for r in rows]
     name_width = max(len("Dimension"), *(name.cell_len for name in names))
@@ -158,7 +158,7 @@ def _dimensions(report: Report, style: _Style, width: int) -> Table:
     return table
 
 
-def _fitting(report: Report, rows: list[DimensionReport], style: _Style, room: int) -> list[_Column]:
+def _fitting(report: Report, rows: list[DimensionReport], style: TableStyle, room: int) -> list[_Column]:
     """The columns that `room` characters hold; those that matter least are left out first."""
     mean = _Column("mean", [Text(_number(r.scores.mean)) for r in rows], Text(_percent(report.overall)))
     failures = _Column("failed", [_failures(r.scores.failures) for r in rows], _failures(report.failed))
@@ -169,6 +169,8 @@ def _fitting(report: Report, rows: list[DimensionReport], style: _Style, room: i
     )
     sd = _Column("sd", [Text(_number(r.scores.sd)) for r in rows])
     differ = _Column("differ", [Text(_number(r.mean_difference)) for r in rows])
+    panel = _Column("panel", [Text(_number(r.panel.mean if r.panel is not None else None)) for r in rows])
+    panels = [panel] if any(r.panel is not None for r in rows) else []
     judges: list[_Column] = []
     if 1 < len(report.agents) <= MAX_JUDGE_COLUMNS and all(r.by_judge for r in rows):
         for i, agent in enumerate(report.by_agent):
@@ -177,15 +179,15 @@ def _fitting(report: Report, rows: list[DimensionReport], style: _Style, room: i
             judges.append(_Column(title, means, Text(_percent(agent.overall))))
     shown = {mean, failures}
     room -= mean.width + failures.width + 2 * _GAP
-    for group in ([spread], judges, [sd], [differ] if len(report.agents) > 1 else [], [scale]):
+    for group in (panels, [spread], judges, [sd], [differ] if len(report.agents) > 1 else [], [scale]):
         needed = sum(column.width + _GAP for column in group)
         if needed <= room:
             room -= needed
             shown.update(group)
-    return [column for column in (scale, mean, sd, spread, differ, *judges, failures) if column in shown]
+    return [column for column in (scale, mean, *panels, sd, spread, differ, *judges, failures) if column in shown]
 
 
-def _judges(report: Report, style: _Style, width: int) -> Table:
+def _judges(report: Report, style: TableStyle, width: int) -> Table:
     rows = [_judge_row(report, row, style) for row in report.by_agent[:MAX_ROWS]]
     titles = ("Judge", "overall", "mean", "sd", "spread", "failed")
     widths = [max(len(title), *(row[i].cell_len for row in rows)) for i, title in enumerate(titles)]
@@ -211,7 +213,7 @@ def _models(row: AgentReport) -> str:
     return ", ".join(f"{model} ({count:,})" for model, count in row.models.items())
 
 
-def _judge_row(report: Report, row: AgentReport, style: _Style) -> list[Text]:
+def _judge_row(report: Report, row: AgentReport, style: TableStyle) -> list[Text]:
     scores, scale = row.scores, report.dimensions[0]
     return [
         style.show(row.agent.name, _NAME_MAX),
@@ -223,7 +225,7 @@ def _judge_row(report: Report, row: AgentReport, style: _Style) -> list[Text]:
     ]
 
 
-def _errors(errors: list[ErrorGroup], style: _Style) -> Table:
+def _errors(errors: list[ErrorGroup], style: TableStyle) -> Table:
     kinds = max(6, *(len(group.kind) for group in errors))
     counts = max(5, *(len(f"{group.count:,}") for group in errors))
     table = style.table()
@@ -253,7 +255,7 @@ def _alone(example: EvaluationError, count: int) -> ErrorReason:
     )  # fmt: skip
 
 
-def _legend(report: Report, style: _Style, *, differ: bool) -> Table:
+def _legend(report: Report, style: TableStyle, *, differ: bool) -> Table:
     table = Table.grid(padding=(0, _GAP, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -264,6 +266,9 @@ def _legend(report: Report, style: _Style, *, differ: bool) -> Table:
         sampled = f" (from {report.agreement_share:.1%} of the texts)" if report.agreement_share < 1 else ""
         note = f"how far two judges of the same text lie apart on average{sampled}"
         table.add_row("differ", Text(note, style="dim"))
+    if any(row.panel is not None for row in report.by_dimension):
+        note = "the mean of the panel's scores, one an item, as the job combines its judges"
+        table.add_row("panel", Text(note, style="dim"))
     return table
 
 

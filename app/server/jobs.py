@@ -13,7 +13,8 @@ from starlette.concurrency import run_in_threadpool
 
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.doctor import waiting
-from dicast.app.domain.job import MAX_JOB_ID_LENGTH, EvaluationJob, ItemSource
+from dicast.app.domain.fields import MAX_JOB_ID_LENGTH
+from dicast.app.domain.job import EvaluationJob, ItemSource
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.app.operations import jobs as operations
@@ -23,6 +24,7 @@ from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
+from dicast.app.submission.rubrics import with_rubrics
 from dicast.config.pools import UnknownPool
 
 router = guarded_router("jobs")
@@ -105,7 +107,8 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     digest = hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
     if key is not None and (known := parts.keys.answer(claims.subject, key, digest)) is not None:
         return SubmittedJob.model_validate(known)
-    job = _permitted(parts, claims, validated(job_file.read_job(body, yaml=kind.endswith("yaml"))))
+    document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), wanted=job_file.JOB)
+    job = _permitted(parts, claims, validated(with_rubrics(document, None, job_file.read_document)))
     try:
         ready = parts.dicast.prepared(job)
     except UnknownPool as unknown:
@@ -123,7 +126,7 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
 
 
 def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJob:
-    """The job, its file found among the uploads. Raises `NotAllowed` or `FileRefused`."""
+    """The job, its files found among the uploads. Raises `NotAllowed` or `FileRefused`."""
     named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
     check_pools(claims, named)
     specs = [spec for name in named if (spec := parts.dicast.pools.pools.get(name)) is not None]
@@ -131,6 +134,9 @@ def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJo
     if isinstance(job.items, ItemSource):
         source = job.items.model_copy(update={"path": str(parts.uploads.find(job.items.path))})
         job = job.model_copy(update={"items": source})
+    if job.ratings is not None and job.ratings.path is not None:
+        ratings = job.ratings.model_copy(update={"path": str(parts.uploads.find(job.ratings.path))})
+        job = job.model_copy(update={"ratings": ratings})
     return job
 
 

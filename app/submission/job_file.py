@@ -21,7 +21,9 @@ import yaml
 from yaml.composer import Composer
 
 from dicast.app.datasets.kinds import located
+from dicast.app.domain.job import Dimension
 from dicast.app.domain.printable import printable
+from dicast.app.submission.rubrics import rubric, with_rubrics
 from dicast.config.nearest import nearest_file
 from dicast.errors import DicastError
 
@@ -29,6 +31,9 @@ MAX_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 300_000
 MAX_DEPTH = 64
 STDIN = "-"
+JOB = "a mapping with agents, dimensions and items"
+_FILES = ("items", "ratings")
+"""Keys that may name a file."""
 
 _OWN_FILE = "put the items into a file of their own, say `items: answers.jsonl`"
 _MERGE = "tag:yaml.org,2002:merge"
@@ -43,18 +48,25 @@ class JobFileError(DicastError, ValueError):
 def load_job(path: str) -> dict[str, Any]:
     """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
 
-    A relative path of an items' file is taken from the job file's folder and made absolute, `~` and `$NAME` in it are
-    replaced (`DatasetError` if that cannot be). Nothing else is checked: that is `EvaluationJob`'s part.
+    A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
+    `$NAME` in it are replaced (`DatasetError` if that cannot be). Rubrics that it names are put into their places
+    (`RubricError`). Nothing else is checked: that is `EvaluationJob`'s part.
     """
+    document = read_document(path, JOB)
+    folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
+    return with_rubrics(_anchored(document, folder), folder, read_document)
+
+
+def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:
+    """The mapping of plain data in a file, or from standard input if `path` is '-'; raises `JobFileError`."""
     try:
-        document = read_job(_bytes(path), yaml=not path.lower().endswith(".json"))
-        return _anchored(document, Path.cwd() if path == STDIN else Path(path).resolve().parent)
+        return read_mapping(_bytes(path), yaml=not path.lower().endswith(".json"), wanted=wanted)
     except JobFileError as error:
         name = "standard input" if path == STDIN else path
         raise JobFileError(printable(f"{name}: {error}", 500)) from None
 
 
-def read_job(raw: bytes, *, yaml: bool = False) -> dict[str, Any]:
+def read_mapping(raw: bytes, *, yaml: bool = False, wanted: str = "a mapping") -> dict[str, Any]:
     """The mapping in a JSON document, or a YAML one, that came from elsewhere; raises `JobFileError`.
 
     Paths in it stay as they are.
@@ -64,9 +76,15 @@ def read_job(raw: bytes, *, yaml: bool = False) -> dict[str, Any]:
     with _no_collections():
         document = _yaml(raw) if yaml else _json(raw)
     if not isinstance(document, dict):
-        raise JobFileError(f"holds {_kind(document)}, not a mapping with agents, dimensions and items")
+        raise JobFileError(f"holds {_kind(document)}, not {wanted}")
     _check_texts(document)
     return document
+
+
+def load_rubric(name: str) -> Dimension:
+    """The dimension of a rubric: one of the library by its name, or one in a YAML or JSON file by its path. Raises
+    `RubricError`, or `JobFileError` for a file that cannot be read."""
+    return Dimension.model_validate(rubric(name, Path.cwd(), read_document))
 
 
 def override(document: dict[str, Any], assignment: str) -> None:
@@ -80,8 +98,8 @@ def override(document: dict[str, Any], assignment: str) -> None:
     try:
         value = _yaml(text.encode("utf-8", "surrogateescape"))
         *folders, last = path.split(".")
-        if folders[:1] == ["items"] and isinstance(document.get("items"), str):
-            document["items"] = {"path": document["items"]}  # what a bare path is short for
+        if folders and folders[0] in _FILES and isinstance(document.get(folders[0]), str):
+            document[folders[0]] = {"path": document[folders[0]]}  # what a bare path is short for
         place: Any = document
         for name in folders:
             place = place.setdefault(name, {}) if isinstance(place, dict) else place[int(name)]
@@ -259,11 +277,12 @@ def _check_texts(document: dict[str, Any]) -> None:
 
 
 def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    items = document.get("items")
-    if isinstance(items, str) and items:
-        return {**document, "items": located(items, folder)}
-    if isinstance(items, dict) and isinstance(items.get("path"), str) and items["path"]:
-        return {**document, "items": {**items, "path": located(items["path"], folder)}}
+    for name in _FILES:
+        named = document.get(name)
+        if isinstance(named, str) and named:
+            document = {**document, name: located(named, folder)}
+        elif isinstance(named, dict) and isinstance(named.get("path"), str) and named["path"]:
+            document = {**document, name: {**named, "path": located(named["path"], folder)}}
     return document
 
 

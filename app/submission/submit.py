@@ -15,16 +15,22 @@ from dicast.app import datasets
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob, Item, ItemSource
 from dicast.app.domain.plan import Lane, lanes
+from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
+from dicast.app.submission.job_file import read_document
+from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.tracing import HEADER, Tracer, current
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
 
 
 def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
-    """The job, validated, with an id. Raises `InvalidJob` (a `ValueError`), or TypeError for what is no job at all."""
+    """The job, validated, with an id, and with the rubrics that a document names in their places. Raises `InvalidJob`
+    (a `ValueError`), `RubricError`, or TypeError for what is no job at all."""
+    if isinstance(job, Mapping):
+        job = with_rubrics(job, Path.cwd(), read_document)
     job = validated(job)
     return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
 
@@ -36,7 +42,7 @@ def new_job_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job that may be stored: `lanes` as it will be judged, `items` and their `text_bytes` as they were counted.
+    """A job that may be stored: `lanes` as it will be judged, `items`, their `text_bytes` and `ratings` as counted.
 
     `extra` are further fields of its record in the ledger.
     """
@@ -46,6 +52,7 @@ class Prepared:
     items: int
     text_bytes: int
     extra: Mapping[str, str]
+    ratings: RatingCounts | None = None
 
     @property
     def id(self) -> str:
@@ -78,14 +85,14 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         job.replicates,
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
     )
-    extra = {}
+    extra: dict[str, str] = {}
     if isinstance(job.items, ItemSource):
-        # Workers read the file too, from wherever they run.
-        path = str(Path(datasets.located(job.items.path, Path.cwd())).resolve())
+        path = _absolute(job.items.path)
         source = job.items.model_copy(update={"path": path})
         job = job.model_copy(update={"items": source})
         found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep)
         count, text_bytes, extra["fingerprint"] = found.items, found.text_bytes, found.fingerprint
+        known = found.known
         if count == 0:
             raise datasets.DatasetError(path, "holds no items")
     else:
@@ -94,7 +101,20 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
             if not any(name in item.metadata for item in job.items):
                 raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
         text_bytes = sum(_checked_size(item, settings.max_text_bytes) for item in job.items)
-    return Prepared(job, plan, count, text_bytes, extra)
+        known = datasets.KnownItems(item.id for item in job.items)
+    ratings = None
+    if job.ratings is not None:
+        if job.ratings.path is not None:
+            at_home = job.ratings.model_copy(update={"path": _absolute(job.ratings.path)})
+            job = job.model_copy(update={"ratings": at_home})
+        ratings, mark = datasets.survey_ratings(job, known)
+        extra |= {"ratings_fingerprint": mark} if mark is not None else {}
+    return Prepared(job, plan, count, text_bytes, extra, ratings)
+
+
+def _absolute(path: str) -> str:
+    """Workers read the file too, from wherever they run."""
+    return str(Path(datasets.located(path, Path.cwd())).resolve())
 
 
 def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expires_in_s: float | None = None) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from dicast.app.domain import verdict
 from dicast.app.domain.answer_schema import room, single_schema
-from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, Scale
+from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, RatingSource, Scale
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.prompt import batch_prompt
 from dicast.app.domain.report import Report
@@ -67,7 +67,7 @@ def test_the_documented_results_are_valid() -> None:
 @pytest.mark.parametrize(
     "title, model",
     [
-        *(("Job", model) for model in (EvaluationJob, Agent, Deployment, Dimension, Item, ItemSource)),
+        *(("Job", model) for model in (EvaluationJob, Agent, Deployment, Dimension, Item, ItemSource, RatingSource)),
         ("Report", Report),
     ],
 )

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dicast.app.domain.job import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH, EvaluationJob, ItemSource
+from dicast.app.domain.fields import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH
+from dicast.app.domain.job import EvaluationJob, ItemSource
 
 JOB = {
     "id": "job-1",

@@ -1,20 +1,24 @@
 """A judge's answer to whatever is asked: an instance of the given JSON schema, or the object that the prompt describes.
 
 Scores and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer.
+Scores are drawn evenly from the scale, or, with an `Eye`, follow what the text says of its own quality: then agreement
+and bias are known, and statistics can be held to them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 # The machine-readable lines of app/domain/prompt.py; quoted material cannot imitate them at the start of a line.
 _NONCE = re.compile(r"^(?:NONCE:|END OF MATERIAL) ([0-9a-f]{16,64})$", re.MULTILINE)
 _SCALE = re.compile(r"^SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$", re.MULTILINE)
 _CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$', re.MULTILINE)
+_QUALITY = re.compile(r"^> QUALITY (0(?:\.\d{1,6})?|1)$", re.MULTILINE)
 # Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
 _DESCRIBED = re.compile(r"\{[^{}]*\}\s*$")
 _SENTENCE = (
@@ -31,11 +35,19 @@ def nonce_of(prompt: str) -> str | None:
     return found[1] if found else None
 
 
+class Eye(NamedTuple):
+    """How a judge sees a text's quality: with normal errors of this deviation and bias, in points of the scale."""
+
+    noise: float
+    bias: float = 0.0
+
+
 class SimulatedJudge:
     """Answers one call. `argument_chars` is the length of free texts where the schema sets none."""
 
-    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int) -> None:
+    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int, eye: Eye | None = None) -> None:
         self._prompt = prompt
+        self._eye = eye
         self._nonce = nonce_of(prompt) or ""
         digest = hashlib.blake2b(digest_size=16, key=str(seed).encode())
         digest.update(model.encode(errors="replace") + b"\0")
@@ -52,7 +64,7 @@ class SimulatedJudge:
             "nonce": self._nonce,
             "argument": self._words(self._argument_chars),
             "cited_evidence": [self._words(40)],
-            "score": self._between(low, high),
+            "score": self._score(low, high),
         }
 
     def instance(self, schema: Mapping[str, Any]) -> Any:
@@ -83,7 +95,7 @@ class SimulatedJudge:
             case "array":
                 value = self._array(schema, root, name, depth)
             case "integer":
-                value = self._number(schema, whole=True)
+                value = self._number(schema, whole=True, score=name == "score")
             case "number":
                 value = self._number(schema, whole=False)
             case "boolean":
@@ -101,12 +113,13 @@ class SimulatedJudge:
         one_each = [variants[i % len(variants)] for i in range(length)] if variants else [items] * length
         return [self._value(variant, root, name, depth + 1) for variant in one_each]
 
-    def _number(self, schema: Mapping[str, Any], *, whole: bool) -> int | float:
+    def _number(self, schema: Mapping[str, Any], *, whole: bool, score: bool = False) -> int | float:
         low = _bound(schema, "minimum", _bound(schema, "exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
         high = _bound(schema, "maximum", _bound(schema, "exclusiveMaximum", low + 10) - ("exclusiveMaximum" in schema))
         step = schema.get("multipleOf", 1)
         first = -(-low // step)
-        number = self._between(int(first), max(int(first), int(high // step))) * step
+        draw = self._score if score else self._between
+        number = draw(int(first), max(int(first), int(high // step))) * step
         return int(number) if whole else number
 
     def _text(self, schema: Mapping[str, Any], name: str) -> str:
@@ -119,6 +132,16 @@ class SimulatedJudge:
         start = self._below(len(_WORDS))
         words = " ".join(_WORDS[start:] + _WORDS[:start])
         return (words * (chars // len(words) + 1))[:chars]
+
+    def _score(self, low: int, high: int) -> int:
+        """Drawn evenly, or seen in the text."""
+        told = _QUALITY.search(self._prompt) if self._eye is not None else None
+        if self._eye is None or told is None:
+            return self._between(low, high)
+        even = [(self._below(2**53) + 1) / (2**53 + 1) for _ in range(2)]
+        normal = math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
+        seen = low + float(told[1]) * (high - low) + self._eye.bias + self._eye.noise * normal
+        return min(max(round(seen), low), high)
 
     def _between(self, low: int, high: int) -> int:
         return low + self._below(high - low + 1)

@@ -67,6 +67,8 @@ class Behaviour(BaseModel):
     retry_after: bool = _option(True, "send retry-after with 429s")
     retry_after_value: str | None = _option(None, "send this as retry-after, whatever it means")
     exhausted: bool = _option(False, "refuse everything: the account has no money left")
+    quality_noise: float | None = _number(None, "score by the text's line QUALITY 0.7 (0 to 1), so inexactly")
+    quality_bias: float = _option(0.0, "what such a score is above or below that, on the criterion's scale")
     answer_chars: int = _number(160, "length of an argument", le=100_000)
     drip_interval: float = _number(0.05, "a dripping body sends one byte each so many s", ge=0.001)
     huge_bytes: int = _number(100_000_000, "unpacked size of 'huge' and 'bomb' bodies", ge=1)

@@ -23,7 +23,7 @@ import orjson
 from aiohttp import web
 
 from dicast.app.providers.simulated import faults
-from dicast.app.providers.simulated.answers import SimulatedJudge, nonce_of, spoil
+from dicast.app.providers.simulated.answers import Eye, SimulatedJudge, nonce_of, spoil
 from dicast.app.providers.simulated.config import ANSWER_FAULTS, Behaviour, ConfigError, SimulatedConfig, Step
 from dicast.app.providers.simulated.dialects import Anthropic, BadRequest, OpenAI, ParsedCall, WireFormat, tokens_of
 from dicast.app.providers.simulated.limits import Limits, Refusal
@@ -302,7 +302,9 @@ class SimulatedProvider:
         return dialect.headers(lane.limits, now, unix_s)
 
     def _text(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> str:
-        judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars)
+        noise = behaviour.quality_noise
+        eye = Eye(noise, behaviour.quality_bias) if noise is not None else None
+        judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars, eye)
         answer = judge.plain() if call.schema is None else judge.instance(call.schema)
         spoilt = fault in ANSWER_FAULTS and fault != "swapped"
         return spoil(fault, answer) if fault and spoilt else orjson.dumps(answer).decode()

@@ -1,0 +1,11 @@
+"""From a job's scores and people's ratings to what its report tells of the judges.
+
+    scores        a job's scores as arrays
+    figures       what app/statistics answers, as plain data
+    voices        one judge, the panel or a person against people
+    grouping      groups of items by their metadata
+    words         the same in sentences
+    assess        all of it
+
+It rests on the libraries of the extra `scores`: a worker runs it in a process of its own (app/reports/assessing.py).
+"""

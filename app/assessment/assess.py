@@ -1,0 +1,88 @@
+"""All statistics of a job."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dicast.app.assessment.figures import among_raters, figure
+from dicast.app.assessment.grouping import grouped
+from dicast.app.assessment.probing import probed
+from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.assessment.voices import NOBODY_RATED, person, voice
+from dicast.app.assessment.words import summary
+from dicast.app.domain.judge_statistics import (
+    UNKNOWABLE,
+    AmongRaters,
+    DimensionStatistics,
+    Figure,
+    JobStatistics,
+)
+from dicast.app.statistics.agreement import among
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.combining import COMBINATIONS, weighted_mean
+from dicast.app.statistics.independence import effective_judges
+
+SEED = 1
+"""Chance starts here, so that the same scores give the same figures."""
+
+
+def assess(job: JobScores) -> JobStatistics:
+    """The statistics of all dimensions. The same scores give the same figures."""
+    rng = np.random.default_rng(SEED)
+    rated = any(of.people.raters for of in job.dimensions)
+    return JobStatistics(
+        state="computed",
+        rated=rated,
+        items=job.items,
+        probabilities=any(of.people.probabilities is not None for of in job.dimensions),
+        unknowable=[] if rated else list(UNKNOWABLE),
+        dimensions=[_dimension(job, of, rng) for of in job.dimensions],
+    )
+
+
+def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
+    """One score an item from all judges, as the job combines them."""
+    rule = of.dimension.panel
+    if rule.combine == "weighted":
+        return weighted_mean(of.judges, np.array([rule.weights[name] for name in job.judges]))
+    return COMBINATIONS[rule.combine](of.judges)
+
+
+def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> DimensionStatistics:
+    panel, people = panel_scores(job, of), of.people
+    voices = [voice(name, "judge", of.scores[:, at, :], of, rng) for at, name in enumerate(job.judges)]
+    if len(job.judges) > 1:
+        voices.append(voice("panel", "panel", panel[:, None], of, rng))
+    ceiling = person(of, rng)
+    independent = Figure.unknown(NOBODY_RATED)
+    if people.raters:
+        independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
+    groups = [grouped(job, of, panel, by, rng) for by in job.groups]
+    judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
+    probes = probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
+    return DimensionStatistics(
+        dimension=of.dimension.id,
+        scale_min=of.dimension.scale_min,
+        scale_max=of.dimension.scale_max,
+        ratings=int((~np.isnan(people.scores)).sum()),
+        rated_items=len(people.rated),
+        raters=list(people.raters),
+        panel=of.dimension.panel.combine,
+        voices=voices,
+        person=ceiling,
+        judges=_among(of.scores[:, :, 0], of, rng),
+        people=_among(people.scores, of, rng) if people.raters else None,
+        independent=independent,
+        groups=groups,
+        probes=probes,
+        summary=summary(
+            voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
+        ),
+    )
+
+
+def _among(scores: Floats, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
+    raters = scores.shape[1]
+    if raters < 2:
+        return None
+    return among_raters(among(scores, of.level, of.levels, rng), raters, of)

@@ -1,0 +1,56 @@
+"""Biases that show without further calls: does a voice give more than people do for length, or for marks of Markdown?
+
+Of each rated item, the voice's score less people's mean is regressed on what the probe measured. People's own noise is
+in the difference alone, so that it widens the interval and does not bend the slope, as it would where people's score is
+held fixed as a covariate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from statsmodels.regression.linear_model import OLS
+
+from dicast.app.assessment.figures import figure
+from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.domain.judge_statistics import ProbeStatistics
+from dicast.app.domain.probes import Probe
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.groups import holm
+
+FEWEST = 20
+FEWEST_OF_A_KIND = 5
+SMALLEST = 1e-9
+
+
+def probed(job: JobScores, of: DimensionScores, voices: dict[str, Floats]) -> list[ProbeStatistics]:
+    """All probes of all voices (one score an item each)."""
+    found = []
+    people = of.people.means(job.items)
+    for probe, measured in job.probes.items():
+        x = np.log2(measured.clip(1)) if probe == "verbosity" else measured
+        found += [(probe, name, *_slope(probe, x, scores - people)) for name, scores in voices.items()]
+    corrected = iter(holm(np.array([p for *_, p in found if p is not None])).tolist())
+    return [
+        ProbeStatistics(probe=probe, voice=name, effect=figure(effect), p=None if p is None else next(corrected))
+        for probe, name, effect, p in found
+    ]
+
+
+def _slope(probe: Probe, x: Floats, apart: Floats) -> tuple[Result, float | None]:
+    """The slope with its interval (heteroscedasticity-consistent errors HC3, Student's t), and its p."""
+    usable = ~(np.isnan(x) | np.isnan(apart))
+    x, apart = x[usable], apart[usable]
+    if len(x) < FEWEST:
+        return Unknown(f"it needs {FEWEST} items that people rated or more, and there are {len(x)}"), None
+    if probe == "formatting" and min((x == 0).sum(), (x == 1).sum()) < FEWEST_OF_A_KIND:
+        return Unknown(f"fewer than {FEWEST_OF_A_KIND} of the rated items are marked up, or are not"), None
+    if np.ptp(x) < SMALLEST:
+        return Unknown("all rated items are equally long"), None
+    if np.ptp(apart) < SMALLEST:
+        return Unknown("it is off by the same on all rated items"), None
+    fit = OLS(apart, np.column_stack([np.ones(len(x)), x])).fit(cov_type="HC3", use_t=True)
+    low, high = fit.conf_int(1 - CONFIDENCE)[1]
+    if not high - low > SMALLEST:
+        return Unknown("the rated items leave nothing to draw an interval from"), None
+    return Estimate(float(fit.params[1]), float(low), float(high), len(x), "least squares, HC3"), float(fit.pvalues[1])

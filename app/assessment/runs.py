@@ -1,0 +1,47 @@
+"""Two runs over the same items: how far each judge's scores moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from dicast.app.assessment.figures import figure
+from dicast.app.domain.findings import JudgeShift, MovedItem
+from dicast.app.domain.report import Report
+from dicast.app.statistics.ratings import Checked, RatingScale
+from dicast.app.statistics.runs import NotComparable, RunScores, check_comparable, compare_runs
+
+
+def differing(first: Report, second: Report) -> list[str]:
+    """Why two runs measure different things; empty if they may be compared."""
+    measured = [
+        {d.id: RunScores(d.rubric, RatingScale(d.scale_min, d.scale_max)) for d in report.dimensions}
+        for report in (first, second)
+    ]
+    try:
+        check_comparable(*measured)
+    except NotComparable as error:
+        return list(error.problems)
+    return []
+
+
+def shifts(first: pd.DataFrame, second: pd.DataFrame, most: int) -> tuple[list[JudgeShift], list[MovedItem]]:
+    """All shifts, and the items that moved most. The frames have a row an opinion: item, dimension, rater, score."""
+    scored = [frame[frame["score"].notna()] for frame in (first, second)]
+    found = compare_runs(*(Checked(frame, 0) for frame in scored), most=most)
+    told = [
+        JudgeShift(
+            dimension=shift.dimension, judge=shift.judge, shift=figure(shift.shift), p=shift.p,
+            only_first=shift.only_first, only_second=shift.only_second,
+        )
+        for shift in found.shifts
+    ]  # fmt: skip
+    return told, list(_moved(found.moved))
+
+
+def _moved(frame: pd.DataFrame) -> Sequence[MovedItem]:
+    return [
+        MovedItem(item_id=row.item, dimension=row.dimension, judge=row.rater, first=row.first, second=row.second)
+        for row in frame.itertuples()
+    ]

@@ -1,0 +1,100 @@
+"""A job's scores as arrays, whatever they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dicast.app.domain.probes import Probe
+from dicast.app.domain.report import ReportDimension
+from dicast.app.statistics.agreement import Level
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.combining import combine_mean
+
+MOST_LEVELS = 20
+"""Tables of more levels say nothing that correlations do not, and take their square in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Ratings of one dimension: `scores` (rated items x raters, NaN where missing) of the items at the places `rated`.
+
+    `probabilities` (one a rated item) is how likely each was to be rated, None where that is not known. `flaw` says why
+    known ones cannot be used.
+    """
+
+    rated: Ints
+    raters: tuple[str, ...]
+    scores: Floats
+    probabilities: Floats | None = None
+    flaw: str | None = None
+
+    def means(self, items: int) -> Floats:
+        """People's mean of each of all items, NaN where nobody rated."""
+        result = np.full(items, np.nan)
+        if self.raters:
+            result[self.rated] = combine_mean(self.scores)
+        return result
+
+    def chances(self, items: int) -> Floats | None:
+        """How likely each of all items was to be rated, as far as it is known."""
+        if self.probabilities is None:
+            return None
+        result = np.full(items, np.nan)
+        result[self.rated] = self.probabilities
+        return result
+
+
+NOBODY = People(np.empty(0, dtype=np.int64), (), np.empty((0, 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionScores:
+    """One dimension: judges' scores (items x judges x replicates, NaN where missing), and people's."""
+
+    dimension: ReportDimension
+    scores: Floats
+    people: People = NOBODY
+
+    @property
+    def judges(self) -> Floats:
+        """Each judge's mean over the replicates (items x judges)."""
+        items, judges, replicates = self.scores.shape
+        return combine_mean(self.scores.reshape(items * judges, replicates)).reshape(items, judges)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return float(self.dimension.scale_min), float(self.dimension.scale_max)
+
+    @property
+    def levels(self) -> Floats | None:
+        """The scale's values, unless there are too many for a table of them."""
+        low, high = self.dimension.scale_min, self.dimension.scale_max
+        return np.arange(low, high + 1, dtype=np.float64) if high - low < MOST_LEVELS else None
+
+    @property
+    def level(self) -> Level:
+        return "ordinal" if self.levels is not None else "interval"
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Which of `names` each item belongs to; -1 for an item that names none."""
+
+    names: tuple[str, ...]
+    codes: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class JobScores:
+    """All scores of a job. `groups` are the items' metadata by which they are grouped, `cluster` what belongs together
+    (None: each item is its own), `probes` what each bias probe measured of each item (NaN where it is not known)."""
+
+    items: int
+    judges: tuple[str, ...]
+    dimensions: tuple[DimensionScores, ...]
+    groups: Mapping[str, Labels] = field(default_factory=dict)
+    cluster: tuple[str, Ints] | None = None
+    probes: Mapping[Probe, Floats] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""One judge, the panel, or a person: how far it agrees with people, and how far off it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from dicast.app.assessment.figures import figure, of_levels, peoples_mean, share
+from dicast.app.assessment.scores import DimensionScores
+from dicast.app.domain.judge_statistics import Figure, PeoplesMean, VoiceStatistics
+from dicast.app.statistics.agreement import Comparison, among, judge_with_people, person_with_others
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.powered import powered_mean
+
+NOBODY_RATED = "nobody has rated this dimension"
+ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
+
+
+def person(of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics | None:
+    """A person against the other people: the ceiling for a judge. None where nobody has rated."""
+    people = of.people
+    if not people.raters:
+        return None
+    if len(people.raters) == 1:
+        return _nothing("a person", "people", ONE_RATER)
+    return _voice("a person", "people", person_with_others(people.scores, of.level, of.levels, rng), None, of)
+
+
+def voice(
+    name: str, kind: Literal["judge", "panel"], scores: Floats, of: DimensionScores, rng: np.random.Generator
+) -> VoiceStatistics:
+    """A judge or the panel, by its scores (items x replicates), against people."""
+    replicates = scores.shape[1]
+    repeats = None
+    if replicates > 1:
+        found = among(scores, of.level, of.levels, rng).alpha
+        repeats = of_levels(found, of)
+    if not of.people.raters:
+        return _nothing(name, kind, NOBODY_RATED).model_copy(update={"repeats": repeats})
+    people, rated = of.people.scores, of.people.rated
+    whole = combine_mean(scores)
+    found_mean = judge_with_people(whole[rated], people, of.level, of.levels, rng)
+    # A mean of replicates is on no level: what counts levels is told of the first one.
+    first = judge_with_people(scores[rated, 0], people, of.level, of.levels, rng) if replicates > 1 else None
+    told = _voice(name, kind, found_mean, first, of)
+    together = among(np.column_stack([scores[rated, 0], people]), of.level, of.levels, rng)
+    return told.model_copy(
+        update={
+            "alpha_with_people": of_levels(together.alpha, of),
+            "icc_with_people": figure(together.icc_single),
+            "peoples_mean": _powered(whole, of),
+            "repeats": repeats,
+        }
+    )
+
+
+def _powered(whole: Floats, of: DimensionScores) -> PeoplesMean:
+    if of.people.flaw is not None:
+        unknown = Figure.unknown(of.people.flaw)
+        return PeoplesMean(
+            powered=unknown, people_alone=unknown, judges_weight=0.0, saved=None, saved_reason=of.people.flaw
+        )
+    means, chances = of.people.means(len(whole)), of.people.chances(len(whole))
+    return peoples_mean(powered_mean(whole, means, probabilities=chances, bounds=of.bounds))
+
+
+def _voice(
+    name: str,
+    kind: Literal["judge", "panel", "people"],
+    found: Comparison,
+    by_level: Comparison | None,
+    of: DimensionScores,
+) -> VoiceStatistics:
+    counted = by_level or found
+    return VoiceStatistics(
+        name=name,
+        kind=kind,
+        pearson=figure(found.pearson),
+        spearman=figure(found.spearman),
+        kendall=figure(found.kendall),
+        kappa=of_levels(counted.kappa, of),
+        base_rate=share(found.base_rate),
+        bias=figure(found.differences.bias),
+        lower_limit=figure(found.differences.lower_limit),
+        upper_limit=figure(found.differences.upper_limit),
+        confusion=counted.confusion.tolist() if counted.confusion is not None else None,
+        items=found.items,
+        missing=found.missing,
+    )
+
+
+def _nothing(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> VoiceStatistics:
+    unknown = Figure.unknown(reason)
+    return VoiceStatistics(
+        name=name, kind=kind, pearson=unknown, spearman=unknown, kendall=unknown, kappa=unknown, base_rate=None,
+        bias=unknown, lower_limit=unknown, upper_limit=unknown, confusion=None, items=0, missing=1.0,
+    )  # fmt: skip

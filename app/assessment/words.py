@@ -1,0 +1,140 @@
+"""The statistics of a dimension in sentences that a sceptical reader can check against the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dicast.app.domain.judge_statistics import Figure, GroupStatistics, ProbeStatistics, VoiceStatistics
+
+MOST_BIASES = 5
+SAVES = 1.05
+"""A factor below this is told as none."""
+
+
+def told(found: Figure, places: int = 2) -> str:
+    """`3.84 (3.75 to 3.93)`, or that it cannot be said, and why."""
+    if found.value is None or found.low is None or found.high is None:
+        return f"cannot be said, because {found.reason}"
+    return f"{found.value:.{places}f} ({found.low:.{places}f} to {found.high:.{places}f})"
+
+
+def summary(
+    voices: Sequence[VoiceStatistics],
+    person: VoiceStatistics | None,
+    independent: Figure,
+    groups: Sequence[GroupStatistics],
+    probes: Sequence[ProbeStatistics] = (),
+    *,
+    known_probabilities: bool,
+) -> list[str]:
+    """The dimension in sentences, the most important first."""
+    lines: list[str] = []
+    if person is None:
+        lines.append("Nobody has rated this dimension: how far its judges can be trusted cannot be said.")
+    else:
+        whole = voices[-1]
+        lines += _means(whole, known_probabilities=known_probabilities)
+        lines += _agreement(voices, person)
+        lines += _biases(voices)
+        if len(voices) > 2:
+            judges = len(voices) - 1
+            lines.append(
+                f"The {judges} judges are worth {told(independent, 1)} independent ones."
+                if independent.known
+                else f"How many independent judges the {judges} are worth {told(independent)}."
+            )
+    lines += _probes(probes)
+    for group in groups:
+        lines += _groups(group)
+    return lines
+
+
+def _probes(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
+    kinds = {"verbosity": "a text twice as long", "formatting": "a text with marks of Markdown"}
+    clear = [probe for probe in probes if probe.p is not None and probe.p < 0.05]
+    for probe in clear:
+        name = "The panel" if probe.voice == "panel" else probe.voice
+        yield (
+            f"{name} gives {told(probe.effect)} more for {kinds[probe.probe]} than people do, other things as they are "
+            "here: what goes with it may be the cause."
+        )
+    if not clear and any(probe.p is not None for probe in probes):
+        yield "No judge is seen to favour length or marks more than people do."
+    elif probes and all(probe.p is None for probe in probes):
+        yield f"Whether judges favour length or marks {told(probes[0].effect)}."
+
+
+def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str]:
+    found = whole.peoples_mean
+    if found is None:
+        return
+    if not found.powered.known:
+        yield f"What people would have said of all items {told(found.powered)}."
+        return
+    drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
+    yield (
+        f"People's mean of all items would be {told(found.powered)}; from their ratings alone it is "
+        f"{told(found.people_alone)}. Both hold if the rated items are {drawn}."
+    )
+    if found.saved is not None:
+        yield (
+            f"The judges are worth {found.saved:.1f} times as many ratings."
+            if found.saved >= SAVES
+            else "The judges saved no ratings: they tell next to nothing of what people say here."
+        )
+
+
+def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterator[str]:
+    named = [voice for voice in voices if voice.kind == "judge"]
+    best = max((v for v in named if v.pearson.known), key=lambda v: v.pearson.value or 0.0, default=None)
+    if best is None:
+        yield f"How far the judges agree with people {told((named or voices)[0].pearson)}."
+        return
+    who = (
+        f"The judge who follows people best is {best.name}"
+        if len(named) > 1
+        else f"The judge {best.name} follows people"
+    )
+    yield f"{who}, with a correlation of {told(best.pearson)}."
+    if person.pearson.known:
+        yield f"A person reaches {told(person.pearson)} against the other people: {_beside(best, person)}."
+    else:
+        yield f"What a person would reach {told(person.pearson)}."
+
+
+def _beside(best: VoiceStatistics, person: VoiceStatistics) -> str:
+    """A judge beside a person, by whether their intervals keep apart."""
+    judge, other = best.pearson, person.pearson
+    assert judge.low is not None and judge.high is not None and other.low is not None and other.high is not None
+    if judge.low > other.high:
+        return f"{best.name} follows people more closely than one of them does"
+    if judge.high < other.low:
+        return f"{best.name} follows people less closely than one of them does"
+    return "the two cannot be told apart"
+
+
+def _biases(voices: Sequence[VoiceStatistics]) -> Iterator[str]:
+    known = [(v, v.bias.low, v.bias.high) for v in voices if v.bias.low is not None and v.bias.high is not None]
+    off = [voice for voice, low, high in known if not low <= 0 <= high]
+    for voice in sorted(off, key=lambda v: -abs(v.bias.value or 0.0))[:MOST_BIASES]:
+        value, low, high = voice.bias.value or 0.0, voice.bias.low or 0.0, voice.bias.high or 0.0
+        far = f"{abs(value):.2f} ({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
+        name = "The panel" if voice.kind == "panel" else voice.name
+        yield f"{name} scores {'above' if value > 0 else 'below'} people, by {far}."
+    if known and not off:
+        yield "No judge is seen to be too strict or too kind."
+
+
+def _groups(group: GroupStatistics) -> Iterator[str]:
+    if group.reason is not None:
+        yield f"Groups by {group.by} cannot be compared, because {group.reason}."
+        return
+    first = group.means[0]
+    if first.ranks is None:
+        return
+    yield f"By {group.by}: {first.name} has the highest mean, and is first with probability {first.ranks[0]:.2f}."
+    clear = [d for d in group.differences if d.p is not None and d.p < 0.05]
+    yield (
+        f"{len(clear)} of {len(group.differences)} differences by {group.by} are clear of chance "
+        "(p below 0.05, corrected by Holm)."
+    )

@@ -1,0 +1,161 @@
+"""Options and help of the commands on rubrics, and on how far judges can be trusted."""
+# ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+Finished = Annotated[
+    str, typer.Argument(metavar="JOB", help="A finished job's id, or the folder that holds its report.json.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by", metavar="COLUMN", help="Group by this metadata of the items (kept by the job); may be repeated."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Metadata that says which items belong together, as answers to one question."),
+]
+
+
+def add_to(cli: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (report, compare, sample, panel):
+        cli.command(no_args_is_help=True)(command)
+    cli.command()(rubrics)
+
+
+def report(
+    context: typer.Context,
+    job: Finished,
+    by: By = None,
+    cluster: Cluster = None,
+    again: Annotated[bool, typer.Option("--again", help="Compute anew what the report holds already.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Show a finished job's report and what is known of its judges.
+
+    \b
+      dicast report JOB
+      dicast report JOB --by system --cluster question
+
+    Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
+    What is not computed yet is computed now and kept in report.json. Needs `pip install 'dicast[scores]'`.
+    """
+    from dicast.app.cli.statistics import show_statistics
+
+    show_statistics(context.obj, job, by or [], cluster, again=again, json=json)
+
+
+def compare(
+    context: typer.Context,
+    first: Finished,
+    second: Finished,
+    most: Annotated[int, typer.Option(min=0, max=1000, help="How many of the items that moved most to show.")] = 10,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare runs whose rubric or scale differs, all the same.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Compare two finished jobs over the same items: how far did each judge's scores move?
+
+    \b
+      dicast compare JOB-A JOB-B
+
+    Paired by item, dimension and judge; with intervals, p corrected by Holm, and what was said of the items that moved
+    most. Items are the same where their ids are.
+    """
+    from dicast.app.cli.statistics import show_comparison
+
+    show_comparison(context.obj, first, second, most=most, force=force, json=json)
+
+
+def sample(
+    context: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's file, YAML or JSON.")],
+    size: Annotated[int, typer.Option("--size", "-n", min=1, help="How many items people should rate.")],
+    to: Annotated[str, typer.Option(metavar="FILE", help="Where to: a new file, .csv or .jsonl.")],
+    strata: Annotated[
+        str | None, typer.Option("--by", metavar="COLUMN", help="Draw from each value of this metadata its share.")
+    ] = None,
+    disagreement_of: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Draw where this finished job's judges disagreed, more likely.")
+    ] = None,
+    rater: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Who rates; a row each. May be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same items.")] = 1,
+) -> None:
+    """Draw the items that people should rate, and write the file that they fill in.
+
+    \b
+      dicast sample job.yaml -n 200 --to ratings.csv
+      dicast sample job.yaml -n 200 --to ratings.csv --by system --rater ada --rater ben
+      dicast sample job.yaml -n 200 --to ratings.csv --disagreement-of JOB
+
+    No judge's score is in it. Filled in, it is what `ratings:` reads; a sample that is not drawn evenly carries each
+    item's probability, which the statistics need.
+    """
+    from dicast.app.cli.sampling import sample_job
+    from dicast.app.submission.sampling import SampleWishes
+
+    if strata is not None and disagreement_of is not None:
+        raise typer.BadParameter("--by and --disagreement-of are two ways of drawing: give one")
+    wishes = SampleWishes(size=size, strata=strata, raters=rater or (), seed=seed)
+    sample_job(context.obj, job, to, wishes, disagreement_of)
+
+
+def panel(
+    context: typer.Context,
+    job: Finished,
+    dimension: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Only this dimension; may be repeated.")
+    ] = None,
+    largest: Annotated[int, typer.Option(min=1, max=6, help="The most judges of a panel.")] = 3,
+    measure: Annotated[
+        Literal["pearson", "spearman"], typer.Option(help="By which agreement is measured.")
+    ] = "pearson",
+    reach: Annotated[
+        float | None, typer.Option(min=0, max=1, metavar="X", help="Name the cheapest panel that reaches this.")
+    ] = None,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JUDGE=X", help="What a judge costs an item; for all judges, or none (then a call each)."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Find the cheapest panel of a finished job's judges that agrees with people.
+
+    \b
+      dicast panel JOB --reach 0.7
+      dicast panel JOB --cost large=0.9 --cost small=0.1
+
+    Every panel is tried, with every way of combining its scores; what is told of it is measured on items that had no
+    say in choosing it.
+    """
+    from dicast.app.cli.statistics import PanelWishes, show_panels
+
+    wishes = PanelWishes(dimension or (), largest, measure, reach, cost or ())
+    show_panels(context.obj, job, wishes, json=json)
+
+
+def rubrics(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one whole.")] = None,
+) -> None:
+    """List the rubrics that come with Dicast, or show one.
+
+    \b
+      dicast rubrics faithfulness
+      dicast rubrics faithfulness >mine.yaml     to begin one of your own with
+
+    A job names them: `dimensions: [faithfulness, mine.yaml]`.
+    """
+    from dicast.app.cli.rubrics import show_rubrics
+
+    show_rubrics(context.obj, name)

@@ -1,0 +1,41 @@
+"""`dicast sample`: the file in which people rate a sample of a job's items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dicast.app import datasets
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.statistics import finished
+from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.printable import printable
+from dicast.app.refusals import validated
+from dicast.app.submission.job_file import load_job
+from dicast.app.submission.sampling import SampleWishes, write_sample
+
+
+def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleWishes, disagreement_of: str | None) -> None:
+    """Draw the sample, write the file, and say what to do with it. Raises `NoSample` and what refuses a job."""
+    document = load_job(path)
+    document.pop("ratings", None)  # often the very file that this makes
+    job = validated(document)
+    if disagreement_of is not None:
+        found = finished(disagreement_of)
+        wishes = SampleWishes(wishes.size, wishes.strata, (found.folder, found.report), wishes.raters, wishes.seed)
+    items = write_sample(_located(job), wishes, Path(to))
+    terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in a whole number a cell:")
+    for dimension in job.dimensions:
+        scale = dimension.scale
+        levels = "; ".join(f"{score}: {told}" for score, told in sorted(dimension.levels.items()))
+        name = dimension.name or dimension.id
+        terminal.say(
+            printable(f"  {dimension.id}  {scale.min} to {scale.max}  {name}{f' ({levels})' if levels else ''}", 300)
+        )
+    terminal.say(f"Leave a cell empty where you cannot tell. Then, in the job:\n  ratings: {to}")
+
+
+def _located(job: EvaluationJob) -> EvaluationJob:
+    if not isinstance(job.items, ItemSource):
+        return job
+    path = datasets.located(job.items.path, Path.cwd())
+    return job.model_copy(update={"items": job.items.model_copy(update={"path": path})})

@@ -1,0 +1,144 @@
+"""`dicast report`, `compare` and `panel`: what is known of a finished job's judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import orjson
+from pydantic import ValidationError
+
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.domain.report import Report
+from dicast.app.reports.assessing import NoLibraries, compute, keep
+from dicast.app.reports.files import REPORT, NoResults, read_report
+from dicast.app.reports.folders import job_folder
+from dicast.config.settings import Settings, environment
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished job's folder and report."""
+
+    folder: Path
+    report: Report
+
+
+def finished(job: str, results_dir: str | None = None) -> Finished:
+    """The finished job of this id in the results folder, or in a folder that is named itself. Raises `Refused`."""
+    try:
+        if (Path(job) / REPORT).is_file():
+            return Finished(Path(job), Report.model_validate_json((Path(job) / REPORT).read_bytes()))
+        root = results_dir or Settings.from_env(environment()).results_dir
+        return Finished(job_folder(root, job), read_report(root, job))
+    except NoResults:
+        raise Refused(
+            f"no finished job {job!r} in {root} (DICAST_RESULTS_DIR); a folder with a {REPORT} may be named, too"
+        ) from None
+    except ValidationError:
+        raise Refused(f"the {REPORT} of {job} is damaged") from None
+    except ValueError as error:  # no id that any job can have
+        raise Refused(str(error)) from None
+
+
+def show_statistics(
+    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool
+) -> None:
+    """Print the report with all figures; what is not there yet is computed, and kept in the report. Without the
+    libraries, what there is is printed, and what is missing is said. Raises `NotKept`, `Refused`."""
+    from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.table import print_report  # noqa: PLC0415
+
+    found = finished(job)
+    report, known = found.report, found.report.statistics
+    if again or by or cluster or known is None or known.state != "computed":
+        report = _computed(terminal, found, by, cluster)
+    if json:
+        terminal.emit(report.model_dump_json(indent=2))
+        return
+    print_report(report, terminal.out)
+    print_statistics(report, terminal.out, figures=True)
+
+
+def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
+    """The report with its statistics, as far as this machine can compute and keep them."""
+    try:
+        statistics = compute(found.folder, found.report, by or None, cluster)
+    except NoLibraries as error:
+        terminal.say(str(error), "yellow")
+        return found.report
+    try:
+        return keep(found.folder, found.report, statistics)
+    except OSError as error:
+        terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
+        return found.report.model_copy(update={"statistics": statistics})
+
+
+def show_comparison(terminal: Terminal, first: str, second: str, *, most: int, force: bool, json: bool) -> None:
+    """Print how far scores moved between two finished jobs. Raises `RunsDiffer`, `NoLibraries`, `Refused`."""
+    from dicast.app.reports.comparing import compare_jobs  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.findings_table import print_comparison  # noqa: PLC0415
+
+    sides = [(found.folder, found.report) for found in (finished(first), finished(second))]
+    compared = compare_jobs(sides[0], sides[1], most=most, force=force)
+    if json:
+        terminal.emit(compared.model_dump_json(indent=2))
+    else:
+        print_comparison(compared, terminal.out)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelWishes:
+    """What panels are looked for: of which dimensions (none: all), how large, by which measure, how good, and what each
+    judge costs an item (nothing named: one call each)."""
+
+    dimensions: Sequence[str]
+    largest: int
+    measure: Literal["pearson", "spearman"]
+    reach: float | None
+    costs: Sequence[str]
+
+
+def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, json: bool) -> None:
+    """Print the panels that no cheaper one beats. Raises `NoLibraries`, `Refused`."""
+    from dicast.app.reports.assessing import panel_fronts  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.findings_table import print_fronts  # noqa: PLC0415
+
+    found = finished(job)
+    known = [dimension.id for dimension in found.report.dimensions]
+    for name in wishes.dimensions:
+        if name not in known:
+            raise Refused(f"--dimension: {name!r} is none of the job's; there are {', '.join(known)}")
+    costs = _costs([agent.name for agent in found.report.agents], wishes.costs)
+    fronts = panel_fronts(
+        found.folder, found.report, costs, dimensions=wishes.dimensions or known, largest=wishes.largest,
+        measure=wishes.measure, reach=wishes.reach,
+    )  # fmt: skip
+    if json:
+        terminal.emit(orjson.dumps([front.model_dump() for front in fronts], option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_fronts(fronts, terminal.out, unit="as given" if wishes.costs else "calls")
+
+
+def _costs(judges: list[str], given: Sequence[str]) -> list[float]:
+    """One a judge: all that are given, or 1 each."""
+    if not given:
+        return [1.0] * len(judges)
+    named: dict[str, float] = {}
+    for pair in given:
+        name, _, text = pair.rpartition("=")
+        try:
+            cost = float(text)
+        except ValueError:
+            cost = -1.0
+        if name not in judges:
+            raise Refused(f"--cost: {name!r} is no judge of the job; there are {', '.join(judges)}")
+        if not 0 <= cost < float("inf"):
+            raise Refused(f"--cost: {name} must cost a number >= 0 an item, got {text!r}")
+        named[name] = cost
+    missing = [name for name in judges if name not in named]
+    if missing:
+        raise Refused(f"--cost: what {missing[0]} costs is not given; name all judges or none")
+    return [named[name] for name in judges]

@@ -1,0 +1,192 @@
+"""Ratings by people: read from a file of their own or from columns beside the items, and checked one by one.
+
+Long form has a row a rating. Wide form has a row an item (and rater) and a column a dimension; a file is taken as wide
+where `columns` says so, or where it has no column for the dimension but columns with the dimensions' ids. An empty cell
+is a missing rating. Whatever else is no score on its dimension's scale raises `DatasetError` with the file, the line
+(in Parquet the row), the field, the bound and the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dicast.app.datasets.errors import DatasetError, quoted
+from dicast.app.datasets.pages import limited, opened
+from dicast.app.datasets.rows import ItemReader, Table
+from dicast.app.domain.job import Dimension, EvaluationJob, Item, ItemSource, RatingSource
+from dicast.app.domain.rating import NOBODY_NAMED, Rating
+from dicast.config.nearest import nearest
+
+INLINE = "items"
+"""Stands for the file, in messages about ratings beside items that came with the job."""
+
+
+class PlacedRating(NamedTuple):
+    """A rating, and where it stands."""
+
+    rating: Rating
+    place: str
+
+
+def file_of(source: RatingSource) -> ItemSource:
+    """The ratings' file, as what opens files knows it."""
+    assert source.path is not None
+    return ItemSource(path=source.path, format=source.format)
+
+
+def read_ratings(job: EvaluationJob) -> Iterator[PlacedRating]:
+    """All ratings of a job, streamed. Of a job whose ratings stand beside items that came with it, see
+    `ratings_beside`. Raises `DatasetError`."""
+    source = job.ratings
+    assert source is not None
+    if source.path is not None:
+        yield from _of_file(source, job.dimensions)
+    elif isinstance(job.items, ItemSource):
+        yield from _beside_file(source, job.items, job.dimensions)
+    else:
+        yield from ratings_beside(source, job.items, job.dimensions)
+
+
+def ratings_beside(
+    source: RatingSource, items: Iterable[Item], dimensions: Iterable[Dimension]
+) -> Iterator[PlacedRating]:
+    """The ratings in the metadata of these items."""
+    reader = _Reader(source, INLINE, dimensions, source.columns)
+    for item in items:
+        place = f"item {quoted(item.id)}"
+        for rating in reader.wide(item.id, item.metadata, place):
+            yield PlacedRating(rating, place)
+
+
+def _beside_file(source: RatingSource, items: ItemSource, dimensions: Iterable[Dimension]) -> Iterator[PlacedRating]:
+    with opened(items) as table:
+        item_of = ItemReader(items, table).item
+        reader = _Reader(source, items.path, dimensions, source.columns)
+        reader.check_columns(table, source.named_columns, "ratings.columns")
+        for row in limited(items, table, None):
+            for rating in reader.wide(item_of(row).id, row.fields, row.place):
+                yield PlacedRating(rating, row.place)
+
+
+def _of_file(source: RatingSource, dimensions: Iterable[Dimension]) -> Iterator[PlacedRating]:
+    dimensions = list(dimensions)
+    file = file_of(source)
+    with opened(file) as table:
+        columns = source.columns or _columns_by_name(source, table, dimensions)
+        reader = _Reader(source, file.path, dimensions, columns)
+        needed = {c for v in columns.values() for c in ([v] if isinstance(v, str) else v.values())}
+        if columns:
+            reader.check_columns(table, needed, "columns")
+        else:
+            for setting in ("dimension_field", "score_field"):
+                reader.check_columns(table, {getattr(source, setting)}, setting)
+        reader.check_columns(table, {source.item_field}, "item_field")
+        for row in table.rows(None):
+            item = reader.item_id(row.fields, row.place)
+            found = reader.wide(item, row.fields, row.place) if columns else reader.long(item, row.fields, row.place)
+            for rating in found:
+                yield PlacedRating(rating, row.place)
+
+
+def _columns_by_name(source: RatingSource, table: Table, dimensions: list[Dimension]) -> dict[str, str]:
+    if source.dimension_field in table.columns:
+        return {}
+    return {dimension.id: dimension.id for dimension in dimensions if dimension.id in table.columns}
+
+
+class _Reader:
+    """Makes ratings of rows, by the names in the job's source. `path` stands in messages."""
+
+    def __init__(
+        self, source: RatingSource, path: str, dimensions: Iterable[Dimension],
+        columns: Mapping[str, str | Mapping[str, str]],
+    ) -> None:  # fmt: skip
+        self._source, self._path = source, path
+        self._scales = {dimension.id: dimension.scale for dimension in dimensions}
+        self._columns = columns
+
+    def check_columns(self, table: Table, names: set[str], setting: str) -> None:
+        """Raises `DatasetError` if a column that is named is not there; rows of JSONL may differ, so only the first
+        row's lack of all of them counts there."""
+        missing = sorted(names - set(table.columns))
+        if missing and (table.closed or len(missing) == len(names)):
+            known = ", ".join(quoted(column) for column in table.columns) or "none"
+            raise DatasetError(self._path, f"{setting}: no column {quoted(missing[0])}; the columns are {known}")
+
+    def item_id(self, fields: Mapping[str, Any], place: str) -> str:
+        """The id that a row names."""
+        return self._name(fields, self._source.item_field, place)
+
+    def long(self, item: str, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
+        """The rating of a row, or none where its score is empty."""
+        source = self._source
+        dimension = fields.get(source.dimension_field)
+        if dimension not in self._scales:
+            near = nearest(str(dimension), self._scales)
+            hint = f"did you mean {quoted(near)}?" if near else f"there are {', '.join(map(quoted, self._scales))}"
+            raise self._wrong(place, source.dimension_field, f"is no dimension of the job ({hint})", dimension)
+        score = self._score(fields.get(source.score_field), source.score_field, str(dimension), place)
+        if score is not None:
+            yield Rating(item, str(dimension), self._rater(fields, place), score, self._probability(fields, place))
+
+    def wide(self, item: str, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
+        """The ratings of a row that has a column a dimension, or a column a dimension and rater."""
+        for dimension, named in self._columns.items():
+            for rater, column in [("", named)] if isinstance(named, str) else named.items():
+                score = self._score(fields.get(column), column, dimension, place)
+                if score is not None:
+                    rater_named = rater or self._rater(fields, place)
+                    yield Rating(item, dimension, rater_named, score, self._probability(fields, place))
+
+    def _rater(self, fields: Mapping[str, Any], place: str) -> str:
+        field = self._source.rater_field
+        if field not in fields and field == RatingSource.model_fields["rater_field"].default:
+            return NOBODY_NAMED
+        return self._name(fields, field, place)
+
+    def _name(self, fields: Mapping[str, Any], field: str, place: str) -> str:
+        value = fields.get(field)
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+            raise self._wrong(place, field, "must be text, not blank, or a whole number", value)
+        return str(value).strip()
+
+    def _probability(self, fields: Mapping[str, Any], place: str) -> float | None:
+        field = self._source.probability_field
+        number = _number(fields.get(field))
+        if number is None:
+            return None
+        if not 0 < number <= 1:  # NaN is not, either
+            raise self._wrong(place, field, "must be above 0 and at most 1", fields.get(field))
+        return number
+
+    def _score(self, value: Any, field: str, dimension: str, place: str) -> float | None:
+        number = _number(value)
+        if number is None:
+            return None
+        scale, whole = self._scales[dimension], not self._source.fractions
+        kind = "a whole number" if whole else "a number"
+        bound = f"must be {kind} from {scale.min} to {scale.max} (the scale of {quoted(dimension)})"
+        if math.isnan(number):
+            raise self._wrong(place, field, f"{bound}; leave the cell of a missing rating empty", value)
+        if not scale.min <= number <= scale.max:
+            raise self._wrong(place, field, bound, value)
+        if whole and number != int(number):
+            raise self._wrong(place, field, f"{bound}; ratings: {{fractions: true}} takes what lies between", value)
+        return number
+
+    def _wrong(self, place: str, field: str, wrong: str, value: object) -> DatasetError:
+        return DatasetError(self._path, f"{field}: {wrong}, got {quoted(value)}", place=place)
+
+
+def _number(value: Any) -> float | None:
+    """None for an empty cell, NaN for what is no number."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,185 @@
+"""What is known of a job's judges, as its report tells it: agreement, bias, people's mean, groups.
+
+All figures are plain data, so that a report can be read where no library for statistics is installed. Every statistic
+has an interval, or says why it cannot be said.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+VERSION = 1
+UNKNOWABLE = (
+    "how far the judges agree with people: nobody has rated any of these items, and that judges agree with each other "
+    "does not make them right",
+    "whether the judges are too strict or too kind: there is nothing to measure their scores by",
+    "what people would have said of these items: the means above are the judges' opinion",
+    "how many independent judges the panel is worth: judges that err in the same way look like judges that agree",
+)
+"""What nobody can know of a job without ratings by people."""
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Figure(_Plain):
+    """A value and its interval, by `method` and from `items` items; or `reason`, which continues the sentence "cannot
+    be said, because ...", and nothing else."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+    items: int = 0
+    method: str = ""
+    reason: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a value."""
+        return self.reason is None
+
+    @classmethod
+    def unknown(cls, reason: str) -> Self:
+        """It cannot be said."""
+        return cls(reason=reason)
+
+
+class AmongRaters(_Plain):
+    """How far several raters agree with each other, over `items` items; `missing` is the share of empty cells."""
+
+    raters: int
+    alpha: Figure
+    fleiss: Figure
+    icc_single: Figure
+    icc_mean: Figure
+    base_rate: float | None
+    items: int
+    missing: float
+
+
+class PeoplesMean(_Plain):
+    """People's mean of all items: `powered` from the judges' scores of all and people's of some, `people_alone` from
+    people's. `saved` is the factor by which people would have had to rate more for an interval as narrow."""
+
+    powered: Figure
+    people_alone: Figure
+    judges_weight: float
+    saved: float | None
+    saved_reason: str | None = None
+
+
+class VoiceStatistics(_Plain):
+    """One judge, the panel, or a person, against people.
+
+    Correlations and differences are with the mean of the *other* people (one left out in turn), kappa and the
+    confusion table with one other person: judges and people stand side by side. `base_rate` is the share of people's
+    commonest score: read kappa beside it. `confusion` counts this voice's scores (rows, from the scale's lowest)
+    against people's.
+    `alpha_with_people` and `icc_with_people` are those of the people with this voice among them, to be read beside
+    people's own. `repeats` is alpha over the replicates of one judge.
+    """
+
+    name: str
+    kind: Literal["judge", "panel", "people"]
+    pearson: Figure
+    spearman: Figure
+    kendall: Figure
+    kappa: Figure
+    base_rate: float | None
+    bias: Figure
+    lower_limit: Figure
+    upper_limit: Figure
+    confusion: list[list[int]] | None
+    items: int
+    missing: float
+    alpha_with_people: Figure | None = None
+    icc_with_people: Figure | None = None
+    peoples_mean: PeoplesMean | None = None
+    repeats: Figure | None = None
+
+
+class GroupMean(_Plain):
+    """One group: the panel's mean, people's mean if they rated enough of it, and how likely it has each rank (the first
+    is the highest mean)."""
+
+    name: str
+    items: int
+    mean: Figure
+    people: Figure | None = None
+    ranks: list[float] | None = None
+
+
+class GroupDifference(_Plain):
+    """The mean of `first` less that of `second`; `p` is corrected by Holm for all pairs of the dimension."""
+
+    first: str
+    second: str
+    difference: Figure
+    p: float | None
+
+
+class GroupStatistics(_Plain):
+    """The groups that the metadata `by` makes, by mean; `cluster` is what the intervals are clustered by. `reason` says
+    why there are none."""
+
+    by: str
+    cluster: str = "item"
+    means: list[GroupMean] = []
+    differences: list[GroupDifference] = []
+    reason: str | None = None
+
+
+class ProbeStatistics(_Plain):
+    """How much more than people a voice gives for a text twice as long ("verbosity"), or with marks of Markdown
+    ("formatting"), in points of the scale: the slope of its score less people's mean, with robust errors. `p` is
+    corrected by Holm for all of the dimension. It is seen, not tried out: what goes with length may be the cause."""
+
+    probe: Literal["verbosity", "formatting"]
+    voice: str
+    effect: Figure
+    p: float | None
+
+
+class DimensionStatistics(_Plain):
+    """Everything about one dimension. `voices` are the judges in their order, then the panel; `person` is what a person
+    reaches against the other people, and `independent` how many independent judges the panel is worth."""
+
+    dimension: str
+    scale_min: int
+    scale_max: int
+    ratings: int
+    rated_items: int
+    raters: list[str]
+    panel: str
+    voices: list[VoiceStatistics]
+    person: VoiceStatistics | None
+    judges: AmongRaters | None
+    people: AmongRaters | None
+    independent: Figure
+    groups: list[GroupStatistics] = []
+    probes: list[ProbeStatistics] = []
+    summary: list[str]
+
+
+class JobStatistics(_Plain):
+    """The statistics of a job. `state` is "computed", or "waiting" or "left out" with the `reason`; `unknowable` is
+    what cannot be known of it. `rated` tells whether people have rated any of it, `probabilities` whether the rated
+    items were drawn with known, unlike probabilities; without them they are taken for a random sample."""
+
+    version: int = VERSION
+    state: Literal["computed", "waiting", "left out"]
+    reason: str | None = None
+    rated: bool = False
+    items: int = 0
+    probabilities: bool = False
+    unknowable: list[str] = Field(default_factory=list)
+    dimensions: list[DimensionStatistics] = []
+
+    @classmethod
+    def of_no_ratings(cls) -> Self:
+        """Of a job that nobody has rated anything of."""
+        return cls(state="left out", reason="people have rated none of the items", unknowable=list(UNKNOWABLE))

@@ -1,0 +1,68 @@
+"""The statistics of a finished job, from its files; what they rest on is loaded when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic_core import to_json
+
+from dicast.app.domain.findings import PanelFront
+from dicast.app.domain.judge_statistics import JobStatistics
+from dicast.app.domain.report import Report
+from dicast.app.reports.durable import replacing
+from dicast.app.reports.files import REPORT
+from dicast.errors import DicastError, Exit
+
+MISSING = "the libraries for statistics are not installed here: pip install 'dicast[scores]'"
+
+
+class NoLibraries(DicastError, ImportError):
+    """The extra `scores` is not installed."""
+
+    exit_code = Exit.FAILED
+
+
+def compute(folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None) -> JobStatistics:
+    """The statistics of the job in a folder, grouped `by` metadata (None: as the job says), clustered by `cluster`.
+
+    Takes about half a second a judge and dimension. Raises `NoLibraries`, `NotKept`, OSError.
+    """
+    try:
+        from dicast.app.assessment.assess import assess  # noqa: PLC0415  (takes long to load)
+        from dicast.app.reports.scores import load_scores  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    return assess(load_scores(folder, report, by, cluster))
+
+
+def panel_fronts(
+    folder: Path, report: Report, costs: Sequence[float], *, dimensions: Collection[str], largest: int,
+    measure: Literal["pearson", "spearman"], reach: float | None,
+) -> list[PanelFront]:  # fmt: skip
+    """For each of the dimensions the panels of up to `largest` judges that no cheaper one beats, and the cheapest that
+    reaches `reach`. `costs` are one a judge, an item. Raises `NoLibraries`, OSError."""
+    try:
+        from dicast.app.assessment.panels import panel_front  # noqa: PLC0415  (takes long to load)
+        from dicast.app.reports.scores import load_scores  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    scores = load_scores(folder, report, by=[])
+    return [
+        panel_front(of, scores.judges, costs, largest=largest, measure=measure, reach=reach)
+        for of in scores.dimensions
+        if of.dimension.id in dimensions
+    ]
+
+
+def keep(folder: Path, report: Report, found: JobStatistics) -> Report:
+    """The report with these statistics, in its file too. Raises OSError."""
+    return keep_report(folder, report.model_copy(update={"statistics": found}))
+
+
+def keep_report(folder: Path, report: Report) -> Report:
+    """The report, which its file now holds. Raises OSError."""
+    with replacing(folder / REPORT) as out:
+        out.write(to_json(report, indent=2) + b"\n")
+    return report

@@ -1,0 +1,76 @@
+"""Two finished runs beside each other, with what their judges said of the items that moved most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dicast.app.domain.findings import MovedItem, RunsCompared
+from dicast.app.domain.report import Report
+from dicast.app.reports.assessing import MISSING, NoLibraries
+from dicast.errors import DicastError
+
+PARQUET = "opinions.parquet"
+NAMES = {"item_id": "item", "criterion_id": "dimension", "judge": "rater", "replicate": "replicate", "score": "score"}
+
+
+class RunsDiffer(DicastError, ValueError):
+    """The runs measure different things, or nothing that is the same."""
+
+
+def compare_jobs(
+    first: tuple[Path, Report], second: tuple[Path, Report], *, most: int = 20, force: bool = False
+) -> RunsCompared:
+    """How far scores moved from the first run to the second, by dimension and judge, and the `most` items that moved
+    furthest. Raises `RunsDiffer` where a rubric or scale differs, unless it is to be done by `force`; `NoLibraries`."""
+    try:
+        from dicast.app.assessment import runs  # noqa: PLC0415  (takes long to load)
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    problems = runs.differing(first[1], second[1])
+    if not {d.id for d in first[1].dimensions} & {d.id for d in second[1].dimensions}:
+        raise RunsDiffer("the runs have no dimension in common")
+    if problems and not force:
+        raise RunsDiffer(
+            f"{first[1].job_id} and {second[1].job_id} measure different things ({'; '.join(problems)}); "
+            "--force compares them all the same"
+        )
+    shifts, moved = runs.shifts(_frame(first[0]), _frame(second[0]), most)
+    if not shifts:
+        raise RunsDiffer("no judge has scored the same item in the same dimension in both runs")
+    said = [_arguments(folder, moved) for folder, _ in (first, second)]
+    return RunsCompared(
+        first=first[1].job_id,
+        second=second[1].job_id,
+        shifts=shifts,
+        moved=[
+            item.model_copy(
+                update={"first_argument": said[0].get(_key(item), ""), "second_argument": said[1].get(_key(item), "")}
+            )
+            for item in moved
+        ],
+        forced=problems,
+    )
+
+
+def _frame(folder: Path) -> Any:
+    import pyarrow.parquet as pq  # noqa: PLC0415  (takes long to load)
+
+    return pq.read_table(folder / PARQUET, columns=list(NAMES)).rename_columns(list(NAMES.values())).to_pandas()
+
+
+def _key(item: MovedItem) -> tuple[str, str, str]:
+    return item.item_id, item.dimension, item.judge
+
+
+def _arguments(folder: Path, moved: Sequence[MovedItem]) -> dict[tuple[str, str, str], str]:
+    """What was said of these items, by (item, dimension, judge); of several replicates the first."""
+    import pyarrow.dataset as ds  # noqa: PLC0415  (takes long to load)
+
+    if not moved:
+        return {}
+    columns = ["item_id", "criterion_id", "judge", "argument"]
+    wanted = ds.field("item_id").isin([item.item_id for item in moved]) & (ds.field("replicate") == 0)
+    rows = ds.dataset(folder / PARQUET).to_table(columns=columns, filter=wanted).to_pylist()
+    return {(row["item_id"], row["criterion_id"], row["judge"]): row["argument"] for row in rows}

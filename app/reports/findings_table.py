@@ -1,0 +1,104 @@
+"""Comparisons of runs and searches for panels as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dicast.app.domain.findings import PanelFront, PanelOption, RunsCompared
+from dicast.app.domain.judge_statistics import Figure
+from dicast.app.reports.table import TableStyle
+
+NAME_MAX = 24
+ARGUMENT_MAX = 300
+
+
+def print_comparison(found: RunsCompared, console: Console) -> None:
+    """Print how far scores moved, and what moved most."""
+    for part in _comparison(found, TableStyle(console.options.ascii_only)):
+        console.print(part)
+
+
+def print_fronts(found: list[PanelFront], console: Console, *, unit: str) -> None:
+    """Print each dimension's front; costs are in `unit` an item."""
+    for front in found:
+        for part in _front(front, TableStyle(console.options.ascii_only), unit):
+            console.print(part)
+
+
+def told(found: Figure) -> str:
+    """`0.31 (0.10..0.52)`, or why it cannot be said."""
+    if found.value is None or found.low is None or found.high is None:
+        return found.reason or "-"
+    return f"{found.value:.2f} ({found.low:.2f}..{found.high:.2f})"
+
+
+def _comparison(found: RunsCompared, style: TableStyle) -> Iterator[RenderableType]:
+    yield Text.assemble(("From ", "dim"), style.show(found.first), (" to ", "dim"), style.show(found.second))
+    for problem in found.forced:
+        yield Text.assemble(("compared all the same: ", "yellow"), style.show(problem))
+    table = style.table()
+    table.add_column("Dimension", no_wrap=True)
+    table.add_column("judge", no_wrap=True)
+    for title in ("items", "moved", "p (Holm)", "only in one"):
+        table.add_column(title, justify="right", no_wrap=title != "moved")
+    for shift in found.shifts:
+        p = "-" if shift.p is None else ("<0.001" if shift.p < 0.001 else f"{shift.p:.3f}")
+        alone = f"{shift.only_first:,} + {shift.only_second:,}" if shift.only_first or shift.only_second else "-"
+        table.add_row(
+            style.show(shift.dimension, NAME_MAX), style.show(shift.judge, NAME_MAX),
+            f"{shift.shift.items:,}" if shift.shift.known else "-", style.show(told(shift.shift)), p, alone,
+        )  # fmt: skip
+    yield table
+    yield Text()
+    if not found.moved:
+        yield Text("No item moved.")
+        return
+    yield Text("What moved most", style="bold")
+    for item in found.moved:
+        names = f"{item.item_id}, {item.dimension}, {item.judge}"
+        yield Text.assemble((f"{item.first:g} to {item.second:g}  ", "cyan"), style.show(names))
+        for argument in (item.first_argument, item.second_argument):
+            yield Padding(style.show(argument or "(nothing)", ARGUMENT_MAX), (0, 0, 0, 4))
+
+
+def _front(found: PanelFront, style: TableStyle, unit: str) -> Iterator[RenderableType]:
+    title = Text.assemble((style.show(found.dimension, NAME_MAX).plain, "bold"))
+    if found.items:
+        title.append(
+            f"  {found.panels:,} panels tried on {found.items:,} items that all judges scored and people rated", "dim"
+        )
+    yield title
+    if found.front:
+        yield _options(found, style, unit)
+    if found.person.known:
+        others = "the mean of the other people; panels are measured by that of all, which errs less"
+        yield _line(f"A person reaches {told(found.person)} against {others}.", style)
+    if found.enough is not None:
+        yield _line(f"Cheapest that reaches it: {_named(found.enough)}.", style)
+    elif found.reason is not None:
+        yield _line(f"No panel can be recommended, because {found.reason}.", style)
+    yield Text()
+
+
+def _options(found: PanelFront, style: TableStyle, unit: str) -> Table:
+    table = style.table()
+    table.add_column("Panel", overflow="fold")
+    for column in (f"cost ({unit})", found.measure, "seen when chosen"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for option in found.front:
+        table.add_row(style.show(_named(option)), f"{option.cost:g}", told(option.agreement), f"{option.apparent:.2f}")
+    return table
+
+
+def _named(option: PanelOption) -> str:
+    names = ", ".join(option.judges)
+    return names if len(option.judges) == 1 else f"{names} ({option.combination})"
+
+
+def _line(text: str, style: TableStyle) -> Padding:
+    return Padding(style.show(text, 1000), (0, 0, 0, 2))

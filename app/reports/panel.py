@@ -1,0 +1,145 @@
+"""The panel's scores: one an item and dimension, from what all judges gave it.
+
+<results>/<job>/panel.parquet     item_id, criterion_id, score (null without any opinion), opinions
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from statistics import fmean
+from typing import IO, Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dicast.app.domain.printable import cell
+from dicast.app.domain.report import DimensionReport, PanelCell, Report
+from dicast.app.reports.durable import replacing
+
+PANEL = "panel.parquet"
+OPINIONS = "opinions.parquet"
+ROWS = 65_536
+SCHEMA = pa.schema(
+    [("item_id", pa.string()), ("criterion_id", pa.string()), ("score", pa.float64()), ("opinions", pa.int32())]
+)
+
+
+class PanelScore(NamedTuple):
+    """What a panel gave one item in one dimension, from so many opinions with a score."""
+
+    item_id: str
+    criterion_id: str
+    score: float | None
+    opinions: int
+
+
+def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
+    """The scores, in the order in which the items first occur. A judge's replicates are averaged first. Memory is that
+    of some 20 bytes an opinion and the items' ids."""
+    table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "score"])
+    items = table["item_id"].combine_chunks().dictionary_encode()
+    judges = [agent.name for agent in report.agents]
+    coded = pa.table({
+        "item": items.indices,
+        "dimension": _codes(table["criterion_id"], [d.id for d in report.dimensions]),
+        "judge": _codes(table["judge"], judges),
+        "score": table["score"],
+    }).sort_by([("item", "ascending"), ("dimension", "ascending"), ("judge", "ascending")])  # fmt: skip
+    rows = (
+        row
+        for batch in coded.to_batches(max_chunksize=ROWS)
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    for (item, at), group in groupby(rows, key=itemgetter(0, 1)):
+        dimension = report.dimensions[at]
+        given = [(judges[judge], score) for _, _, judge, score in group if score is not None]
+        by_judge = {judge: fmean(score for _, score in own) for judge, own in groupby(given, key=itemgetter(0))}
+        yield PanelScore(items.dictionary[item].as_py(), dimension.id, dimension.panel.combined(by_judge), len(given))
+
+
+def _codes(column: Any, names: Sequence[str]) -> Any:
+    return pc.index_in(column.combine_chunks(), value_set=pa.array(list(names), pa.string()))
+
+
+def keep_panel(folder: Path, report: Report) -> Report:
+    """Write the panel's scores beside the opinions; the report that names them and tells their means."""
+    tallies = {dimension.id: _Moments() for dimension in report.dimensions}
+    with replacing(folder / PANEL) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+        for rows in _pieces(panel_scores(folder, report)):
+            for row in rows:
+                tallies[row.criterion_id].add(row.score)
+            columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True))
+            writer.write_table(pa.table({name: list(values) for name, values in columns.items()}, schema=SCHEMA))
+    by_dimension: list[DimensionReport] = [
+        of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
+    ]
+    files = report.files.model_copy(update={"panel_parquet": str(folder / PANEL)})
+    return report.model_copy(update={"by_dimension": by_dimension, "files": files})
+
+
+def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:
+    """Write the panel's scores to a file of this format, whole or not at all; how many there are."""
+    count = 0
+    with replacing(out) as file:
+        if format == "parquet":
+            with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+                for rows in _pieces(panel_scores(folder, report)):
+                    count += len(rows)
+                    writer.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=SCHEMA))
+        elif format == "csv":
+            count = _write_csv(file, panel_scores(folder, report))
+        else:
+            for row in panel_scores(folder, report):
+                count += 1
+                file.write(orjson.dumps(row._asdict()) + b"\n")
+    return count
+
+
+def _write_csv(file: IO[bytes], rows: Iterator[PanelScore]) -> int:
+    text, count = io.TextIOWrapper(file, encoding="utf-8", newline=""), 0
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(PanelScore._fields)
+    for row in rows:
+        count += 1
+        writer.writerow([cell(value) if isinstance(value, str) else value for value in row])
+    text.flush()
+    text.detach()
+    return count
+
+
+def _pieces(rows: Iterator[PanelScore]) -> Iterator[list[PanelScore]]:
+    piece: list[PanelScore] = []
+    for row in rows:
+        piece.append(row)
+        if len(piece) == ROWS:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+class _Moments:
+    """Mean and deviation of scores as they come, after B. P. Welford (Technometrics 4, 1962, 419-420)."""
+
+    def __init__(self) -> None:
+        self._n, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, score: float | None) -> None:
+        if score is not None:
+            self._n += 1
+            apart = score - self._mean
+            self._mean += apart / self._n
+            self._squares += apart * (score - self._mean)
+
+    def cell(self) -> PanelCell:
+        n = self._n
+        sd = math.sqrt(self._squares / (n - 1)) if n > 1 else None
+        return PanelCell(n=n, mean=self._mean if n else None, sd=sd)

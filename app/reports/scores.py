@@ -1,0 +1,162 @@
+"""A finished job's scores and people's ratings, as arrays for the statistics; needs the extra `scores`.
+
+Of the opinions only codes and scores are read, so a million of them take some ten bytes each beside their ids.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People
+from dicast.app.domain.probes import MEASURES, measures
+from dicast.app.domain.rating import Rating
+from dicast.app.domain.report import Report
+from dicast.app.reports.columns import kept_columns
+from dicast.app.reports.ratings import read_ratings
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.errors import DicastError
+
+PARQUET = "opinions.parquet"
+SOME_PROBABILITIES = "some of the rated items have a known probability of being rated, and others have none"
+TWO_PROBABILITIES = "an item has two probabilities of being rated"
+
+
+class NotKept(DicastError, LookupError):
+    """A job's opinions do not carry the metadata that is asked for."""
+
+    def __init__(self, name: str, kept: Sequence[str]) -> None:
+        there = ", ".join(kept) or "none"
+        super().__init__(
+            f"the job kept no metadata {name!r} ({there}): say `groups: [{name}]` or `keep: [{name}]` in it"
+        )
+
+
+def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None) -> JobScores:
+    """The scores in a job's folder, grouped `by` these metadata (None: as the job says). Raises `NotKept`, OSError."""
+    by = report.groups if by is None else by
+    cluster = cluster or report.cluster
+    wanted = [*by, *([cluster] if cluster else [])]
+    for name in wanted:
+        if name not in report.keep:
+            raise NotKept(name, report.keep)
+    wanted += measures(report.probes)
+    columns = ["judge", "criterion_id", "item_id", "replicate", "score", *kept_columns(list(dict.fromkeys(wanted)))]
+    table = pq.read_table(folder / PARQUET, columns=columns)
+    item, names = _encoded(table["item_id"])
+    judges = tuple(agent.name for agent in report.agents)
+    scores = _spread(table, item, len(names), report, judges)
+    people = _people(folder, report, names)
+    clusters = _labels(table, cluster, item, len(names)).codes if cluster else None
+    return JobScores(
+        items=len(names),
+        judges=judges,
+        dimensions=tuple(
+            DimensionScores(dimension, scores[at], people[at]) for at, dimension in enumerate(report.dimensions)
+        ),
+        groups={name: _labels(table, name, item, len(names)) for name in by},
+        cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
+        probes={probe: _numbers(table, MEASURES[probe], item, len(names)) for probe in report.probes},
+    )
+
+
+def item_names(folder: Path) -> list[str]:
+    """The items' ids, in the order of the arrays' rows."""
+    names: list[str] = _encoded(pq.read_table(folder / PARQUET, columns=["item_id"])["item_id"])[1].to_pylist()
+    return names
+
+
+def _encoded(column: Any) -> tuple[Ints, Any]:
+    """Each value's place among the distinct ones, in the order in which they first occur, and those; -1 for null."""
+    whole = column.combine_chunks().dictionary_encode()
+    codes = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int64), whole.dictionary
+
+
+def _spread(table: Any, item: Ints, items: int, report: Report, judges: tuple[str, ...]) -> Floats:
+    """dimensions x items x judges x replicates."""
+    judge = _places(table["judge"], judges)
+    dimension = _places(table["criterion_id"], [d.id for d in report.dimensions])
+    replicate = table["replicate"].to_numpy().astype(np.int64)
+    score = pc.fill_null(pc.cast(table["score"], pa.float64()), float("nan")).to_numpy()
+    replicates = int(replicate.max()) + 1 if len(replicate) else 1
+    result = np.full((len(report.dimensions), items, len(judges), replicates), np.nan)
+    result[dimension, item, judge, replicate] = score
+    return result
+
+
+def _places(column: Any, known: Sequence[str]) -> Ints:
+    places = pc.index_in(column.combine_chunks(), value_set=pa.array(list(known), pa.string()))
+    return np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _labels(table: Any, name: str, item: Ints, items: int) -> Labels:
+    codes, names = _encoded(table[kept_columns([name])[0]])
+    of_item = np.full(items, -1, dtype=np.int64)
+    of_item[item] = codes
+    return Labels(tuple(map(str, names.to_pylist())), of_item)
+
+
+def _numbers(table: Any, name: str, item: Ints, items: int) -> Floats:
+    column = pc.cast(table[kept_columns([name])[0]].combine_chunks(), pa.float64())
+    of_item = np.full(items, np.nan)
+    of_item[item] = pc.fill_null(column, float("nan")).to_numpy(zero_copy_only=False)
+    return of_item
+
+
+def _alone(clusters: Ints) -> Ints:
+    """An item without a cluster is one of its own."""
+    own = clusters.max(initial=-1) + 1 + np.arange(len(clusters))
+    return np.where(clusters < 0, own, clusters)
+
+
+def _people(folder: Path, report: Report, names: Any) -> list[People]:
+    """The ratings, by dimension. Of items without any opinion, as of a cancelled job, they are left out."""
+    dimensions = {d.id: at for at, d in enumerate(report.dimensions)}
+    raters: dict[str, int] = {}
+    kept: list[Rating] = []
+    items: list[str] = []
+    for rating in read_ratings(folder):
+        raters.setdefault(rating.rater, len(raters))
+        kept.append(rating)
+        items.append(rating.item_id)
+    place = pc.fill_null(pc.index_in(pa.array(items, pa.string()), value_set=names), -1).to_numpy(zero_copy_only=False)
+    of = np.array([dimensions[r.dimension] for r in kept], dtype=np.int64)
+    who = np.array([raters[r.rater] for r in kept], dtype=np.int64)
+    score = np.array(array("d", [r.score for r in kept]))
+    chance = np.array(array("d", [float("nan") if r.probability is None else r.probability for r in kept]))
+    order = sorted(raters)
+    rank = np.array([order.index(name) for name in raters], dtype=np.int64)
+    inside = place >= 0
+    found = []
+    for at in range(len(report.dimensions)):
+        own = inside & (of == at)
+        columns = rank[who[own]] if own.any() else np.empty(0, dtype=np.int64)
+        found.append(_of_dimension(place[own].astype(np.int64), columns, score[own], chance[own], order))
+    return found
+
+
+def _of_dimension(place: Ints, who: Ints, score: Floats, chance: Floats, raters: list[str]) -> People:
+    rated, row = np.unique(place, return_inverse=True)
+    present, column = np.unique(who, return_inverse=True)
+    scores = np.full((len(rated), len(present)), np.nan)
+    scores[row, column] = score
+    lowest, highest = np.full(len(rated), np.inf), np.full(len(rated), -np.inf)
+    known = ~np.isnan(chance)
+    np.minimum.at(lowest, row[known], chance[known])
+    np.maximum.at(highest, row[known], chance[known])
+    given = np.isfinite(lowest)
+    flaw = None
+    if given.any() and not given.all():
+        flaw = SOME_PROBABILITIES
+    elif (lowest[given] != highest[given]).any():
+        flaw = TWO_PROBABILITIES
+    probabilities = lowest if given.any() and flaw is None else None
+    return People(rated, tuple(raters[at] for at in present), scores, probabilities, flaw)

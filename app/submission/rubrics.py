@@ -1,0 +1,86 @@
+"""Rubrics: dimensions in files of their own, by path or by name from the library that comes with Dicast.
+
+Where a job's `dimensions` are a text, or hold one in a list, it is a rubric: a name of the library (`faithfulness`)
+or the path of a YAML or JSON file with the fields of one `Dimension`. `{rubric: faithfulness, weight: 2}` takes one and
+changes some of its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dicast import config
+from dicast.app.datasets.kinds import located
+from dicast.app.domain.job import Dimension
+from dicast.app.domain.printable import printable
+from dicast.app.refusals import validation_lines
+from dicast.config.nearest import nearest
+from dicast.errors import DicastError
+
+LIBRARY = Path(config.__file__).parent / "rubrics"
+ENDINGS = (".yaml", ".yml", ".json")
+
+Read = Callable[[str], dict[str, Any]]
+"""Reads the mapping in a file."""
+
+
+class RubricError(DicastError, ValueError):
+    """There is no such rubric, or its file holds no dimension."""
+
+
+def names() -> list[str]:
+    """The rubrics of the library."""
+    return sorted(path.stem for path in LIBRARY.glob("*.yaml"))
+
+
+def place(name: str, folder: Path | None) -> Path:
+    """Where the rubric lies that a job in `folder` names; None: it may name those of the library alone. Raises
+    `RubricError`."""
+    if name.lower().endswith(ENDINGS) or "/" in name:
+        if folder is None:
+            known = ", ".join(names())
+            raise RubricError(f"dimensions: {printable(repr(name), 80)} is a file; here, name one of {known}")
+        path = Path(located(name, folder))
+        if not path.is_file():
+            raise RubricError(f"dimensions: there is no file {printable(str(path), 300)}")
+        return path
+    if name in names():
+        return LIBRARY / f"{name}.yaml"
+    near = nearest(name, names())
+    hint = f"; did you mean {near}?" if near else f"; there are {', '.join(names())}"
+    raise RubricError(f"dimensions: there is no rubric {printable(repr(name), 80)}{hint} (or a file: clear.yaml)")
+
+
+def rubric(name: str, folder: Path | None, read: Read) -> dict[str, Any]:
+    """The fields of a rubric's dimension, by the name or path that a job in `folder` gives. Raises `RubricError`."""
+    path = place(name, folder)
+    fields = read(str(path))
+    try:
+        Dimension.model_validate(fields)
+    except ValidationError as error:
+        told = "; ".join(validation_lines(error, fields, Dimension))
+        raise RubricError(f"{printable(str(path), 300)}: {told}") from None
+    return fields
+
+
+def with_rubrics(document: Mapping[str, Any], folder: Path | None, read: Read) -> dict[str, Any]:
+    """The job's document with the rubrics that it names in their places; for `folder` see `place`."""
+    given = document.get("dimensions")
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list):
+        return dict(document)
+    return {**document, "dimensions": [_dimension(one, folder, read) for one in given]}
+
+
+def _dimension(given: Any, folder: Path | None, read: Read) -> Any:
+    if isinstance(given, str):
+        return rubric(given, folder, read)
+    if isinstance(given, Mapping) and isinstance(given.get("rubric"), str):
+        changes = {key: value for key, value in given.items() if key != "rubric"}
+        return {**rubric(given["rubric"], folder, read), **changes}
+    return given

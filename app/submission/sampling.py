@@ -1,0 +1,169 @@
+"""Which items people should rate, and the file that they fill in: it is read by `ratings:` as it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+
+from dicast.app import datasets
+from dicast.app.domain.job import EvaluationJob, Item, ItemSource
+from dicast.app.domain.printable import cell
+from dicast.app.domain.rating import NOBODY_NAMED
+from dicast.app.domain.report import Report
+from dicast.app.reports.assessing import MISSING, NoLibraries
+from dicast.app.reports.durable import replacing
+from dicast.errors import DicastError
+
+if TYPE_CHECKING:
+    from dicast.app.statistics.sampling import Sample
+
+ITEMS_TOGETHER = 500
+NO_VALUE = "(none)"
+SHOWN = ("prompt", "reference", "text")
+
+
+class NoSample(DicastError, ValueError):
+    """The sample that is asked for cannot be drawn or written; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleWishes:
+    """How many items, and how they are drawn: evenly; from each value of the metadata `strata` its share; or the
+    likelier the more the judges of a finished job (its folder and report) `disagreed`. The same `seed` draws the same
+    items."""
+
+    size: int
+    strata: str | None = None
+    disagreed: tuple[Path, Report] | None = None
+    raters: Sequence[str] = ()
+    seed: int = 1
+
+
+def write_sample(job: EvaluationJob, wishes: SampleWishes, out: Path) -> int:
+    """Draw the sample and write it to `out` (.csv or .jsonl), in random order; how many items the job has. Memory is
+    that of the sample and a few numbers an item. Raises `NoSample`, `NoLibraries`, `DatasetError`, OSError."""
+    try:
+        import numpy as np  # noqa: PLC0415  (of the extra `scores`)
+
+        rng = np.random.default_rng(wishes.seed)
+        sample, items = _drawn(job, wishes, rng)
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    names = [dimension.id for dimension in job.dimensions]
+    chosen = set(sample.chosen.tolist())
+    found = {at: item for at, item in enumerate(_items(job)) if at in chosen}
+    even = wishes.strata is None and wishes.disagreed is None
+    rows = [
+        _row(found[at], rater, names, None if even else float(sample.probabilities[at]))
+        for rater in wishes.raters or (NOBODY_NAMED,)
+        for at in rng.permutation(sample.chosen).tolist()
+    ]
+    _write(rows, out, names)
+    return items
+
+
+def _drawn(job: EvaluationJob, wishes: SampleWishes, rng: Any) -> tuple[Sample, int]:
+    from dicast.app.statistics.sampling import draw_sample, draw_stratified, draw_weighted  # noqa: PLC0415
+
+    try:
+        if wishes.disagreed is not None:
+            ids = [item.id for item in _items(job)]
+            return draw_weighted(_disagreement(ids, *wishes.disagreed), wishes.size, rng), len(ids)
+        if wishes.strata is not None:
+            strata = [_stratum(item, wishes.strata) for item in _items(job)]
+            if all(value == NO_VALUE for value in strata):
+                raise NoSample(f"no item has {wishes.strata!r} in its metadata")
+            return draw_stratified(strata, wishes.size, rng), len(strata)
+        count = sum(1 for _ in _items(job))
+        return draw_sample(count, wishes.size, rng), count
+    except NoSample:
+        raise
+    except ValueError as error:
+        raise NoSample(str(error)) from None
+
+
+def _disagreement(ids: Sequence[str], folder: Path, report: Report) -> Any:
+    """How far the judges lie apart on each item, in parts of the scale; the mean of the others where it is unknown."""
+    import numpy as np  # noqa: PLC0415
+
+    from dicast.app.reports.scores import item_names, load_scores  # noqa: PLC0415
+
+    if len(report.agents) < 2:
+        raise NoSample(f"job {report.job_id} has one judge, who disagrees with nobody")
+    spreads = []
+    for of in load_scores(folder, report, by=[]).dimensions:
+        judges, (low, high) = of.judges, of.bounds
+        enough = (~np.isnan(judges)).sum(axis=1) >= 2
+        spread = np.full(len(judges), np.nan)
+        spread[enough] = np.nanstd(judges[enough], axis=1) / (high - low)
+        spreads.append(spread)
+    known = {name: at for at, name in enumerate(item_names(folder))}
+    places = np.array([known.get(name, -1) for name in ids])
+    stacked = np.stack(spreads, axis=1)
+    given = ~np.isnan(stacked)
+    sums, counts = np.where(given, stacked, 0.0).sum(axis=1), given.sum(axis=1)
+    of_item = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    values = np.where(places >= 0, of_item[places], np.nan)
+    if np.isnan(values).all():
+        raise NoSample(f"job {report.job_id} has no item of this one that two judges scored")
+    return np.where(np.isnan(values), np.nanmean(values), values)
+
+
+def _stratum(item: Item, name: str) -> str:
+    value = item.metadata.get(name)
+    if value is None:
+        return NO_VALUE
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _items(job: EvaluationJob) -> Iterator[Item]:
+    if not isinstance(job.items, ItemSource):
+        yield from job.items
+        return
+    cursor: dict[str, int] | None = None
+    while True:
+        page, cursor = datasets.read_page(job.items, cursor, ITEMS_TOGETHER)
+        yield from page
+        if cursor is None:
+            return
+
+
+def _row(item: Item, rater: str, dimensions: Sequence[str], probability: float | None) -> dict[str, Any]:
+    texts = {"prompt": item.prompt, "reference": item.reference, "text": item.text}
+    drawn = {} if probability is None else {"probability": probability}
+    return {"item_id": item.id, "rater": rater, **drawn, **dict.fromkeys(dimensions), **texts}
+
+
+def _write(rows: Sequence[Mapping[str, Any]], out: Path, dimensions: Sequence[str]) -> None:
+    taken = {"item_id", "rater", "probability", "dimension", *SHOWN} & set(dimensions)
+    if taken:
+        raise NoSample(f"a dimension is called {min(taken)!r}, as a column of this file: rename it")
+    if out.exists():
+        raise NoSample(f"{out} is there already, and may hold ratings: name another file")
+    if out.suffix.lower() not in (".csv", ".jsonl"):
+        raise NoSample(f"{out}: the file's name must end in .csv or .jsonl")
+    whole = out.suffix.lower() == ".jsonl"
+    risky = next((row["item_id"] for row in rows if cell(row["item_id"]) != row["item_id"]), None)
+    if risky is not None and not whole:
+        raise NoSample(f"a spreadsheet would run the id {risky!r} as a formula: write a .jsonl file")
+    with replacing(out) as file:
+        if whole:
+            file.writelines(orjson.dumps(row) + b"\n" for row in rows)
+        else:
+            _write_csv(file, rows)
+
+
+def _write_csv(file: IO[bytes], rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.DictWriter(text, list(rows[0]), quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: cell(v) if isinstance(v, str) else ("" if v is None else v) for k, v in row.items()})
+    text.flush()
+    text.detach()

@@ -1,0 +1,198 @@
+"""People's ratings in a job: what is taken, what is refused and why, and that they reach the folder and no judge."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dicast.app.application import create_app
+from dicast.app.datasets import DatasetError, KnownItems, read_ratings, survey_ratings
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.rating import Rating
+from dicast.app.refusals import InvalidJob
+from dicast.app.submission.job_file import load_job, override
+
+SCALE = {"min": 1, "max": 5}
+
+
+@pytest.fixture
+def app(environ):
+    app = create_app(environ)
+    yield app
+    app.close()
+
+
+def a_job(ratings: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "items": [{"id": f"i{n}", "text": f"text {n}"} for n in range(4)],
+        "agents": [{"name": "a"}],
+        "dimensions": [{"id": name, "instructions": "?", "scale": SCALE} for name in ("clear", "true")],
+        "ratings": ratings,
+        **more,
+    }
+
+
+def long_csv(folder: Path, *rows: str, header: str = "item_id,dimension,rater,score") -> str:
+    path = folder / "ratings.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return str(path)
+
+
+def found(job: Any) -> list[tuple[str, str, str, float]]:
+    return [(r.item_id, r.dimension, r.rater, r.score) for r, _ in read_ratings(EvaluationJob.model_validate(job))]
+
+
+WANTED = [("i0", "clear", "ada", 3.0), ("i0", "clear", "ben", 4.0), ("i1", "true", "ada", 5.0)]
+
+
+def test_long_form_in_every_format(tmp_path: Path) -> None:
+    rows = [dict(zip(("item_id", "dimension", "rater", "score"), row, strict=True)) for row in WANTED]
+    rows.append({"item_id": "i2", "dimension": "true", "rater": "ada", "score": None})
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
+    (tmp_path / "r.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    with (tmp_path / "r.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    for name in ("r.parquet", "r.jsonl", "r.csv"):
+        assert found(a_job(str(tmp_path / name))) == WANTED, name
+
+
+def test_columns_beside_the_items_and_in_a_file(tmp_path: Path) -> None:
+    columns = {"clear": {"ada": "clear_ada", "ben": "clear_ben"}, "true": "truth"}
+    metadata = [{"clear_ada": 3, "clear_ben": "4", "truth": None}, {"clear_ada": None, "truth": 5, "rater": "ada"}]
+    items = [{"id": f"i{n}", "text": "t", "metadata": m} for n, m in enumerate(metadata)]
+    assert found(a_job({"columns": columns}, items=items)) == WANTED
+    flat = [{"id": item["id"], "text": "t", **item["metadata"]} for item in items]
+    (tmp_path / "items.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in flat))
+    assert found(a_job({"columns": columns}, items=str(tmp_path / "items.jsonl"))) == WANTED
+    wide = long_csv(tmp_path, "i0,ada,3,", "i0,ben,4,", "i1,ada,,5", header="item_id,rater,clear,true")
+    assert found(a_job(wide)) == WANTED, "columns with the dimensions' names need not be named"
+
+
+BAD = [
+    ("i9,clear,ada,3", "line 3: the item 'i9' is none of the job's"),
+    ("i1,claer,ada,3", "line 3: dimension: is no dimension of the job (did you mean 'clear'?), got 'claer'"),
+    ("i1,clear,ada,6", "line 3: score: must be a whole number from 1 to 5 (the scale of 'clear'), got '6'"),
+    ("i1,clear,ada,0", "line 3: score: must be a whole number from 1 to 5 (the scale of 'clear'), got '0'"),
+    ("i1,clear,ada,NaN", "leave the cell of a missing rating empty, got 'NaN'"),
+    ("i1,clear,ada,good", "leave the cell of a missing rating empty, got 'good'"),
+    ("i1,clear,ada,inf", "line 3: score: must be a whole number from 1 to 5 (the scale of 'clear'), got 'inf'"),
+    ("i1,clear,ada,3.5", "ratings: {fractions: true} takes what lies between, got '3.5'"),
+    ("i0,clear,ada,3", "line 3: 'ada' has rated 'i0' in 'clear' already in line 2"),
+    ("i1,clear,,3", "line 3: rater: must be text, not blank, or a whole number, got ''"),
+    (",clear,ada,3", "line 3: item_id: must be text, not blank, or a whole number, got ''"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD)
+def test_what_is_wrong_is_told_with_its_place(app: Any, tmp_path: Path, row: str, message: str) -> None:
+    path = long_csv(tmp_path, "i0,clear,ada,3", row)
+    with pytest.raises(DatasetError) as caught:
+        app.prepared(a_job(path))
+    assert str(caught.value).startswith(path)
+    assert message in str(caught.value)
+
+
+def test_files_that_are_none(app: Any, tmp_path: Path) -> None:
+    for rows, header, message in [
+        ([], "item_id,dimension,rater,score", "holds no ratings"),
+        (["i0,clear,ada,"], "item_id,dimension,rater,score", "holds no ratings"),
+        (["i0,ada,3"], "item_id,rater,score", "dimension_field: no column 'dimension'"),
+        (["i0,clear,ada,3"], "item,dimension,rater,score", "item_field: no column 'item_id'; the columns are 'item'"),
+        (["i0,clear,3,1.5"], "item_id,dimension,score,probability", "probability: must be above 0 and at most 1"),
+    ]:
+        with pytest.raises(DatasetError) as caught:
+            app.prepared(a_job(long_csv(tmp_path, *rows, header=header)))
+        assert message in str(caught.value)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        app.prepared(a_job(str(tmp_path / "none.csv")))
+    many = [f"i0,clear,r{n},3" for n in range(201)]
+    with pytest.raises(DatasetError, match="has more than 200 raters"):
+        app.prepared(a_job(long_csv(tmp_path, *many)))
+
+
+@pytest.mark.parametrize(
+    ("ratings", "more", "message"),
+    [
+        ({}, {}, "name a file (path), or the columns beside the items (columns)"),
+        ({"columns": {"clara": "x"}}, {}, "'clara' is no dimension of this job; there are clear, true"),
+        ({"columns": {"clear": {}}}, {}, "each dimension needs a column"),
+        ({"columns": {"clear": "x"}}, {"keep": ["x"]}, "the column 'x' is judged, kept or an id"),
+        ({"columns": {"clear": "text"}}, {"items": "items.csv"}, "the column 'text' is judged, kept or an id"),
+        ({"path": "r.csv", "score_feild": "s"}, {}, "ratings.score_feild: unknown key; did you mean score_field?"),
+    ],
+)
+def test_what_cannot_be_meant(app: Any, ratings: Any, more: Any, message: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        app.prepared(a_job(ratings, **more))
+    assert message in str(caught.value)
+
+
+def test_fractions_and_probabilities_where_they_are_wanted(app: Any, tmp_path: Path) -> None:
+    path = long_csv(tmp_path, "i0,clear,3.5,0.25", header="item_id,dimension,score,probability")
+    job = a_job({"path": path, "fractions": True})
+    ready = app.prepared(job)
+    assert ready.ratings is not None
+    assert (ready.ratings.ratings, ready.ratings.items, ready.ratings.raters) == (1, 1, ("person",))
+    (placed,) = read_ratings(ready.job)
+    assert placed.rating == Rating("i0", "clear", "person", 3.5, 0.25)
+
+
+def test_a_try_on_the_first_items_leaves_the_other_ratings_out(app: Any, tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_bytes(
+        b"".join(orjson.dumps({"id": f"i{n}", "text": "t"}) + b"\n" for n in range(4))
+    )
+    path = long_csv(tmp_path, "i0,clear,ada,3", "i3,clear,ada,3")
+    for limit, wanted in ((1, (1, 1)), (4, (2, 2))):
+        ready = app.prepared(a_job(path, items={"path": str(tmp_path / "items.jsonl"), "limit": limit}))
+        assert ready.ratings is not None and (ready.ratings.ratings, ready.ratings.items) == wanted
+    none = app.prepared(
+        a_job(long_csv(tmp_path, "i3,clear,ada,3"), items={"path": str(tmp_path / "items.jsonl"), "limit": 1})
+    )
+    assert none.ratings is not None and none.ratings.ratings == 0
+
+
+def test_a_job_file_names_ratings_from_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("ratings: people.csv\n")
+    document = load_job(str(tmp_path / "job.yaml"))
+    assert document["ratings"] == str(tmp_path / "people.csv")
+    override(document, "ratings.score_field=stars")
+    assert document["ratings"] == {"path": str(tmp_path / "people.csv"), "score_field": "stars"}
+
+
+def test_many_ratings_are_checked_in_little_memory(tmp_path: Path) -> None:
+    """Beside 8 bytes a rating, whatever the file's size."""
+    count = 20_000
+    rows = (f"item-{n},clear,ada,{1 + n % 5}" for n in range(count))
+    job = EvaluationJob.model_validate(a_job(long_csv(tmp_path, *rows)))
+    known = KnownItems(numbered=1)
+    known.has = lambda _: True  # type: ignore[method-assign]
+    survey_ratings(job, known)  # what is loaded once
+    tracemalloc.start()
+    counts, _ = survey_ratings(job, known)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts.ratings == count
+    assert peak < 3_000_000
+
+
+def test_known_items() -> None:
+    numbered = KnownItems(numbered=12)
+    assert [i for i in ("0", "1", "12", "13", "01", "x", "") if i and numbered.has(i)] == ["1", "12"]
+    assert KnownItems(["a"]).has("a")
+    assert not KnownItems(["a"]).has("b")
+
+
+def test_the_plan_tells_of_ratings(app: Any, tmp_path: Path) -> None:
+    ready = app.prepared(a_job(long_csv(tmp_path, "i0,clear,ada,3", "i1,clear,ben,4")))
+    assert ready.extra["ratings_fingerprint"]
+    assert json.loads(orjson.dumps(ready.ratings)) == {"ratings": 2, "items": 2, "raters": ["ada", "ben"]}
