@@ -8,10 +8,8 @@ A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from dicast.app.application import Dicast, app
-from dicast.app.cluster.cluster import HOUSEKEEPER
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.stops import StopStore
@@ -98,7 +96,7 @@ class Services:
         still_pages = StillPages(ledger, self.messages, self.jobs, unserved)
         unattended = UnattendedJobs(ledger, self.messages, self.lanes)
         sweeper = Sweeper(ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
-        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, _spread(app))
+        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, app.cluster if settings.steal else None)
         due = DueMessages(ledger, self.messages, self.jobs, unserved, self.faults)
         housekeeper = Housekeeper(due, adoption, recovery, unserved, self.beat, app.intervals.due_every_s)
         self._housekeeping = supervise("housekeeper", housekeeper.run)
@@ -109,13 +107,6 @@ class Services:
         await self._pools.close()
         await self._client.aclose()
         self._spool.close()
-
-
-def _spread(app: Dicast) -> Callable[[], Awaitable[None]] | None:
-    async def leave_to_idle_nodes() -> None:
-        await asyncio.to_thread(app.cluster.steal, by=HOUSEKEEPER)
-
-    return leave_to_idle_nodes if app.settings.steal else None
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:

@@ -31,7 +31,8 @@ def test_help_answers_at_once(dicast: Dicast) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "run", "jobs", "jobs export", "jobs watch", "governor", "governor set", "doctor"]
+    "command",
+    ["", "run", "jobs", "jobs export", "jobs watch", "governor", "governor set", "cluster", "cluster drain", "doctor"],
 )
 def test_help_loads_nothing_heavy(command: str, environ: dict[str, str], tmp_path: Path) -> None:
     run = subprocess.run(

@@ -23,6 +23,7 @@ from dicast.app.doctor import Finding, Severity, examine
 from dicast.app.doctor.store import understood
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore, Want
+from dicast.workers.nodes.orders import OrderKind, Orders
 from dicast.workers.nodes.registry import Node
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import server_command, stop
@@ -217,6 +218,18 @@ def test_secrets_are_masked_wherever_they_come_from(environ: dict[str, str], mon
     monkeypatch.setattr(dicast.app.doctor.checks, "workers", lambda dicast: iter([told]))
     findings = list(examine({**environ, "OPENAI_API_KEY": PASSWORD}))
     assert one(findings, "x") == Finding(Severity.ERROR, "x", "the key ***\\x1b[2J", "use ***")
+
+
+def test_a_cordoned_worker_and_one_without_a_key_are_told(environ: dict[str, str]) -> None:
+    app: Any = create_app(environ)
+    node = Node.here("w1@test", limit=5, slots=9, version="1", missing_keys=("openai",))
+    app.registry.announce(node)
+    assert any("limit 5; no key for openai" in f.message for f in examine(environ) if f.area == "worker")
+    Orders(app.store, app.keys).give(node.id, OrderKind.CORDON, by="ann")
+    told = [f for f in examine(environ) if f.area == "worker"]
+    assert [(f.severity, f.advice) for f in told] == [(Severity.INFO, f"dicast cluster uncordon {node.id}")]
+    assert "takes no units: cordon by ann" in told[0].message
+    app.close()
 
 
 def test_workers_are_told_and_compared(environ: dict[str, str]) -> None:

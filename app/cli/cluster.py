@@ -78,8 +78,11 @@ def drain_node(terminal: Terminal, node: str, deadline_s: float, *, wait: bool, 
 
 def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
     """Raises `NodeBusy` besides."""
-    application(terminal).cluster.remove(node, by=operator(), force=force)
-    terminal.say(f"{node} is removed")
+    cluster = application(terminal).cluster
+    found = cluster.node(node)
+    cluster.remove(found.id, by=operator(), force=force)
+    is_left = any(other.id == found.id for other in cluster.nodes())
+    terminal.say(f"{found.id} {'was told to stop, and has not yet' if is_left else 'is removed'}")
 
 
 def steal_work(terminal: Terminal, *, json: bool) -> None:

@@ -15,7 +15,7 @@ from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
 from dicast.workers.admission.holders import read_holder
 from dicast.workers.nodes.orders import OrderKind, Orders, Requests
 from dicast.workers.nodes.reaper import restore_messages
-from dicast.workers.policy.stealing import Load, Transfer, transfers
+from dicast.workers.policy.stealing import HOUSEKEEPER, Load, Transfer, transfers
 
 if TYPE_CHECKING:
     from dicast.config.pools import Pools
@@ -29,14 +29,12 @@ ACKNOWLEDGED_LOOK_S = 0.01
 DEADLINE_MAX_S = 86_400.0
 ANSWERED_S = 1.0
 """Nodes that are asked to give something back and do not say so by then do not count."""
-HOUSEKEEPER = "housekeeping"
-"""Who steals each second."""
 
 Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
 """Told of each operation: actor, action, object, outcome, details."""
 
 
-class Installation(Protocol):
+class ClusterParts(Protocol):
     """What the application tells of itself."""
 
     settings: Settings
@@ -84,7 +82,7 @@ class Cluster:
     """For any thread that may block; raises redis errors, and the broker's. `audit` is told of each operation, and
     `wait_s` is how long one waits at most for the node to acknowledge it."""
 
-    def __init__(self, app: Installation, audit: Audit = lambda *_: None, wait_s: float = 3.0) -> None:
+    def __init__(self, app: ClusterParts, audit: Audit = lambda *_: None, wait_s: float = 3.0) -> None:
         self._app, self._audit, self._wait_s = app, audit, wait_s
 
     # ------------------------------------------------------------------ what there is

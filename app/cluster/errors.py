@@ -32,5 +32,6 @@ class NodeBusy(DicastError):
     problem = "node-busy"
 
     def __init__(self, node: str, open_calls: int) -> None:
-        super().__init__(f"node {node} has {open_calls} calls open: drain it first, or force it")
+        calls = f"{open_calls} call{'' if open_calls == 1 else 's'}"
+        super().__init__(f"node {node} has {calls} open: drain it first, or force it")
         self.node, self.open = node, open_calls

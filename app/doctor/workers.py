@@ -10,11 +10,13 @@ from dicast.app.application import Dicast
 from dicast.app.doctor.finding import Finding, Severity
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
+from dicast.workers.nodes.orders import Orders
 
 
 def workers(dicast: Dicast) -> Iterator[Finding]:
     alive = dicast.registry.alive()
     heard_ids = {node.id for node in alive}
+    orders = Orders(dicast.store, dicast.keys).all()
     for node, _ in dicast.registry.known():
         heard = node.id in heard_ids
         facts = f"{node.name} (pid {node.pid} on {node.host})"
@@ -24,6 +26,11 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING, "worker", f"{facts} judges nothing: it reads no pool's queue",
                 "start it without -Q or -X, or: celery -A dicast control add_consumer provider.<pool>",
+            )  # fmt: skip
+        elif heard and (order := orders.get(node.id)):
+            yield Finding(
+                Severity.INFO, "worker", f"{facts} takes no units: {order.kind} by {order.by}",
+                f"dicast cluster uncordon {node.id}",
             )  # fmt: skip
         elif heard:
             lacks = f"; no key for {', '.join(node.missing_keys)}" if node.missing_keys else ""

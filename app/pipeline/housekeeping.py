@@ -18,6 +18,7 @@ from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.sweep import Sweeper
 from dicast.app.pipeline.unserved import Unserved
+from dicast.workers.policy.stealing import HOUSEKEEPER
 
 logger = logging.getLogger(__name__)
 
@@ -30,24 +31,34 @@ class Governing(Protocol):
         """Have every pool's limits be decided on."""
 
 
+class Nodes(Protocol):
+    """See `dicast.app.cluster.cluster.Cluster`."""
+
+    def steal(self, *, by: str) -> object:
+        """Have work that waits at busy nodes go back for idle ones. Blocks."""
+
+
 class Beat:
-    """The beat's work, whoever does it. `spread` has busy nodes leave work to idle ones."""
+    """The beat's work, whoever does it. Without `nodes`, work that waits at busy ones stays there."""
 
     def __init__(
         self, ledger: Ledger, adoption: Adoption, dead_nodes: DeadNodes, sweeper: Sweeper, pools: Governing,
-        spread: Callable[[], Awaitable[None]] | None = None,
+        nodes: Nodes | None = None,
     ) -> None:  # fmt: skip
         self._ledger, self._adoption, self._dead_nodes = ledger, adoption, dead_nodes
-        self._sweeper, self._pools, self._spread = sweeper, pools, spread
+        self._sweeper, self._pools, self._nodes = sweeper, pools, nodes
 
     async def tick(self) -> None:
         """One of the beat's ticks."""
         await self._ledger.led(self._ledger.intervals.beat_silent_ms)
         await _surviving(self._adoption.adopt)  # before their units are handed to others, who would call again
         await _surviving(self._dead_nodes.deregister)
-        if self._spread is not None:
-            await _surviving(self._spread)
+        await _surviving(self._spread)
         await self._sweeper.sweep()
+
+    async def _spread(self) -> None:
+        if self._nodes is not None:
+            await asyncio.to_thread(self._nodes.steal, by=HOUSEKEEPER)
 
     async def govern(self) -> None:
         """The beat's other tick."""

@@ -57,7 +57,7 @@ class Word:
 
 
 @dataclass(slots=True)
-class Tally:
+class Races:
     """What a campaign did and found."""
 
     words: list[Word] = field(default_factory=list)
@@ -76,9 +76,9 @@ class Campaign:
         self._lock = threading.Lock()
         self._left = rounds
         self._starting: list[Worker] = []
-        self.tally = Tally()
+        self.tally = Races()
 
-    def run(self) -> Tally:
+    def run(self) -> Races:
         """Raises `TimeoutError` if jobs do not end afterwards."""
         for _ in range(WORKERS):
             self._c.worker()

@@ -132,6 +132,10 @@ def test_defaults_follow_from_who_answers(lines, expected):
         ('[pools.p]\nprovider = "local"\nheaders = { "a b" = "c" }', "headers must be a table of texts"),
         ('[pools.p]\nprovider = "local"\nheaders = { a = "b\\r\\nc: d" }', "headers must be a table of texts"),
         ('[pools.p]\nprovider = "local"\nquery = { a = 1 }', "query must be a table of texts"),
+        *(
+            (f'[pools.p]\nprovider = "local"\nlabels = {wrong}', "labels must be a table of labels, such as { region")
+            for wrong in ('"region=eu"', '{ region = "" }', "{ region = 1 }", '{ "re gion" = "eu" }', '["eu"]')
+        ),
     ],
 )
 def test_mistakes_name_pool_field_and_value(text, complaint):
@@ -214,6 +218,7 @@ def test_a_flat_document_is_the_default_pool():
         'provider = "local"\nlimit = 3\nceiling = 3\nrpm = 60\ntpm = 1000\ntimeout_s = 0.05\ntrust_env = true',
         'provider = "local"\nmax_tokens_field = "max_completion_tokens"\nschema_lengths = false',
         'provider = "local"\nproject_max = { "a b" = 20, "*" = 0.25 }',
+        'provider = "local"\nlabels = { region = "eu", "dicast.io/zone" = "b-1" }',
     ],
 )
 def test_every_file_is_written_again_as_it_was_understood(text):

@@ -61,6 +61,18 @@ def test_defaults_are_those_of_the_specification():
         ({"DICAST_RESULT_DIR": "x"}, "unknown setting DICAST_RESULT_DIR; did you mean DICAST_RESULTS_DIR?"),
         ({"DICAST_": "x"}, "unknown setting DICAST_; README.md lists them all"),
         ({"OPENAI_API_KEY": "   "}, "OPENAI_API_KEY must not be empty"),
+        *(
+            ({"DICAST_NODE_LABELS": raw}, "DICAST_NODE_LABELS must be labels like region=eu, of letters, digits, ")
+            for raw in ("region", "=eu", "region=", "region=e u", "a=b,c", "a==b", f"a={'b' * 64}")
+        ),
+        (
+            {"DICAST_HEARTBEAT_TIMEOUT": "2"},
+            "DICAST_HEARTBEAT_TIMEOUT must be >= 3, three times DICAST_HEARTBEAT_INTERVAL, got 2",
+        ),
+        (
+            {"DICAST_IDLE_THRESHOLD": "6"},
+            "DICAST_IDLE_THRESHOLD must be <= DICAST_OVERLOAD_THRESHOLD (5), got 6",
+        ),
     ],
 )
 def test_mistakes_name_variable_bound_and_value(environ, complaint):
@@ -88,6 +100,9 @@ def test_mistakes_name_variable_bound_and_value(environ, complaint):
         ({"OPENAI_API_KEY": "sk-1"}, "openai_api_key", "sk-1"),
         ({"DICAST_BROKER_URL": "amqps://u:p@a//;amqps://u:p@b//"}, "broker_url", "amqps://u:p@a//;amqps://u:p@b//"),
         ({"UNRELATED": "x"}, "requeue_budget", 5),
+        ({"DICAST_NODE_LABELS": ""}, "labels", {}),
+        ({"DICAST_NODE_LABELS": "region=eu, disk=ssd-1,"}, "labels", {"region": "eu", "disk": "ssd-1"}),
+        ({"DICAST_NODE_ROLES": "openai, control"}, "roles", ("openai", "control")),
     ],
 )
 def test_good_values(environ, field, value):

@@ -167,3 +167,19 @@ def test_what_looks_like_a_message_and_is_none_is_in_nobodys_hands(taker, change
     assert taker.turn() == ["before", "after"]
     assert len(taker.unacked()) == 2
     assert [reason for _, reason, _ in taker.refused] == ["unreadable"]
+
+
+def test_what_a_pending_pop_brings_to_a_closed_queue_can_go_back(taker):
+    """kombu reads no pop while there is no room: a queue that is closed meanwhile would swallow a message."""
+    closed = []
+    fetch_in_batches(taker.channel, lambda: taker.room, print, taker.in_hand, lambda: bool(closed))
+    can_consume = taker.channel.qos.can_consume
+    taker.channel._brpop_start(timeout=5)
+    taker.room = 0
+    assert not can_consume(), "full: it stays where it is until there is room"
+    closed.append(True)
+    assert can_consume()
+    taker.publish("late")
+    taker.channel.handlers["BRPOP"]()
+    assert taker.bodies == ["late"]
+    assert not can_consume(), "nothing is asked for anew"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ResponseError
@@ -145,7 +147,51 @@ async def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, a
     for request in host.started[1:]:
         request.lease.release()
     host.started.clear()
-    assert host.leased == door._leased == 0
+    assert host.leased == len(door._leases) == 0
+
+
+async def test_a_cordoned_gate_starts_nothing_that_is_granted_after_all():
+    """The store answered an ask that was under way: the lease goes back, and so does the request, to its queue."""
+    host = Host()
+    host.verdicts = [LeaseAnswer.GRANTED] * 2
+    door, first, second = Gate(host, "p"), Request(), Request()
+    door.hold(first)
+    await door._step()
+    assert first.lease.may_begin()
+    door.hold(second)
+    host.config.suspension.cordon = "cordon by ann"
+    await door._step()
+    assert (host.started, list(door.held), door._give_back) == ([first], [second], ["lease"])
+    assert not first.lease.may_begin()
+    assert (door.closed, door.room()) == (True, 0)
+    host.config.suspension.cordon = ""
+    assert door.room() > 0
+
+
+async def test_what_is_given_up_is_the_newest_and_others_come_first(monkeypatch):
+    host = Host()
+    door, requests = Gate(host, "p"), [Request(id=str(n)) for n in range(5)]
+    for request in requests:
+        door.hold(request)
+    assert door.give_up(2) == requests[:2:-1]
+    assert list(door.held) == requests[:3]
+    assert (door.closed, door.room()) == (True, 0), "or it would take them again"
+    monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + gate.ASIDE_S))
+    assert not door.closed
+    assert door.give_up(9) == requests[2::-1]
+
+
+async def test_open_calls_are_cut_once_each(monkeypatch):
+    host, ended = Host(), []
+    host.verdicts = [LeaseAnswer.GRANTED] * 2
+    door = Gate(host, "p")
+    for _ in range(2):
+        door.hold(Request())
+    await door._step()
+    called, waiting = host.started
+    called.lease.end_call = lambda: ended.append(1)
+    assert door.cut_calls() == 1, "the other has not begun its call"
+    assert (door.cut_calls(), ended, called.lease.is_cut, waiting.lease.is_cut) == (0, [1], True, False)
 
 
 async def test_a_gate_without_a_slot_asks_as_soon_as_there_is_one():

@@ -8,6 +8,7 @@ import redis.asyncio
 
 from dicast.workers.admission.holders import Holder, read_holder
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.nodes.orders import OrderKind, Orders
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys
@@ -288,3 +289,18 @@ async def test_leases_of_an_earlier_version_run_out(client, store, caplog):
 
 def test_a_record_of_an_earlier_version_is_read():
     assert read_holder(OLD_RECORD) == Holder("p", "j", "a b", "n", 1_700_000_000_000, probe=True)
+
+
+async def test_to_a_node_that_has_an_order_nothing_is_granted(client, redis_url, store):
+    """From the moment it stands, whether the node has read it or not; others are not concerned."""
+    await limit(client, j=10)
+    cordoned, other = Asker(store, node="n"), Asker(store, node="m")
+    assert (await cordoned("a")).verdicts == [G]
+    orders = Orders(connect(redis_url), KEYS)
+    orders.give("n", OrderKind.CORDON, by="ann")
+    refused = await cordoned("b", "c", give_back=["a"])
+    assert (refused.verdicts, refused.reasons, refused.open_in_all) == ([R, R], ["cordoned"] * 2, 0)
+    assert (await other("d")).verdicts == [G]
+    orders.take_back("n")
+    assert (await cordoned("e")).verdicts == [G]
+    await check_books(client)

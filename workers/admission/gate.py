@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,7 +50,6 @@ OVER_SHARE = ("fair_share", PROJECT_MAX)
 FALLBACK_S = 1.0
 ASIDE_S = 1.0
 """How long a gate that has given messages back leaves those in the queue to others."""
-_UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0
 
@@ -296,7 +294,7 @@ class Gate:
 
     def _want(self, unit: Admitted) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
-        lease = _named(self.host.new_lease_id(), unit)
+        lease = unit.lease_named(self.host.new_lease_id())
         return Want(lease, unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter)
 
     async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
@@ -405,9 +403,3 @@ class Gate:
         except Exception:
             # A fault of this program: the last decision stays in force until it is stale, and calls go on.
             logger.exception("no decision for pool %s", self.pool)
-
-
-def _named(lease: str, unit: Admitted) -> str:
-    """The lease's id, with the name of the unit that it is for behind it, as the message tells it."""
-    label = unit.labels.get("unit")
-    return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease

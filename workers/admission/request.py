@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ SENT = "sent"
 QUEUE_PREFIX = "provider."
 """Begins the names of queues that are read by gates; a pool's name follows (workers/broker/names.py)."""
 NAME_MAX = 1000
+_UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 _NAMES = ("job", "project", "pool", "model")
 
 
@@ -34,6 +36,11 @@ class Admitted:
     input_tokens: float = 0.0
     output_tokens: float = 0.0
     elsewhere: bool = False
+
+    def lease_named(self, lease: str) -> str:
+        """A lease's id, with the name of the unit that it is for behind it, as the message tells it."""
+        label = self.labels.get("unit")
+        return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease
 
     @classmethod
     def from_header(cls, header: Any) -> Admitted:

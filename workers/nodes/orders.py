@@ -126,6 +126,11 @@ class Orders:
         """No order stands for the node any more, unless it is to be removed."""
         self._set(keys=[self._keys.orders, self._keys.holders], args=[node, "", "1", self._keys.told])
 
+    def all(self) -> dict[str, Order]:
+        """Those that stand, by node."""
+        found = self._redis.hgetall(self._keys.orders).items()
+        return {node: order for node, text in found if (order := Order.read(text)) is not None}
+
     def of(self, node: str) -> Order | None:
         """The order that stands for a node."""
         return Order.read(self._redis.hget(self._keys.orders, node))

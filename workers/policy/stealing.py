@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 OVERLOAD, IDLE, MOST = 5, 2, 3
+HOUSEKEEPER = "housekeeping"
+"""Who steals each second."""
 
 
 @dataclass(frozen=True, slots=True)

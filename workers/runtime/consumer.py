@@ -326,6 +326,8 @@ class AdmissionConsumer(CheckedMessages):
 
     def put_back(self, requests: list[AdmittedRequest]) -> None:
         """Into their queues; on the hub."""
+        for name in {request.delivery_info["routing_key"] for request in requests} & self._queues.keys():
+            self._queues[name].ask_anew()
         self._requeue(requests)
 
     def wake_beacon(self) -> None:
