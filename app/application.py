@@ -86,7 +86,8 @@ class NotJoined(DicastError):
 
     def __init__(self) -> None:
         super().__init__(
-            "DICAST_SERVER_URL and DICAST_NODE_TOKEN let a worker join, and nothing else: set REDIS_URL for this"
+            "DICAST_SERVER_URL and DICAST_NODE_TOKEN let a worker join, and none has joined from here with this "
+            "DICAST_STATE_DIR; set REDIS_URL to reach the store without one"
         )
 
 
@@ -145,9 +146,14 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def store_url(self) -> str:
-        """The operator's store; without one, the embedded one, started now unless it runs. Raises `NotJoined`."""
+        """The operator's store, or the one that a worker of this machine was given when it joined; else the embedded
+        one, started now unless it runs. Raises `NotJoined`."""
         if self.settings.joins:
-            raise NotJoined
+            from dicast.app.joining import remembered
+
+            if (url := remembered(self.settings.state_dir)) is None:
+                raise NotJoined
+            return url
         return self.settings.redis_url or ensure_running(Path(self.settings.state_dir)).url
 
     @cached_property

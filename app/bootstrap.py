@@ -16,6 +16,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery import signals
 from celery.platforms import EX_FAILURE
@@ -72,7 +73,11 @@ def _close_the_metrics(**_: Any) -> None:
 def _leave(**_: Any) -> None:
     """After the last call has ended and is recorded: with the membership the store's login ends."""
     if app.member is not None:
+        from dicast.app.joining import forget
+
         app.member.leave()
+        with contextlib.suppress(OSError):
+            forget(app.settings.state_dir, app.member.given.store_url)
 
 
 def _refuse_an_unsafe_store() -> None:
@@ -114,7 +119,7 @@ def _ticked(**_: Any) -> None:
 
 @signals.beat_init.connect
 def _beat_where_the_store_is(**_: Any) -> None:
-    if app.settings.joins:
+    if app.settings.joins and app.member is None:
         sys.exit(f"celery beat: {NotJoined()}")
 
 
@@ -131,19 +136,25 @@ def _end_soon(reason: str) -> None:
 
 def _join(name: str) -> None:
     """Have a server give this worker the store's address. Waits for one that is away; ends the process if refused."""
-    from dicast.app.joining import Member, PutOut, ServerClient
+    from dicast.app.doctor.store import loopback
+    from dicast.app.joining import Member, PutOut, ServerClient, remember
     from dicast.workers.store.connection import shuts_out
 
     settings = app.settings
     logs.configure(settings.log_level, app.secrets())
+    address = urlsplit(str(settings.server_url))
+    if address.scheme == "http" and not loopback(address.hostname or ""):
+        logger.warning("DICAST_SERVER_URL is not encrypted: tokens and the store's password cross the network in clear")
     client = ServerClient(str(settings.server_url), str(settings.node_token), ca_file=settings.server_ca_file)
     try:
         member = Member(client, name, end=_end_soon, is_shut=shuts_out)
     except PutOut as refused:
         sys.exit(f"celery worker: {refused}")
     app.join(member)
+    with contextlib.suppress(OSError):  # a full disk stops no worker; its health check cannot see it then
+        remember(settings.state_dir, member.given.store_url)
     member.start()
-    atexit.register(member.leave)  # whatever ends this process before it has begun to work
+    atexit.register(_leave)  # whatever ends this process before it has begun to work
 
 
 @signals.celeryd_init.connect

@@ -9,11 +9,13 @@ monotonic clock's; what is to be known of dates, the server knows.
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -31,6 +33,8 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
 LEAVE_TIMEOUT_S = 3.0
 LOOK_S = 1.0
 """How often the store is asked whether it lets this member in."""
+JOINED_FILE = "joined.store"
+"""In the state directory, for this user alone."""
 STORE_SCHEMES = frozenset({"redis", "rediss", "unix", "sentinel"})
 
 
@@ -164,7 +168,7 @@ class Member:
         """No more heartbeats, and the server is told; once, and for a few seconds at most."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=ANSWER_TIMEOUT_S)
+            self._thread.join(timeout=LEAVE_TIMEOUT_S)
         with self._lock:
             over, self._over = self._over, True
         if not over:
@@ -232,6 +236,32 @@ class Member:
             if wait_s == self.given.heartbeat_s and self._is_shut(self.given.store_url):
                 return True
         return not self._stop.wait(max(0.0, left_s))
+
+
+def remember(state_dir: str | Path, store_url: str) -> None:
+    """Leave a worker's address of the store to this user's commands on this machine, such as its health check. Raises
+    OSError."""
+    path = Path(state_dir) / JOINED_FILE
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(store_url)
+    beside.replace(path)
+
+
+def remembered(state_dir: str | Path) -> str | None:
+    """The address that the newest worker of this machine left; None if none did."""
+    try:
+        return (Path(state_dir) / JOINED_FILE).read_text() or None
+    except OSError:
+        return None
+
+
+def forget(state_dir: str | Path, store_url: str) -> None:
+    """The worker that left this address ends. Raises OSError."""
+    if remembered(state_dir) == store_url:
+        (Path(state_dir) / JOINED_FILE).unlink(missing_ok=True)
 
 
 def _detail(answer: httpx2.Response) -> str:

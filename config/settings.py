@@ -321,6 +321,8 @@ class Settings(BaseModel):
             )
         if self.server_url and not self.server_url.startswith(("http://", "https://")):
             raise ValueError("DICAST_SERVER_URL must begin with http:// or https://, got a hidden value")
+        if self.server_url and "@" in self.server_url:
+            raise ValueError("DICAST_SERVER_URL must hold no user and password, got a hidden value")
         if self.heartbeat_timeout < (least := 3 * self.heartbeat_interval):
             raise ValueError(
                 f"DICAST_HEARTBEAT_TIMEOUT must be >= {least:g}, three times DICAST_HEARTBEAT_INTERVAL, "

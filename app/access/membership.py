@@ -56,7 +56,7 @@ class Membership:
         if claims.node not in ("", name):
             raise TokenRefused("node", subject=claims.subject, id=claims.id)
         node = f"{quote(name, safe='@')}#{secrets.token_hex(4)}"
-        if was and was.partition("#")[0] == quote(name, safe="@") and self._is(was, old_token):
+        if was and was.rpartition("#")[0] == quote(name, safe="@") and self._is(was, old_token):
             node = was
         token, until = self._issue(claims, node)
         credentials = self._users.create(node, until=until, generation=self._tokens.generation(node))
@@ -79,10 +79,13 @@ class Membership:
         return token, self._ttl_s
 
     def put_out(self, node: str) -> int:
-        """End a node's tokens and its user; returns how many connections were closed. Holds on return: it can do
-        nothing any more, unless it joins anew with another token."""
+        """End a node's tokens and its user, or those of all nodes of a name; returns how many connections were closed.
+        Holds on return: it can do nothing any more, unless it joins anew with another token."""
+        closed, name = 0, quote(node, safe="@")
         self._tokens.revoke_node(node)
-        return self._users.delete(node)
+        for named in [id for id in self._users.nodes() if id.rpartition("#")[0] == name]:
+            closed += self.put_out(named)
+        return closed + self._users.delete(node)
 
     def leave(self, node: str) -> None:
         """A node has ended by itself. What it had is taken back."""

@@ -39,7 +39,7 @@ class StoreUsersRefused(DicastError, RuntimeError):
 
     problem = "store-users-refused"
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception | str) -> None:
         super().__init__(
             f"the store does not let Dicast make users for nodes ({error}); nodes then need REDIS_URL instead of "
             "DICAST_SERVER_URL, or the server a user with the commands ACL and CLIENT KILL"
@@ -77,6 +77,7 @@ class StoreUsers:
     ) -> None:  # fmt: skip
         self._redis, self._url, self._clock = client, url, clock
         self._key, self._mark = AccessKeys(namespace).store_users, AccessKeys(namespace).master_mark
+        self._door_is_shut = False
         self._secret = next(iter(all_secrets), None)
         plain = namespace if _PLAIN.fullmatch(namespace) else hashlib.sha256(namespace.encode()).hexdigest()[:16]
         self._prefix = f"dicast-{plain}-"
@@ -89,6 +90,7 @@ class StoreUsers:
         password each time. Raises `StoreUsersRefused`, `SecretMissing`."""
         if self._secret is None:
             raise SecretMissing
+        self._check_the_door()
         password = self._secret.key(f"store user {generation} {node}").hex()
         record = UserRecord(self.name(node), hashlib.sha256(password.encode()).hexdigest(), until)
         # The record comes first: a user without one is deleted by `reconcile`.
@@ -170,6 +172,19 @@ class StoreUsers:
                     raise
                 raise StoreUsersRefused(error) from None
         raise AssertionError
+
+    def _check_the_door(self) -> None:
+        """Where anybody is let in without a password, to delete a user keeps nobody out. A socket lets in who may open
+        the file."""
+        if self._door_is_shut or self._url.startswith("unix://"):
+            return
+        (facts,) = self._at_master(["ACL", "GETUSER", "default"])
+        flags = facts["flags"] if isinstance(facts, dict) else facts[facts.index("flags") + 1]
+        if "nopass" in flags and "on" in flags:
+            raise StoreUsersRefused(
+                "its default user has no password, so revoking would keep nobody out: set requirepass"
+            )
+        self._door_is_shut = True
 
     def _record(self, node: str) -> UserRecord | None:
         text = self._redis.hget(self._key, node)

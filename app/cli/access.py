@@ -87,7 +87,8 @@ def _revoke(dicast: Dicast, id: str | None, node: str) -> tuple[str, int]:
         nodes = len({token.node for token in ended if token.parent})
         return f"Token {id} is revoked, and so are {nodes} nodes that joined with it.", len(ended)
     if node:
-        if not any(token.node == node for token in dicast.tokens.list()) and node not in dicast.store_users.nodes():
+        known = {token.node for token in dicast.tokens.list()} | set(dicast.store_users.nodes())
+        if not known & {node} and not any(id.rpartition("#")[0] == node for id in known):
             raise Refused(f"no token is bound to a node {node!r}; `dicast token list` shows all")
         closed = membership.put_out(node)
         return f"Node {node} is revoked; {closed} of its connections to the store were closed.", 1

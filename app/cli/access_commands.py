@@ -64,7 +64,9 @@ def revoke(
     id: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="A token, and all nodes that joined with it.")
     ] = None,
-    node: Annotated[str, typer.Option(metavar="NODE", help="A node by its id, and all tokens bound to it.")] = "",
+    node: Annotated[
+        str, typer.Option(metavar="NODE", help="A node by its id, or all of a name, and all tokens bound to it.")
+    ] = "",
     every: Annotated[bool, typer.Option("--all", help="All tokens, and all nodes that joined over HTTP.")] = False,
 ) -> None:
     """End a token or a node at once: what it has open is closed, and it can do nothing any more.

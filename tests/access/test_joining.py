@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +16,13 @@ from dicast.app.access.scopes import Scope
 from dicast.app.access.store_users import StoreUsers
 from dicast.app.access.tokens import Tokens
 from dicast.app.application import NotJoined, create_app
-from dicast.app.joining import Member, NotKnown, PutOut, ServerAway, ServerClient
+from dicast.app.joining import JOINED_FILE, Member, NotKnown, PutOut, ServerAway, ServerClient
 from dicast.config.settings import SettingsError
 from dicast.workers.store.connection import connect, shuts_out
 from tests.access.conftest import SECRET, secrets_of
 from tests.access.join_server import JoinServer
 from tests.access.servers import certificate, store_server
-from tests.e2e.cluster import Cluster, Simulated, a_job, until
+from tests.e2e.cluster import ROOT, Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
 from tests.server.serving import client, served
 
@@ -193,11 +196,14 @@ def test_a_server_is_known_by_its_certificate(server, host, tmp_path):
     client.close()
 
 
-def test_settings_that_join():
+def test_settings_that_join(monkeypatch, tmp_path):
     given = {"DICAST_SERVER_URL": "http://127.0.0.1:1", "DICAST_NODE_TOKEN": "t"}
+    monkeypatch.chdir(tmp_path)
     app = create_app(given)
-    with pytest.raises(NotJoined, match="set REDIS_URL for this"):
+    with pytest.raises(NotJoined, match="none has joined from here"):
         app.store  # noqa: B018
+    with_rabbit = create_app({**given, "DICAST_BROKER_URL": "amqp://u:p@h//"})
+    assert with_rabbit.conf.broker_url == "amqp://u:p@h//"
     assert ".invalid" in app.conf.broker_url  # no network for options and --help
     assert create_app({**given, "REDIS_URL": "redis://h/0"}).store_url == "redis://h/0"
     for name, value in given.items():
@@ -231,7 +237,7 @@ def joins(cluster):
 
 
 @pytest.mark.slow
-def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
+def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation, admin):
     cluster = installation("--latency", "0.05", ttl_s=4.0)
     server = cluster.server
     worker = cluster.worker(**joins(cluster))
@@ -248,6 +254,12 @@ def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation):
     until(lambda: len(server.shown) > 4, "its token is renewed again and again")
     cluster.app.store_users.reconcile()
     assert cluster.report(job)["status"] == "completed"
+    third = cluster.submit(a_job(items=3))
+    until(lambda: cluster.done(third) > 3, "some are done")
+    admin.acl_deluser(cluster.app.store_users.name(node))  # as a new master knows none
+    until(lambda: "invalid username-password" in worker.log.read_text(), "it is shut out")
+    assert cluster.app.store_users.reconcile() == (1, 0)
+    assert cluster.report(third)["status"] == "completed"
     second = cluster.submit(a_job(items=20))
     until(lambda: cluster.done(second) > 3, "some are done")
     assert worker.stop() == 0  # with calls open
@@ -316,17 +328,25 @@ def test_workers_join_the_real_server(admin, store, tmp_path):
                 assert {node["status"] for node in nodes} == {"online"} and len(nodes) == 2
                 users = set(cluster.app.store_users.nodes())
                 assert users == {node["id"] for node in nodes}
+                left = Path(cluster.environ["DICAST_STATE_DIR"]) / JOINED_FILE
+                assert left.stat().st_mode & 0o777 == 0o600
+                health = subprocess.run(
+                    [sys.executable, "-m", "dicast", "health"], env={**cluster.environ, **settings}, cwd=ROOT,
+                    capture_output=True, text=True, check=False,
+                )  # fmt: skip
+                assert (health.returncode, health.stdout) == (0, "2 well\n"), health.stderr
                 job = cluster.submit(a_job(items=1))
                 assert cluster.report(job)["status"] == "completed"
                 assert first.stop() == 0
-                left = {node["id"] for node in http.get("/cluster/nodes").json()}
-                assert left == set(cluster.app.store_users.nodes()) and len(left) == 1
+                stays = {node["id"] for node in http.get("/cluster/nodes").json()}
+                assert stays == set(cluster.app.store_users.nodes()) and len(stays) == 1
             id = cluster.app.tokens.verify(issued[Scope.NODE_REGISTER], None).id
             began = time.monotonic()
             cluster.app.membership.revoke(id)
             assert second.process.wait(timeout=15) == 1
             assert time.monotonic() - began < 10
             assert "refuses this node" in second.log.read_text()
+            assert not left.exists()
         assert [(line.action, line.outcome) for line in cluster.app.audit.lines()] == [
             ("node.join", "done"), ("node.join", "done"), ("node.leave", "done"),
             ("POST /cluster/nodes/{node}/heartbeat", "refused"),

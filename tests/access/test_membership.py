@@ -28,6 +28,9 @@ def server(tmp_path_factory):
 def admin(server):
     with connect(server) as client:
         client.flushall()
+        for user in client.acl_users():
+            if user != "default":
+                client.acl_deluser(user)
         yield client
 
 
@@ -136,6 +139,16 @@ def test_revoking_what_let_nodes_in_puts_them_all_out(membership, tokens, users,
         with pytest.raises(TokenRefused, match="revoked"):
             tokens.verify(token, None)
     assert membership.revoke_all() == 1 and not reaches(stays)
+
+
+def test_a_name_is_put_out_with_all_nodes_of_it(membership, tokens, users):
+    claims = let_in(tokens, node="gpu@1")
+    joined = [membership.join(claims, "gpu@1") for _ in range(2)]
+    stays = membership.join(let_in(tokens), "gpu@12")
+    membership.put_out("gpu@1")
+    assert not any(map(reaches, joined)) and reaches(stays)
+    with pytest.raises(TokenRefused, match="generation"):
+        tokens.verify(joined[0].heartbeat_token, None)
 
 
 def test_revoking_one_token_of_a_node_puts_it_out(membership, tokens, clock):

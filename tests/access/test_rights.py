@@ -20,7 +20,7 @@ from dicast.workers.runtime.result_backend import CHORD_PART
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys
 from tests.access.conftest import SECRET, secrets_of
-from tests.access.servers import SERVERS, certificate, store_server
+from tests.access.servers import ADMIN, SERVERS, certificate, store_server
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
 from tests.e2e.servers import Pair, free_ports
@@ -249,6 +249,7 @@ def test_users_follow_the_master(tmp_path):
     try:
         with connect(pair.url) as admin:
             users = StoreUsers(admin, "dicast", pair.url, secrets_of(SECRET), StoreBroker())
+            users._door_is_shut = True  # this pair has no password
             stays, ended = users.create("n1", until=FAR), users.create("n2", until=FAR)
             held = redis.Redis.from_url(stays.url, retry=None)
             assert held.ping()
@@ -278,6 +279,17 @@ def test_an_encrypted_store_is_reached_with_a_nodes_login(tmp_path):
         with connect(credentials.url) as node:
             assert node.set("{dicast}:x", 1)
             assert node.execute_command("PING") and credentials.url.startswith("rediss://dicast-dicast-")
+
+
+def test_no_users_where_anybody_is_let_in_without_one(server, admin):
+    """As an administrator may find out after `CONFIG SET requirepass ''`."""
+    admin.acl_setuser("default", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all"])
+    try:
+        with pytest.raises(StoreUsersRefused, match="set requirepass"):
+            users_of(admin, server).create("n1", until=FAR)
+    finally:
+        admin.execute_command("ACL", "SETUSER", "default", "resetpass", f">{ADMIN}")
+    assert users_of(admin, server).create("n1", until=FAR)
 
 
 @pytest.mark.parametrize(
