@@ -130,7 +130,8 @@ def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJo
     named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
     check_pools(claims, named)
     specs = [spec for name in named if (spec := parts.dicast.pools.pools.get(name)) is not None]
-    check_labels(claims, {f"{name}={value}" for spec in specs for name, value in spec.labels.items()})
+    demanded = [job.labels, *(spec.labels for spec in specs)]
+    check_labels(claims, {f"{name}={value}" for labels in demanded for name, value in labels.items()})
     if isinstance(job.items, ItemSource):
         source = job.items.model_copy(update={"path": str(parts.uploads.find(job.items.path))})
         job = job.model_copy(update={"items": source})

@@ -138,6 +138,7 @@ def test_a_token_for_some_labels_uses_pools_that_demand_no_others(tmp_path: Path
             assert http.post("/jobs", json=job).status_code == 202
         with client(address, token["x=y"]) as http:
             problem(http.post("/jobs", json=job), 403, "not-allowed")
+            problem(http.post("/jobs", json={**JOB, "labels": {"region": "eu"}}), 403, "not-allowed")
             assert http.post("/jobs", json=JOB).status_code == 202
 
 
