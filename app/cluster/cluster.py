@@ -163,6 +163,8 @@ class Cluster:
         queues, and its leases count until their deadlines; should it come back, it ends."""
         found = self.node(node)
         order, leases = Orders(self._app.store, self._app.keys).give(found.id, OrderKind.REMOVE, by=by, busy=force)
+        if leases < 0:
+            raise _left(found)
         if not order.id:
             self._audit(by, "node.remove", found.id, "refused", {"open": leases})
             raise NodeBusy(found.id, leases)
@@ -226,7 +228,9 @@ class Cluster:
 
     def _order(self, node: str, kind: OrderKind, by: str, deadline_s: float) -> NodeView:
         found = self.node(node)
-        order, _ = Orders(self._app.store, self._app.keys).give(found.id, kind, by=by, deadline_s=deadline_s)
+        order, leases = Orders(self._app.store, self._app.keys).give(found.id, kind, by=by, deadline_s=deadline_s)
+        if leases < 0:
+            raise _left(found)
         if order.kind is OrderKind.REMOVE:
             self._audit(by, f"node.{kind}", found.id, "refused", {})
             raise NodeLeaves(found.id)
@@ -262,6 +266,10 @@ class Cluster:
                 return False
             time.sleep(ACKNOWLEDGED_LOOK_S)
         return True
+
+
+def _left(node: NodeView) -> UnknownNode:
+    return UnknownNode(f"node {node.id} has just left")
 
 
 def _is_removed(seen: Sighting) -> bool:

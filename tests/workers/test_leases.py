@@ -297,6 +297,7 @@ async def test_to_a_node_that_has_an_order_nothing_is_granted(client, redis_url,
     cordoned, other = Asker(store, node="n"), Asker(store, node="m")
     assert (await cordoned("a")).verdicts == [G]
     orders = Orders(connect(redis_url), KEYS)
+    await client.hset(KEYS.nodes, "n", "{}")
     orders.give("n", OrderKind.CORDON, by="ann")
     refused = await cordoned("b", "c", give_back=["a"])
     assert (refused.verdicts, refused.reasons, refused.open_in_all) == ([R, R], ["cordoned"] * 2, 0)

@@ -22,6 +22,7 @@ KEYS = Keys("test")
 @pytest.fixture
 def store(redis_url):
     with connect(redis_url) as client:
+        client.hset(KEYS.nodes, "n", "{}")
         yield client
 
 
@@ -37,6 +38,11 @@ def test_the_same_order_twice_is_one(store):
     orders.take_back("n")
     assert orders.of("n") is None
     assert orders.give("n", OrderKind.DRAIN, by="bob", deadline_s=5)[0].id != sooner.id
+
+
+def test_a_node_that_nobody_knows_is_given_none(store):
+    order, leases = Orders(store, KEYS).give("nobody", OrderKind.CORDON, by="ann")
+    assert (order.id, leases, store.exists(KEYS.orders)) == ("", -1, 0)
 
 
 def test_many_at_once_give_one_order(store):

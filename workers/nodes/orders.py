@@ -113,18 +113,23 @@ class Orders:
     ) -> tuple[Order, int]:
         """Have an order stand for a node; returns it, and how many leases the node holds. One of the same kind and
         deadline that stands already is kept, so that giving it twice is giving it once; a removal is never replaced.
-        Unless `busy`, it is not given to a node that holds leases: the order returned then has no id."""
+        Unless `busy`, it is not given to a node that holds leases: the order returned then has no id; nor has it if
+        there is no such node, which -1 leases tell."""
         at = self._redis.time()[0]
         order = Order(secrets.token_hex(8), kind, by, at, deadline_s)
         standing, leases = self._set(
-            keys=[self._keys.orders, self._keys.holders],
+            keys=self._own_keys(),
             args=[node, orjson.dumps(order), "1" if busy else "", self._keys.told],
         )
         return Order.read(standing) or Order("", kind, by, at, deadline_s), leases
 
     def take_back(self, node: str) -> None:
         """No order stands for the node any more, unless it is to be removed."""
-        self._set(keys=[self._keys.orders, self._keys.holders], args=[node, "", "1", self._keys.told])
+        self._set(keys=self._own_keys(), args=[node, "", "1", self._keys.told])
+
+    def _own_keys(self) -> list[str]:
+        k = self._keys
+        return [k.orders, k.holders, k.nodes, k.gone_facts]
 
     def all(self) -> dict[str, Order]:
         """Those that stand, by node."""

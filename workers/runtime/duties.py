@@ -123,7 +123,7 @@ class NodeDuties:
                 logger.info("this node takes units again", extra={"event": "uncordoned"})
                 self._on_hub(_wake)
             else:
-                self._turn = self._worker.pool.submit(asyncio.sleep(0))
+                self._turn = self._turn_of_the_loop()
                 self._ends_at = time.monotonic() + order.deadline_s
                 logger.warning("this node takes no more units: %s", suspension.cordon,
                                extra={"event": "cordoned", "kind": order.kind, "by": order.by})  # fmt: skip
@@ -131,6 +131,14 @@ class NodeDuties:
         if order is not None and order.kind is not OrderKind.CORDON:
             self._finish(order)
         return self._turned()
+
+    def _turn_of_the_loop(self) -> concurrent.futures.Future[None] | None:
+        turn = asyncio.sleep(0)
+        try:
+            return self._worker.pool.submit(turn)
+        except RuntimeError:  # the loop is closed: nothing begins there any more
+            turn.close()
+            return None
 
     def _turned(self) -> bool:
         if self._turn is None:
