@@ -183,7 +183,6 @@ class ResultFiles(Frozen):
     opinions_parquet: str
     errors_jsonl: str
     report: str
-    panel_parquet: str | None = None
 
 
 class Report(ReportHeader):
@@ -209,6 +208,7 @@ class Report(ReportHeader):
     agreement_share: float
     errors: list[ErrorGroup] = Field(description="most frequent kind first")
     files: ResultFiles
+    panel_parquet: str | None = Field(default=None, description="the file of the panel's scores, if they are wanted")
     statistics: JobStatistics | None = Field(default=None, description="None in reports of earlier versions")
 
 

@@ -61,9 +61,8 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
             for field in ("opinions_jsonl", "opinions_parquet", "errors_jsonl", "report")
         },
     )
-    if report.files.panel_parquet is not None:
-        files = files.model_copy(update={"panel_parquet": str(target / Path(report.files.panel_parquet).name)})
-    report = report.model_copy(update={"files": files})
+    panel = report.panel_parquet and str(target / Path(report.panel_parquet).name)
+    report = report.model_copy(update={"files": files, "panel_parquet": panel})
     if target.exists() and target.samefile(source):
         return report
     target.mkdir(parents=True, exist_ok=True)

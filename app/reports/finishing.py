@@ -44,7 +44,7 @@ def _waits(report: Report) -> bool:
 
 
 def _wants_panel(report: Report) -> bool:
-    return report.panelled and report.files.panel_parquet is None and report.scored > 0
+    return report.panelled and report.panel_parquet is None and report.scored > 0
 
 
 def _unasked(report: Report) -> str | None:

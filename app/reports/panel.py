@@ -81,8 +81,7 @@ def keep_panel(folder: Path, report: Report) -> Report:
     by_dimension: list[DimensionReport] = [
         of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
     ]
-    files = report.files.model_copy(update={"panel_parquet": str(folder / PANEL)})
-    return report.model_copy(update={"by_dimension": by_dimension, "files": files})
+    return report.model_copy(update={"by_dimension": by_dimension, "panel_parquet": str(folder / PANEL)})
 
 
 def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:

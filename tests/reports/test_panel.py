@@ -46,15 +46,15 @@ def test_replicates_are_averaged_before_judges_are_combined(tmp_path: Path) -> N
 
 def test_they_are_kept_when_the_job_asks_for_them(tmp_path: Path) -> None:
     folder, report = finished(tmp_path)
-    assert report.files.panel_parquet is None and report.by_dimension[0].panel is None
+    assert report.panel_parquet is None and report.by_dimension[0].panel is None
     kept = keep_computed(folder, report)
-    assert kept.files.panel_parquet == str(folder / "panel.parquet")
+    assert kept.panel_parquet == str(folder / "panel.parquet")
     assert [tuple(row.values()) for row in pq.read_table(folder / "panel.parquet").to_pylist()] == WANTED
     cell = kept.by_dimension[0].panel
     assert cell is not None and (cell.n, cell.mean) == (2, 5.75) and cell.sd == pytest.approx(1.7678, abs=1e-4)
     assert files.read_report(tmp_path, "job-1") == kept == keep_computed(folder, kept)
     fetched = collect(kept, tmp_path, tmp_path / "mine")
-    assert Path(fetched.files.panel_parquet or "").is_relative_to(tmp_path / "mine")
+    assert Path(fetched.panel_parquet or "").is_relative_to(tmp_path / "mine")
     set_aside(tmp_path, "job-1", NOW, waits=lambda: True)
     assert not (folder / "panel.parquet").exists(), "a resumed job makes its own"
 
