@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dicast.app.domain.job import EvaluationJob
-from tests.command import JOB, Dicast
+from tests.command import JOB, ROOT, Dicast
 
 AGENT, DIMENSION, ITEM = JOB["agents"][0], JOB["dimensions"][0], JOB["items"][0]  # type: ignore[index]
 ROW = '{"id": 1, "text": "a"}\n'
@@ -60,7 +60,9 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"agents": {"name": "a"}}, "agents: must be a list, got {'name': 'a'}; " + AGENTS_FORM),
     ({"agents": ["gpt-4"]}, "agents[0]: must be a mapping, got 'gpt-4'; " + AGENTS_FORM),
     ({"agents": "gpt-4"}, "agents: must be a list, got 'gpt-4'; " + AGENTS_FORM),
-    ({"dimensions": ["clear"]}, "dimensions[0]: must be a mapping, got 'clear'; " + DIMENSIONS_FORM),
+    ({"dimensions": ["clear"]},
+     "dimensions: there is no rubric 'clear'; there are code_review, dialogue, faithfulness, helpfulness, "
+     "instruction_following, safety, summarisation, translation (or a file: clear.yaml)"),
     ({"items": ["a text"]}, "items[0]: must be a mapping, got 'a text'; " + ITEMS_FORM),
     ({"items": 5}, "items: must be a list or the name of a file, got 5; " + ITEMS_FORM),
     ({"items": None}, "items: must be a list or the name of a file, got None; " + ITEMS_FORM),
@@ -192,6 +194,15 @@ def test_a_job_with_a_mistake(at_once: Dicast, tmp_path: Path, changes: dict[str
     (tmp_path / "job.json").write_text(json.dumps({**JOB, **changes}))
     for command in (("run", "job.json"), ("validate", "job.json")):
         assert said(at_once, *command) == message
+
+
+def test_a_key_that_is_missing_ends_a_local_run_before_it_begins(at_once: Dicast, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "agents": [{"name": "a", "pool": "openai"}]}))
+    settings = {"DICAST_POOLS_FILE": str(ROOT / "config/pools.toml"), "OPENAI_API_KEY": "", "REDIS_URL": ""}
+    assert said(at_once, "run", "--local", "job.json", **settings) == (
+        "agents: 'a' needs pool openai, and OPENAI_API_KEY is not set; with --local there are no other workers that "
+        "could have it"
+    )
 
 
 @pytest.mark.parametrize("name, content, message", FILES, ids=[message[:60] for *_, message in FILES])

@@ -22,6 +22,7 @@ from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
 from dicast.app.submission.submit import Prepared
+from dicast.config.pools import PoolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,22 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
     found += [
         f"pool {spec.name}: {spec.api_key_env} is not set here; its workers need it"
         for spec in specs
-        if spec.api_key_env and not dicast.environ.get(spec.api_key_env)
+        if _lacks_key(dicast, spec)
     ]
     return found
+
+
+def without_key(dicast: Dicast, ready: Prepared) -> str | None:
+    """Why a worker of this machine could not ask one of the job's agents anything; None if it could ask them all."""
+    for agent in ready.job.agents:
+        specs = [dicast.pools.get(place.pool) for place in agent.choices]
+        if all(_lacks_key(dicast, spec) for spec in specs):
+            return f"agents: {agent.name!r} needs pool {specs[0].name}, and {specs[0].api_key_env} is not set"
+    return None
+
+
+def _lacks_key(dicast: Dicast, spec: PoolSpec) -> bool:
+    return bool(spec.api_key_env) and not dicast.environ.get(spec.api_key_env or "")
 
 
 def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:

@@ -22,7 +22,7 @@ from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
-from dicast.app.cli.plan import notes, show_plan
+from dicast.app.cli.plan import notes, show_plan, without_key
 from dicast.app.doctor import waiting
 from dicast.app.doctor.store import URL_SHAPES, understood
 from dicast.app.domain.report import Report
@@ -70,6 +70,8 @@ def run_job(terminal: Terminal, path: str, project: str | None, assignments: lis
             if options.dry_run:
                 show_plan(terminal, dicast, ready, json=options.json)
                 return Exit.OK
+            if options.local and dicast.settings.redis_url is None and (why := without_key(dicast, ready)):
+                raise Refused(f"{why}; with --local there are no other workers that could have it")
             job_id = ready.id
             if options.out is not None:
                 Path(options.out).mkdir(parents=True, exist_ok=True)

@@ -78,7 +78,7 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float) -> Any:
 
 
 @dataclass
-class Node:
+class DayWorker:
     """One worker: the number of its machine, its process, the token with which it joined."""
 
     machine: int
@@ -110,7 +110,7 @@ class Day:
             self.violations.append(text)
 
 
-class Installation:
+class Hub:
     """Store, two providers, server and beat in the hub; workers on the machines."""
 
     def __init__(self, folder: Path, machines: Machines, stack: contextlib.ExitStack) -> None:
@@ -172,7 +172,7 @@ class Installation:
     def token(self, subject: str, scopes: list[Scope]) -> str:
         return self.app.tokens.issue(subject, scopes, ttl_s=3600.0)
 
-    def worker(self, machine: int, name: str) -> Node:
+    def worker(self, machine: int, name: str) -> DayWorker:
         """A worker on a machine, with a token and the server's address alone; ready when this returns."""
         token = self.token(name, [Scope.NODE_REGISTER])
         token_id = next(found.id for found in self.app.tokens.list() if found.subject == name)
@@ -191,7 +191,7 @@ class Installation:
 
         until(ready, f"{name} is ready", 40)
         full = next(node["name"] for node in self.get("/cluster/nodes") if node["name"].startswith(f"{name}@"))
-        return Node(machine, process, log, token_id, full)
+        return DayWorker(machine, process, log, token_id, full)
 
     # ------------------------------------------------------------------ over HTTP
     def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -211,7 +211,7 @@ class Installation:
             found["nodes"] if isinstance(found, dict) and set(found) >= {"nodes"} and path.endswith("nodes") else found
         )
 
-    def view(self, node: Node) -> dict[str, Any] | None:
+    def view(self, node: DayWorker) -> dict[str, Any] | None:
         return next((found for found in self.get("/cluster/nodes") if found["name"] == node.name), None)
 
     def _answers(self) -> bool:
@@ -236,10 +236,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class Story:
+class Chapters:
     """The day itself, chapter by chapter."""
 
-    def __init__(self, place: Installation, units: int) -> None:
+    def __init__(self, place: Hub, units: int) -> None:
         self._place, self._units, self.day = place, units, Day()
         self._job = ""
 
@@ -272,7 +272,7 @@ class Story:
     def _done(self) -> int:
         return int(self._status()["done"])
 
-    def _excuse(self, node: Node, why: str) -> None:
+    def _excuse(self, node: DayWorker, why: str) -> None:
         """Calls that a node has open, by its leases, before it is lost."""
         view = self._place.view(node)
         identity = view["id"] if view else ""
@@ -281,7 +281,7 @@ class Story:
         self.day.excused += open_here
         self.day.tell(f"{open_here} calls open there {why}")
 
-    def _kill(self, node: Node) -> None:
+    def _kill(self, node: DayWorker) -> None:
         self._excuse(node, "when it is killed")
         os.killpg(node.process.pid, signal.SIGKILL)
         node.process.wait()
@@ -294,7 +294,7 @@ class Story:
         until(gone, "a killed node is offline", 30)
         self.day.tell(f"offline after {time.monotonic() - struck:.1f} s")
 
-    def _drain(self, node: Node) -> None:
+    def _drain(self, node: DayWorker) -> None:
         self._place.ask("POST", f"/cluster/nodes/{node.name.replace('@', '%40')}/drain", {"deadline_s": DRAIN_S})
 
         def drained() -> bool:
@@ -308,7 +308,7 @@ class Story:
         self._place.ask("POST", f"/cluster/nodes/{node.name.replace('@', '%40')}/uncordon")
         until(lambda: self._place.view(node)["open"] > 0, "a node that is taken back works again", 15)
 
-    def _cordon(self, node: Node) -> None:
+    def _cordon(self, node: DayWorker) -> None:
         path = f"/cluster/nodes/{node.name.replace('@', '%40')}"
         self._place.ask("POST", f"{path}/cordon")
         until(lambda: self._place.view(node)["status"] == "cordoned", "a node is cordoned", 5)
@@ -319,7 +319,7 @@ class Story:
         self._place.ask("POST", f"{path}/uncordon")
         until(lambda: self._place.view(node)["open"] > 0, "a node that is uncordoned works again", 15)
 
-    def _cut(self, node: Node) -> None:
+    def _cut(self, node: DayWorker) -> None:
         self._excuse(node, "when its network is cut")
         self._place.machines.cut(node.machine)
         before = self._done()
@@ -330,7 +330,7 @@ class Story:
         self._place.machines.heal(node.machine)
         until(lambda: (self._place.view(node) or {}).get("status") == "online", "it is back", 40)
 
-    def _revoke(self, node: Node) -> None:
+    def _revoke(self, node: DayWorker) -> None:
         self._excuse(node, "when its token is revoked")
         view = self._place.view(node)
         assert view is not None
@@ -387,7 +387,7 @@ def main() -> int:
         enter(machines.hub)
         print(f"three workers, two pools of {POOL_LIMIT}, {given.units} units", flush=True)
         try:
-            day = Story(Installation(folder, machines, stack), given.units).play()
+            day = Chapters(Hub(folder, machines, stack), given.units).play()
         except (TimeoutError, RuntimeError, AssertionError) as error:
             print(f"VIOLATED: {error}; logs in {folder}")
             return 1
