@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from click import Option
-from kombu import Exchange, Queue
 
 from dicast import config
 from dicast.app import logs
@@ -25,27 +24,22 @@ from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
-from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE, GOVERNOR, HOUSEKEEPING
+from dicast.app.pipeline.celery_settings import celery_settings, held_by
+from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE
 from dicast.app.submission.submit import Prepared, prepared, submit, traced_submission
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
-from dicast.errors import DicastError
 from dicast.workers.admission.overrides import Overrides
-from dicast.workers.admission.request import QUEUE_PREFIX, Admitted
+from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.broker.names import Names
 from dicast.workers.broker.profiles import (
-    ANSWER_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
-    MAX_CONNECTIONS,
     Broker,
     result_backend,
 )
-from dicast.workers.nodes.reaper import own_unacked
 from dicast.workers.nodes.registry import Node, NodeIntervals, Registry
 from dicast.workers.runtime.loop_bridge import loop_resource
-from dicast.workers.runtime.steady_schedule import every
 from dicast.workers.store.connection import StoreClient, connect, connect_async
 from dicast.workers.store.embedded import ensure_running
 from dicast.workers.store.epoch import Epoch
@@ -68,52 +62,13 @@ if TYPE_CHECKING:
     from dicast.workers.admission.gate import GateConfig
     from dicast.workers.admission.governor import Governor
 
-LABEL_OPTION = Option(
-    ["--label"], multiple=True, metavar="K=V", help="A label of this worker, such as region=eu; may be repeated."
-)
-BEAT_EVERY_S = 1.0
-HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
-"""After so long another tick has come, and `BEAT_MESSAGES_MAX` is more than come in that time. To a worker whose clock
-is further ahead of the beat's, its ticks are over when they come: the workers then keep house themselves."""
-BEAT_MESSAGES_MAX = 100
+LABEL_OPTION = Option(["--label"], multiple=True, metavar="K=V", help="A label, such as region=eu; may be repeated.")
 CLIENTS = "-"
 """Stands for whoever is no node, where the broker wants a name of what it hands out."""
 NOWHERE = "redis://a-worker-joins-first.invalid/0"
 """Stands for the store until a worker has joined over HTTP: its options are read before it has a name to join with."""
 CALL_GRACE_S = 10.0
 """How much longer a lease lives than the call it is for."""
-
-
-class NotJoined(DicastError):
-    """Something needs the store, and only a worker joins over HTTP."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "DICAST_SERVER_URL and DICAST_NODE_TOKEN let a worker join, and none has joined from here with this "
-            "DICAST_STATE_DIR; set REDIS_URL to reach the store without one"
-        )
-
-
-class GateLog:
-    """Writes the gate's events into the log, under the names that a unit's message carries."""
-
-    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None:
-        wait: dict[str, Any] = {} if wait_s is None else {"wait_s": round(wait_s, 3)}
-        logs.queueing(queue_depth=depth, pool=pool, reason=reason, **wait, **_named(unit))
-
-    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
-        logs.acquired(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
-
-    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
-        logs.released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
-
-    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None:
-        logs.over_share(project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share)
-
-
-def _named(unit: Admitted) -> dict[str, Any]:
-    labels = {name: str(unit.labels.get(name, "")) for name in ("agent", "dimension", "unit")}
-    return {**labels, "job": unit.job}
 
 
 class Dicast(Celery):  # type: ignore[misc]
@@ -152,7 +107,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """The operator's store, or the one that a worker of this machine was given when it joined; else the embedded
         one, started now unless it runs. Raises `NotJoined`."""
         if self.settings.joins:
-            from dicast.app.joining import remembered
+            from dicast.app.joining import NotJoined, remembered
 
             if (url := remembered(self.settings.state_dir)) is None:
                 raise NotJoined
@@ -240,13 +195,8 @@ class Dicast(Celery):  # type: ignore[misc]
         """Users of the store for nodes that join over HTTP."""
         from dicast.app.access.store_users import StoreUsers
 
-        return StoreUsers(
-            self.store,
-            self.settings.namespace,
-            self.settings.server_store_url or self.store_url,
-            self.token_secrets,
-            self._names_in_the_store(),
-        )
+        url, namespace = self.settings.server_store_url or self.store_url, self.settings.namespace
+        return StoreUsers(self.store, namespace, url, self.token_secrets, self._names_in_the_store())
 
     @cached_property
     def membership(self) -> Membership:
@@ -332,7 +282,7 @@ class Dicast(Celery):  # type: ignore[misc]
             keys=self.keys,
             node=self.node.id,
             lease_s=self.lease_s,
-            observer=GateLog(),
+            observer=logs.GateLog(),
             governor=loop_resource(self._governor, Governor.close),
             width=self.width,
             epoch=self.epoch,
@@ -411,87 +361,23 @@ class Dicast(Celery):  # type: ignore[misc]
         return replace(slo, **own)
 
     def configuration(self) -> dict[str, Any]:
-        """Celery's settings; flags like `-c`, `-n` and `-Q` still mean what Celery says."""
-        named = self.names.of
+        """Celery's settings."""
         joining = self.settings.joins and self.member is None
         broker = Broker.of(NOWHERE, self.settings.broker_url) if joining else self.broker
-        exchange = Exchange(named("dicast"), type="direct")
-        names = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE]
-        arguments = dict.fromkeys(names, broker.queue_arguments)
-        arguments[BEAT_QUEUE] = broker.short_lived(HOUSEKEEPING_WORTH_S, BEAT_MESSAGES_MAX)
-        return {
-            **self._addresses(broker),
-            "result_backend_transport_options": self._result_keys(),
-            "control_exchange": named("celery"),
-            "event_exchange": named("celeryev"),
-            "event_queue_prefix": named("celeryev"),
-            "broker_connection_retry_on_startup": True,
-            "broker_connection_max_retries": None,
-            "redis_max_connections": MAX_CONNECTIONS,
-            "redis_socket_timeout": ANSWER_TIMEOUT_S,
-            "redis_socket_connect_timeout": CONNECT_TIMEOUT_S,
-            "result_backend_always_retry": True,
-            "result_expires": 7 * 86_400,
-            "worker_pool": "dicast.workers.runtime.pool:TaskPool",
-            "worker_consumer": "dicast.workers.runtime.consumer:AdmissionConsumer",
-            "worker_concurrency": self.settings.slots,
-            "worker_prefetch_multiplier": 1,
-            "worker_cancel_long_running_tasks_on_connection_loss": False,
-            "worker_enable_prefetch_count_reduction": False,
-            "worker_redirect_stdouts": False,
-            # Flower asks for them while it watches, as `celery control enable_events` does; nobody else pays for them.
-            "worker_send_task_events": False,
-            "task_send_sent_event": False,
-            "task_acks_late": True,
-            "task_reject_on_worker_lost": True,
-            "task_serializer": "json",
-            "result_serializer": "json",
-            "accept_content": ["json"],
-            "task_queues": [
-                # By its plain name it is known here, and as `-Q`, in every namespace.
-                Queue(named(name), exchange, routing_key=named(name), queue_arguments=dict(given), alias=name)
-                for name, given in arguments.items()
-            ],
-            "task_default_queue": named(CONTROL_QUEUE),
-            "task_default_exchange": exchange.name,
-            "task_default_routing_key": named(CONTROL_QUEUE),
-            "task_create_missing_queues": False,
-            "beat_schedule": {
-                "housekeeping": {
-                    "task": HOUSEKEEPING,
-                    "schedule": every(BEAT_EVERY_S),
-                    "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
-                },
-                "governor": {
-                    "task": GOVERNOR,
-                    "schedule": every(BEAT_EVERY_S),
-                    "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
-                },
-            },
-            "beat_scheduler": "celery.beat:Scheduler",
-            "beat_max_loop_interval": BEAT_EVERY_S,
-        }
+        return celery_settings(self.settings, self.pools, self.names, self.keys, broker) | self._addresses(broker)
 
     def _addresses(self, broker: Broker) -> dict[str, Any]:
         """Settings of Celery's that name the broker and the store."""
         store_url = NOWHERE if self.settings.joins and self.member is None else self.store_url
         return {
             **broker.settings,
-            "broker_transport_options": self._held_by(CLIENTS, broker),
+            "broker_transport_options": held_by(CLIENTS, broker, self.keys),
             "result_backend": result_backend(store_url),
         }
 
     def transport_options(self, holder: str) -> dict[str, Any]:
         """The broker's; where that is the store, messages that are not acknowledged are `holder`'s."""
-        return self._held_by(holder, self.broker)
-
-    def _held_by(self, holder: str, broker: Broker) -> dict[str, Any]:
-        own = own_unacked(self.keys, holder) if broker.is_store else {}
-        return {**broker.settings["broker_transport_options"], **own}
-
-    def _result_keys(self) -> dict[str, Any]:
-        """Options that have Celery keep results and chords' counts under this installation's keys."""
-        return {"global_keyprefix": self.keys.at("results") + ":"} if self.names.namespace else {}
+        return held_by(holder, self.broker, self.keys)
 
 
 def create_app(environ: Mapping[str, str]) -> Dicast:

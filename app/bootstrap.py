@@ -22,7 +22,7 @@ from celery import signals
 from celery.platforms import EX_FAILURE
 
 from dicast.app import logs
-from dicast.app.application import NotJoined, app
+from dicast.app.application import app
 from dicast.app.monitoring import heartbeat
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
@@ -122,6 +122,8 @@ def _ticked(**_: Any) -> None:
 @signals.beat_init.connect
 def _beat_where_the_store_is(**_: Any) -> None:
     if app.settings.joins and app.member is None:
+        from dicast.app.joining import NotJoined
+
         sys.exit(f"celery beat: {NotJoined()}")
 
 

@@ -50,6 +50,16 @@ class NotKnown(DicastError):
     """The server does not know this node: it is to register again."""
 
 
+class NotJoined(DicastError):
+    """Something needs the store, and only a worker joins over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "DICAST_SERVER_URL and DICAST_NODE_TOKEN let a worker join, and none has joined from here with this "
+            "DICAST_STATE_DIR; set REDIS_URL to reach the store without one"
+        )
+
+
 class Given(BaseModel):
     """What the server gave. `store_url` names the login too."""
 

@@ -24,6 +24,8 @@ from urllib.parse import quote
 
 import orjson
 
+from dicast.workers.admission.request import Admitted
+
 MIN_SECRET_LENGTH = 8
 """Shorter values are placeholders ("ollama", "none") of servers without keys; masking them would garble plain words."""
 MASK = "***"
@@ -262,3 +264,25 @@ def over_share(
 def store_away(error: BaseException, **context: object) -> None:
     """The store does not answer; whoever asked waits and asks again."""
     _emit(logging.WARNING, {"event": "store_away", "error": f"{type(error).__name__}: {error}", **context})
+
+
+class GateLog:
+    """Writes the gate's events into the log, under the names that a unit's message carries."""
+
+    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None:
+        wait: dict[str, Any] = {} if wait_s is None else {"wait_s": round(wait_s, 3)}
+        queueing(queue_depth=depth, pool=pool, reason=reason, **wait, **_named(unit))
+
+    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
+        acquired(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+
+    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
+        released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+
+    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None:
+        over_share(project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share)
+
+
+def _named(unit: Admitted) -> dict[str, Any]:
+    labels = {name: str(unit.labels.get(name, "")) for name in ("agent", "dimension", "unit")}
+    return {**labels, "job": unit.job}

@@ -6,18 +6,18 @@ Every message names the variable, the bound and the value; the values of secrets
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 from urllib.parse import quote, unquote, urlsplit
 
 from dotenv import dotenv_values
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dicast.config.nearest import nearest
+from dicast.config.values import SECRET, Count, Flag, Given, Labels, Number, Secret, Text, label
 from dicast.errors import DicastError
 
 MESSAGE_KEY_CHARS = 32
@@ -27,71 +27,12 @@ _UNPREFIXED = frozenset({
     "MAX_CONCURRENT_LLM_CALLS", "RETRY_INITIAL_DELAY", "RETRY_MAX_DELAY", "RETRY_MAX_ATTEMPTS", "BATCHING_ENABLED",
     "LLM_CALL_TIMEOUT", "REDIS_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY",
 })  # fmt: skip
-_TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-_SECRET = "secret"  # noqa: S105  (a mark on the fields that hold one)
 
 
 class SettingsError(DicastError, ValueError):
     """A setting is missing, misspelt, of the wrong type or out of bounds."""
 
     problem = "wrong-setting"
-
-
-def _whole(raw: str) -> int:
-    """Digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
-    if not raw.removeprefix("-").isdecimal() or not raw.isascii() or len(raw) > 20:
-        raise ValueError(f"must be a whole number, got {raw!r}")
-    return int(raw)
-
-
-def _number(raw: str) -> float:
-    try:
-        value = math.nan if raw != raw.strip() or "_" in raw or not raw.isascii() else float(raw)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"must be a number, got {raw!r}")
-    return value
-
-
-def _truth(raw: str) -> bool:
-    if raw.lower() not in _TRUTHS:
-        raise ValueError(f"must be true or false, got {raw!r}")
-    return _TRUTHS[raw.lower()]
-
-
-def _text(raw: str) -> str:
-    if not raw.strip():
-        raise ValueError("must not be empty")
-    return raw
-
-
-_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
-
-
-def label(text: str) -> tuple[str, str]:
-    """A label's name and value; raises ValueError for what is no `k=v`."""
-    name, separator, value = text.partition("=")
-    if not (separator and _LABEL.fullmatch(name) and _LABEL.fullmatch(value)):
-        raise ValueError(f"must be labels like region=eu, of letters, digits, '.', '_', '/' and '-', got {text!r}")
-    return name, value
-
-
-def _labels(raw: str) -> str:
-    """The same text, after a look at it."""
-    for pair in filter(None, map(str.strip, raw.split(","))):
-        label(pair)
-    return raw
-
-
-Labels = Annotated[str, BeforeValidator(_labels)]
-Count = Annotated[int, BeforeValidator(_whole)]
-Number = Annotated[float, BeforeValidator(_number)]
-Flag = Annotated[bool, BeforeValidator(_truth)]
-Text = Annotated[str, BeforeValidator(_text)]
-Secret = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None), _SECRET]
-
-Given = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None)]
 
 
 def _variable(field: str) -> str:
@@ -366,7 +307,7 @@ class Settings(BaseModel):
     def secrets(self) -> list[str]:
         """Values that must never be shown: keys, and the password of a URL."""
         given = [
-            (name, getattr(self, name)) for name, spec in type(self).model_fields.items() if _SECRET in spec.metadata
+            (name, getattr(self, name)) for name, spec in type(self).model_fields.items() if SECRET in spec.metadata
         ]
         return [
             secret

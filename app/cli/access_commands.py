@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from dicast.app.cli.options import AsJson
+
 token = typer.Typer(help="Issue and end the tokens of the HTTP interface.", no_args_is_help=True, rich_markup_mode=None)
 audit = typer.Typer(
     help="Read and check the log of operations and refusals.", no_args_is_help=True, rich_markup_mode=None
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Span = "a number of seconds, or with a unit: 90s, 15m, 12h, 30d"
 
 

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.options import AsJson, Watch
+
 cluster = typer.Typer(
     help="See and steer the nodes: the worker processes.", no_args_is_help=True, rich_markup_mode=None
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Renew the output each second, until Ctrl-C.")]
 Status = Annotated[
     Literal["online", "cordoned", "draining", "offline", "degraded"] | None,
     typer.Option("--status", help="Only nodes of this status."),

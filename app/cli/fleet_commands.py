@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dicast.app.cli.cluster_commands import AsJson, Watch
+from dicast.app.cli.options import AsJson, Watch
 
 fleet = typer.Typer(help="See several installations at a glance.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.options import AsJson
+
 Finished = Annotated[
     str, typer.Argument(metavar="JOB", help="A finished job's id, or the folder that holds its report.json.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 By = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,7 +13,7 @@ import click
 from celery.utils.sysinfo import is_auto_concurrency
 from click.core import ParameterSource
 
-from dicast.config.settings import label
+from dicast.config.values import label
 from dicast.errors import DicastError
 from dicast.workers.runtime.pool import TaskPool
 

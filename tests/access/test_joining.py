@@ -15,8 +15,8 @@ from dicast.app.access.rights import StoreBroker
 from dicast.app.access.scopes import Scope
 from dicast.app.access.store_users import StoreUsers
 from dicast.app.access.tokens import Tokens
-from dicast.app.application import NotJoined, create_app
-from dicast.app.joining import JOINED_FILE, Member, NotKnown, PutOut, ServerAway, ServerClient
+from dicast.app.application import create_app
+from dicast.app.joining import JOINED_FILE, Member, NotJoined, NotKnown, PutOut, ServerAway, ServerClient
 from dicast.config.settings import SettingsError
 from dicast.workers.store.connection import connect, shuts_out
 from tests.access.conftest import SECRET, secrets_of
