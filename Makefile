@@ -78,13 +78,15 @@ figures: setup ## the house in figures: lines, cycles, layers, names, docstrings
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
 	$(BIN)/python -m lab.simulation $(SIMULATE)
 
-.PHONY: chaos chaos-full chaos-slice simulate-ledger recovery mutants mutation
+.PHONY: chaos chaos-full chaos-slice cluster-day simulate-ledger recovery mutants mutation
 chaos: setup ## 200 seeded runs of faults against real processes; every violation prints the command that replays it
 	$(BIN)/python -m lab.chaos --runs 200 $(CHAOS)
 chaos-slice: setup ## 22 of them, one of each fault that says most
 	$(BIN)/python -m lab.chaos --slice $(CHAOS)
 chaos-full: setup ## 2,000 of them
 	$(BIN)/python -m lab.chaos --runs 2000 $(CHAOS)
+cluster-day: setup ## three workers on addresses of their own, and what happens to nodes in a day (as root)
+	$(BIN)/python -m lab.chaos.cluster_day
 simulate-ledger: setup ## the pipeline's own code over the real scripts in virtual time, 10,000 seeds
 	$(BIN)/python -m lab.chaos.virtual --seeds 10000
 recovery: setup ## recovery times after kills, restarts, resets and freezes
