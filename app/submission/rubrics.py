@@ -31,6 +31,8 @@ Read = Callable[[str], dict[str, Any]]
 class RubricError(DicastError, ValueError):
     """There is no such rubric, or its file holds no dimension."""
 
+    problem = "invalid-job"
+
 
 def names() -> list[str]:
     """The rubrics of the library."""
