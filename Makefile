@@ -50,7 +50,7 @@ types: setup ## mypy, strict
 contracts: setup ## import rules between the layers
 	$(BIN)/lint-imports
 test: setup ## all tests, against a real store, real workers and the real local model
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(TESTS)
 check: lint types contracts test ## what CI runs
 fmt: setup ## format the code
 	$(BIN)/ruff format .

@@ -15,7 +15,9 @@ from lab.chaos.mutation.accepted import AcceptedChange
 
 ROOT = Path(__file__).parents[3]
 MUTANTS = ROOT / "mutants"
-LEDGER = ("callers", "claims", "exactly", "forgetful_store", "incarnations", "ledger", "looks", "notes", "repeats")
+LEDGER = (
+    "callers", "claims", "exactly", "forgetful_store", "incarnations", "ledger", "looks", "notes", "repeats", "work",
+)  # fmt: skip
 """Not its long histories, nor each verb twice."""
 ENFORCER = ("admission", "buckets", "fairness", "parameters")
 """The model of the store's scripts, which it is compared with."""
@@ -36,7 +38,7 @@ TESTS = {
     "tests/judge": [f"app/pipeline/{name}.py" for name in JUDGING],
     ",".join(f"tests/ledger/test_{name}.py" for name in LEDGER): [
         f"app/ledger/{name}.py"
-        for name in ("stops", "states", "client", "keys", "ledger", *VERBS, "records", "troubles")
+        for name in ("stops", "states", "client", "keys", "ledger", *VERBS, "records", "troubles", "work")
     ],
     "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": [
         "workers/admission/gate.py",
