@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,6 @@ import httpx2
 from dicast.app.access.scopes import Scope
 from lab.bench.pipeline import Figures, Machine
 from tests.e2e.cluster import ROOT, until
-from tests.e2e.servers import free_ports
 
 NODES, AT_ONCE = 500, 50
 SECRET = "a secret of the benchmark's, 32 bytes or more"
@@ -22,7 +22,9 @@ SECRET = "a secret of the benchmark's, 32 bytes or more"
 
 def joins() -> Figures:
     """500 nodes register with one server over 50 connections, and are heard once."""
-    port = free_ports(1)[0]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     with Machine(DICAST_TOKEN_SECRET=SECRET) as m:
         environ = {**m.cluster.environ, "DICAST_SERVER_PORT": str(port), "DICAST_SERVER_RATE": "1000000"}
         command = [sys.executable, "-m", "dicast", "serve"]
