@@ -7,9 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, RatingSource, Scale
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item, ItemSource, RatingSource
+from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.printable import printable
+from dicast.app.domain.scale import Scale
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
 

@@ -17,19 +17,13 @@ if TYPE_CHECKING:
     from dicast.app.aio import AsyncClient
     from dicast.app.application import app as celery
     from dicast.app.datasets.errors import DatasetError
-    from dicast.app.domain.job import (
-        Agent,
-        Deployment,
-        Dimension,
-        EvaluationJob,
-        Item,
-        ItemSource,
-        RatingSource,
-        Scale,
-    )
+    from dicast.app.domain.dimension import Dimension
+    from dicast.app.domain.item import Item, ItemSource, RatingSource
+    from dicast.app.domain.job import Agent, Deployment, EvaluationJob
     from dicast.app.domain.judge_statistics import JobStatistics
     from dicast.app.domain.opinion import Opinion
     from dicast.app.domain.report import Report
+    from dicast.app.domain.scale import Scale
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
     from dicast.app.refusals import InvalidJob, JobRefused
     from dicast.app.reports.results import load_opinions, load_report, load_statistics, to_pandas, to_polars
@@ -50,19 +44,13 @@ _HOMES = {
     "app.aio": ["AsyncClient"],
     "app.celery": ["celery"],
     "app.datasets.errors": ["DatasetError"],
-    "app.domain.job": [
-        "Agent",
-        "Deployment",
-        "Dimension",
-        "EvaluationJob",
-        "Item",
-        "ItemSource",
-        "RatingSource",
-        "Scale",
-    ],
+    "app.domain.dimension": ["Dimension"],
+    "app.domain.item": ["Item", "ItemSource", "RatingSource"],
+    "app.domain.job": ["Agent", "Deployment", "EvaluationJob"],
     "app.domain.judge_statistics": ["JobStatistics"],
     "app.domain.opinion": ["Opinion"],
     "app.domain.report": ["Report"],
+    "app.domain.scale": ["Scale"],
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
     "app.reports.results": ["load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"],

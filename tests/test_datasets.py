@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dicast.app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey
 from dicast.app.datasets import lines as line_formats
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
 
 Records = Sequence[dict[str, Any]]
 

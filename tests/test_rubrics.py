@@ -10,7 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 import dicast
-from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.report import ReportDimension

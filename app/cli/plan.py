@@ -15,7 +15,7 @@ from dicast.app import datasets
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.progress import counted
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.printable import printable
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt

@@ -7,7 +7,8 @@ from pathlib import Path
 from dicast.app import datasets
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import finished
-from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
 from dicast.app.refusals import validated
 from dicast.app.submission.job_file import load_job

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from dicast.app.datasets.errors import DatasetError
-from dicast.app.domain.job import ItemSource
+from dicast.app.domain.item import ItemSource
 
 Kind = Literal["jsonl", "csv", "tsv", "parquet"]
 

@@ -13,7 +13,7 @@ from dicast.app.datasets.errors import DatasetError
 from dicast.app.datasets.kinds import kind_of
 from dicast.app.datasets.lines import Csv, JsonLines
 from dicast.app.datasets.rows import Cursor, ItemReader, Row, Table
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.text import shown
 from dicast.config.nearest import nearest_file
 

@@ -9,7 +9,8 @@ from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import fingerprint
 from dicast.app.datasets.ratings import INLINE, file_of, read_ratings
 from dicast.app.datasets.surveying import KnownItems, repeated
-from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.rating import MAX_RATERS, Rating, RatingCounts
 
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import limited, opened
 from dicast.app.datasets.rows import ItemReader, Table
-from dicast.app.domain.job import Dimension, EvaluationJob, Item, ItemSource, RatingSource
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item, ItemSource, RatingSource
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.rating import NOBODY_NAMED, Rating
 from dicast.config.nearest import nearest
 

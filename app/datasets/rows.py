@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from dicast.app.datasets.errors import DatasetError, quoted
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.refusals import problem
 
 Cursor = dict[str, int]

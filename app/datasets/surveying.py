@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.rows import ItemReader
-from dicast.app.domain.job import ItemSource
+from dicast.app.domain.item import ItemSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dicast.app.domain.job import Dimension, Scale
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.nonce import NONCE_CHARS
+from dicast.app.domain.scale import Scale
 
 CHARACTERS_PER_TOKEN = 2
 """A cautious guess: English has about four, escaped or non-Latin text far fewer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dicast.app.domain.job import Dimension
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.opinion import Usage
 
 MAX_NAMED_CHARS = 200

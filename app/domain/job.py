@@ -6,168 +6,21 @@ Unknown keys, duplicate ids, empty lists and over-long ids are refused with the 
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Set
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import to_json
 
 from dicast.app.domain.deadlines import Duration, FinishBy
-from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict, Text, Version
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
+from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.panel import PanelRule
 
-MAX_SCALE_WIDTH = 1000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
-MAX_SCORE = 10**9
 MAX_LABELS = 20
 MAX_KEPT = 50
 MAX_GROUPS = 10
-MAX_EXAMPLES = 5
-
-
-class Item(Strict):
-    """One text to judge."""
-
-    id: Id
-    text: Text = Field(description="the output that is judged")
-    prompt: str | None = Field(default=None, description="what the output answers, if that matters")
-    reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
-    metadata: Metadata = Field(default_factory=dict)
-
-    @property
-    def text_bytes(self) -> int:
-        """Of its texts in UTF-8."""
-        texts = (self.text, self.prompt, self.reference)
-        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if text)
-
-    def without(self, names: Set[str]) -> Self:
-        """The item without this metadata."""
-        if not names or names.isdisjoint(self.metadata):
-            return self
-        return self.model_copy(update={"metadata": {k: v for k, v in self.metadata.items() if k not in names}})
-
-
-class ItemSource(Strict):
-    """Items that lie in a file, which every planning worker must be able to read."""
-
-    path: str = Field(min_length=1)
-    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
-    id_field: str = "id"
-    text_field: str = "text"
-    prompt_field: str | None = "prompt"
-    reference_field: str | None = "reference"
-    limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
-
-
-class RatingSource(Strict):
-    """Ratings by people: in a file of their own, or in columns beside the items. No judge is shown any of them.
-
-    Long form has a row a rating, with the columns named by `item_field`, `dimension_field`, `rater_field` and
-    `score_field`. In wide form `columns` names each dimension's column, or one column for each rater of a dimension.
-    """
-
-    path: str | None = Field(default=None, min_length=1, description="None: the columns stand beside the items")
-    format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
-    item_field: str = "item_id"
-    dimension_field: str = "dimension"
-    rater_field: str = "rater"
-    score_field: str = "score"
-    probability_field: str = Field(default="probability", description="how likely the item was to be rated, if known")
-    columns: dict[str, str | dict[str, str]] = Field(
-        default_factory=dict, description="dimension -> its column, or rater -> column"
-    )
-    fractions: bool = Field(default=False, description="scores may lie between the whole numbers of the scale")
-
-    @property
-    def named_columns(self) -> set[str]:
-        """All columns that `columns` names."""
-        return {c for value in self.columns.values() for c in ([value] if isinstance(value, str) else value.values())}
-
-    @model_validator(mode="after")
-    def _somewhere(self) -> Self:
-        if self.path is None and not self.columns:
-            raise ValueError("name a file (path), or the columns beside the items (columns)")
-        if any(not value for value in self.columns.values()):
-            raise ValueError("columns: each dimension needs a column, or a column for each rater")
-        return self
-
-
-class Scale(Strict):
-    """Whole numbers from `min` to `max`, both allowed."""
-
-    min: int = Field(default=1, ge=-MAX_SCORE, le=MAX_SCORE)
-    max: int = Field(default=10, ge=-MAX_SCORE, le=MAX_SCORE)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.max <= self.min:
-            raise ValueError(f"scale.max must be > scale.min ({self.min}), got {self.max}")
-        if self.max - self.min > MAX_SCALE_WIDTH:
-            raise ValueError(f"scale must span at most {MAX_SCALE_WIDTH}, got {self.max - self.min}")
-        return self
-
-
-class Dimension(Strict):
-    """One criterion of the rubric."""
-
-    id: Id
-    name: str = ""
-    instructions: Text
-    scale: Scale = Scale()
-    version: Version = Field(default="", description="of the rubric, as its author counts")
-    levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
-    examples: dict[int, list[Text]] = Field(
-        default_factory=dict, description="score -> what has earned it, each a text"
-    )
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    panel: PanelRule | None = Field(default=None, description="how the judges' scores become one; None: the job's")
-
-    @property
-    def rubric(self) -> str:
-        """A digest of all that tells a judge how to score: equal for equal rubrics."""
-        told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels", "examples"})
-        return hashlib.sha256(to_json(dict(sorted(told.items())))).hexdigest()[:16]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _level_keys(cls, data: Any) -> Any:
-        """JSON has only text keys: {"1": "..."} means level 1. A level may be `{means: ..., examples: [...]}`."""
-        if not isinstance(data, dict):
-            return data
-        given = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
-        found = {name: _by_score(name, value) for name, value in given.items()}
-        levels, examples = found.get("levels", {}), dict(found.get("examples", {}))
-        for score, level in levels.items():
-            if isinstance(level, dict) and level.keys() <= {"means", "examples"} and "means" in level:
-                if level.get("examples"):
-                    examples[score] = level["examples"]
-                levels[score] = level["means"]
-        return {**data, **found, **({"examples": examples} if examples else {})}
-
-    @model_validator(mode="after")
-    def _levels_on_scale(self) -> Self:
-        for name, scores in (("levels", self.levels), ("examples", self.examples)):
-            for score in scores:
-                if not self.scale.min <= score <= self.scale.max:
-                    raise ValueError(f"{name}: {score} is outside the scale {self.scale.min}..{self.scale.max}")
-        if any(len(texts) > MAX_EXAMPLES for texts in self.examples.values()):
-            raise ValueError(f"examples: a score has at most {MAX_EXAMPLES}")
-        return self
-
-
-def _by_score(name: str, given: dict[Any, Any]) -> dict[Any, Any]:
-    """What texts that are whole numbers mean."""
-    found = {}
-    for key, value in given.items():
-        whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
-        score = int(key) if whole else key
-        if score in found:
-            raise ValueError(f"{name}: {score} is described twice")
-        found[score] = value
-    return found
 
 
 class Deployment(Strict):

@@ -12,7 +12,9 @@ import hmac
 from collections.abc import Sequence
 from itertools import count
 
-from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
 
 NONCE_CHARS = 16
 """Hexadecimal digits, in lower case."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 
 PIECE_BYTES = 8_000_000
 """Most bytes of texts that travel together, but for the last item: a store that writes them serves nobody else for some

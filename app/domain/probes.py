@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from typing import Literal
 
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 
 Probe = Literal["verbosity", "formatting"]
 MEASURES: dict[Probe, str] = {"verbosity": "text.chars", "formatting": "text.marked"}

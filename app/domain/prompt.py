@@ -28,26 +28,16 @@ gateway, a proxy, a connection that is used again) may hand over the answer to a
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from dicast.app.domain.answer_schema import Room, batch_schema, room, single_schema
-from dicast.app.domain.job import Agent, Dimension, Item
-from dicast.app.domain.nonce import is_fresh
-
-_NONCE = re.compile(r"[0-9a-f]{16,64}")
-
-_TEMPLATE_TOKEN = re.compile(
-    r"""<(?= [|｜] [^|｜<>\s]{1,64} [|｜]> )                     # <|im_start|>, <|eot_id|>
-      | <(?= /?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn)> )
-      | <(?= </?SYS>> )
-      | \[(?= /?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\] )
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
+from dicast.app.domain.material import material
 
 _RULES = """\
 You are one judge of a panel. You judge a text, by the criteria that you are given, and by nothing else.
@@ -116,22 +106,7 @@ def _system(persona: str) -> str:
 
 
 def _message(item: Item, nonce: str, request: Sequence[str]) -> str:
-    if not _NONCE.fullmatch(nonce):
-        raise ValueError("a nonce is 16 to 64 hexadecimal digits, in lower case")
-    if not is_fresh(nonce, item):
-        raise ValueError("the nonce occurs in the item")
-    parts = ["MATERIAL"]
-    if item.prompt:
-        parts += ["The task that the text answers:", _quoted(item.prompt)]
-    if item.reference:
-        parts += ["A reference answer, known to be good:", _quoted(item.reference)]
-    parts += ["The text to judge:", _quoted(item.text), f"END OF MATERIAL {nonce}", *request]
-    return "\n".join(parts)
-
-
-def _quoted(text: str) -> str:
-    """Each line behind `> `; every line end that Unicode knows counts, so that none can start a line of its own."""
-    return "\n".join(f"> {line}" for line in _TEMPLATE_TOKEN.sub(r"\g<0> ", text).splitlines())
+    return "\n".join([*material(item, nonce), *request])
 
 
 def _criterion(dimension: Dimension) -> str:

@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from dicast.app.domain.job import Agent, Dimension
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.job import Agent
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.panel import PanelRule

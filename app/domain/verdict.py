@@ -28,7 +28,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dicast.app.domain.job import Dimension, Scale
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.scale import Scale
 from dicast.app.domain.strict_json import Flaw, Json, JsonError, loads, outermost_objects
 from dicast.app.domain.text import clean, shown
 

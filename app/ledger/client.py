@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from dicast.app.domain.intervals import STANDARD, Intervals
-from dicast.app.domain.job import EvaluationJob, Item
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation

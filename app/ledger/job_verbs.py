@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from dicast.app.domain.deadlines import UNBOUNDED, Bounds
-from dicast.app.domain.job import EvaluationJob, Item
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import (
     Claim,

@@ -10,8 +10,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from dicast.app.domain.batching import named
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.job import Agent, Deployment, Dimension, Item
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
 from dicast.app.domain.probes import measured
 from dicast.app.domain.verdict import Judgment

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, MessageId

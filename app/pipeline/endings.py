@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dicast.app import logs
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.retry import GiveUp

@@ -16,7 +16,8 @@ from typing import Protocol
 import orjson
 
 from dicast.app import logs
-from dicast.app.domain.job import Agent, Item
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.job import Deployment, Item
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Deployment
 from dicast.app.domain.plan import Unit
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef

@@ -19,7 +19,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from dicast.app.domain.batching import named
 from dicast.app.domain.deployments import Choice
-from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import orjson
 
 from dicast.app import datasets
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane, Window, window
 from dicast.app.domain.stop import Stop

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from dicast.app import datasets
-from dicast.app.domain.job import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.rating import Rating
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.records import JobRecord

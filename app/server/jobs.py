@@ -14,7 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.doctor import waiting
 from dicast.app.domain.fields import MAX_JOB_ID_LENGTH
-from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.app.operations import jobs as operations

@@ -21,7 +21,7 @@ import yaml
 from yaml.composer import Composer
 
 from dicast.app.datasets.kinds import located
-from dicast.app.domain.job import Dimension
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.printable import printable
 from dicast.app.submission.rubrics import rubric, with_rubrics
 from dicast.config.nearest import nearest_file

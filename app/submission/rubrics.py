@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from dicast import config
 from dicast.app.datasets.kinds import located
-from dicast.app.domain.job import Dimension
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.printable import printable
 from dicast.app.refusals import validation_lines
 from dicast.config.nearest import nearest

@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from dicast.app import datasets
-from dicast.app.domain.job import EvaluationJob, Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import cell
 from dicast.app.domain.rating import NOBODY_NAMED
 from dicast.app.domain.report import Report

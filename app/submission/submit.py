@@ -13,7 +13,8 @@ from typing import Any
 
 from dicast.app import datasets
 from dicast.app.domain.deadlines import instant_ms
-from dicast.app.domain.job import Agent, Deployment, EvaluationJob, Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown

@@ -11,7 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.providers.base import ChatRequest

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dicast.app.domain.job import Agent, Dimension, Item
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.job import Agent
 from dicast.app.domain.prompt import single_prompt
 from dicast.app.providers.simulated import SimulatedConfig
 from dicast.app.providers.simulated.answers import SimulatedJudge

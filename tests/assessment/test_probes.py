@@ -9,7 +9,7 @@ import pytest
 
 from dicast.app.assessment.assess import assess
 from dicast.app.assessment.scores import DimensionScores, JobScores, People
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.probes import measured
 from tests.assessment.test_assess import checked, dimension

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.app.domain.batching import MAX_NAMED_CHARS, divide_usage, named
-from dicast.app.domain.job import Dimension
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.opinion import Usage
 
 

@@ -14,10 +14,13 @@ from pydantic import BaseModel
 
 from dicast.app.domain import verdict
 from dicast.app.domain.answer_schema import room, single_schema
-from dicast.app.domain.job import Agent, Deployment, Dimension, EvaluationJob, Item, ItemSource, RatingSource, Scale
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item, ItemSource, RatingSource
+from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.prompt import batch_prompt
 from dicast.app.domain.report import Report
+from dicast.app.domain.scale import Scale
 from dicast.app.domain.strict_json import MAX_DEPTH, MAX_DIGITS
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dicast.app.domain.fields import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH
-from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.job import EvaluationJob
 
 JOB = {
     "id": "job-1",

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from dicast.app.domain.job import Agent, Dimension, Scale
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
 from dicast.app.domain.report import (
     EXAMPLES_A_REASON,
@@ -22,6 +23,7 @@ from dicast.app.domain.report import (
     ResultFiles,
     UnknownVoice,
 )
+from dicast.app.domain.scale import Scale
 
 FILES = ResultFiles(directory="/r/j", opinions_jsonl="o", opinions_parquet="p", errors_jsonl="e", report="r")
 JUDGES = [Agent(name="strict", pool="openai", model="m"), Agent(name="kind")]

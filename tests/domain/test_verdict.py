@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.app.domain.answer_schema import room, single_schema
-from dicast.app.domain.job import Dimension, Scale
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.scale import Scale
 from dicast.app.domain.verdict import (
     MAX_ANSWER_CHARS,
     MAX_ARGUMENT_CHARS,

@@ -10,7 +10,7 @@ import pytest
 
 import dicast.app.ledger
 from dicast.app.domain.deadlines import Bounds
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.domain.plan import lanes
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.client import LedgerClient

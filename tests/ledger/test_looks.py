@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dicast.app.domain.intervals import STANDARD
-from dicast.app.domain.job import Item
+from dicast.app.domain.item import Item
 from dicast.app.ledger import client as callers
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.records import ClaimAnswer, LaneState, MessageId

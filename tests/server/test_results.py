@@ -14,7 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from dicast.app.application import Dicast
-from dicast.app.domain.job import Agent, Dimension
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.reports.files import finish, write_page

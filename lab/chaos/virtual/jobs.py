@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 
 from dicast.app.datasets import survey
-from dicast.app.domain.job import EvaluationJob, ItemSource
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.records import MessageId
