@@ -18,6 +18,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.app.ledger.records import stored_spec
 from dicast.app.ledger.states import JobState, UnitState
 from dicast.errors import DicastError, Exit
 from dicast.workers.store.connection import StoreClient
@@ -211,6 +212,14 @@ class LedgerClient:
         if lanes is None:
             raise UnknownJob(job)
         return _pools_of(lanes)
+
+    def described(self, job: str) -> tuple[EvaluationJob, str | None]:
+        """A job as it was submitted, without items that came with it, and the fingerprint of its items' file. Raises
+        `UnknownJob`."""
+        spec, mark = self._redis.hmget(self._keys.job(job), "spec", "fingerprint")
+        if spec is None:
+            raise UnknownJob(job)
+        return stored_spec(spec), mark
 
     def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
         """The newest jobs first; ones past their retention are left out."""

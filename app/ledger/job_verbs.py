@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
 from dicast.app.domain.deadlines import UNBOUNDED, Bounds
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown
 from dicast.app.ledger.keys import PageRef, new_incarnation
-from dicast.app.ledger.records import Bounded, JobRecord, LaneState, Started
+from dicast.app.ledger.records import Bounded, JobRecord, LaneState, Started, stored_spec
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs
 
@@ -47,7 +45,7 @@ class JobVerbs(Verbs):
         return JobRecord(
             id=job,
             # Items of the job itself are kept apart, so the stored spec has an empty list of them.
-            spec=EvaluationJob.model_construct(**_spec_fields(spec)),
+            spec=stored_spec(spec),
             lanes=[
                 Lane(**{**lane, "pools": tuple(lane["pools"]), "agents": tuple(lane["agents"])})
                 for lane in orjson.loads(lanes)
@@ -202,14 +200,3 @@ class JobVerbs(Verbs):
         """Items of a resumed job come back."""
         texts = {str(n): item.model_dump_json(exclude_defaults=True) for n, item in enumerate(items, first)}
         await self._redis.hset(self.keys.items(job), mapping=texts)
-
-
-def _spec_fields(text: str) -> dict[str, Any]:
-    """The stored spec was validated when it was submitted; it is read with its types, without the rule of one item."""
-    fields = orjson.loads(text)
-    inline = isinstance(fields["items"], list)
-    checked = EvaluationJob.model_validate(
-        {**fields, "items": [{"id": "-", "text": "-"}] if inline else fields["items"]}
-    )
-    values = {name: getattr(checked, name) for name in EvaluationJob.model_fields}
-    return {**values, "items": []} if inline else values

@@ -181,3 +181,15 @@ class Ended(NamedTuple):
         if "report" in record:
             return cls(orjson.loads(record["report"]), record.get("revoked", ""))
         return cls(lost=True) if record.get("state") == JobState.LOST else None
+
+
+def stored_spec(text: str) -> EvaluationJob:
+    """A job as the store has it: it was validated when it was submitted, and is read with its types, without the items
+    that came with it, and so without the rule of one item."""
+    fields = orjson.loads(text)
+    inline = isinstance(fields["items"], list)
+    checked = EvaluationJob.model_validate(
+        {**fields, "items": [{"id": "-", "text": "-"}] if inline else fields["items"]}
+    )
+    values = {name: getattr(checked, name) for name in EvaluationJob.model_fields}
+    return EvaluationJob.model_construct(**{**values, "items": []} if inline else values)

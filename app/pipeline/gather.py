@@ -130,7 +130,7 @@ class Gatherer:
         )
         async with telling_of_files(self._ledger, job_id):
             report = await asyncio.to_thread(self._filed, job, header)
-        if report.scored < job.units and isinstance(job.spec.items, list):
+        if isinstance(job.spec.items, list):
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
         completed = await retry_until_available(
@@ -151,7 +151,7 @@ class Gatherer:
         return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
 
     async def _keep_items(self, job: JobRecord) -> None:
-        """Items that came with the job leave the store with it; a job that can be resumed needs them again."""
+        """Items that came with the job leave the store with it; who resumes it or reads its results needs them."""
         count, loop = await self._ledger.item_count(job.id), asyncio.get_running_loop()
 
         def pages() -> Iterator[list[Item]]:

@@ -2,7 +2,7 @@
 
     <results>/<job>/parts/<incarnation>/<page>~<lane>.jsonl
                                                    one gathered page: a line of counts, its opinions, its errors
-    <results>/<job>/items.jsonl                    items that came with a job which left some without a score
+    <results>/<job>/items.jsonl                    items that came with the job
     <results>/<job>/earlier/                       what a resumed job had before, until it has ended again
     <results>/<job>/opinions.jsonl                 one `Opinion` a line
     <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them, kept metadata

@@ -34,6 +34,12 @@ def read_items(results_dir: str | Path, job_id: str, incarnation: str, together:
         yield from pieces(map(Item.model_validate_json, file), together)
 
 
+def kept_items(folder: Path) -> Iterator[Item]:
+    """The items that were kept in a job's folder, one at a time; raises FileNotFoundError."""
+    with (folder / _ITEMS).open("rb") as file:
+        yield from map(Item.model_validate_json, file)
+
+
 def set_aside(results_dir: str | Path, job_id: str, incarnation: str, *, waits: Callable[[], bool]) -> None:
     """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started: what
     lies there afterwards is the new run's. May be killed, and called again, and by several at once."""

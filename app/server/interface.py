@@ -12,14 +12,26 @@ from pydantic.json_schema import models_json_schema
 
 from dicast.app.application import Dicast
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.server import cluster, following, health, jobs, nodes, overview, pools, problems, results, uploading
+from dicast.app.server import (
+    browsing,
+    cluster,
+    following,
+    health,
+    jobs,
+    nodes,
+    overview,
+    pools,
+    problems,
+    results,
+    uploading,
+)
 from dicast.app.server.doors import needs_of
 from dicast.app.server.headers import SafeHeaders
 from dicast.app.server.parts import Parts
 
 ROUTERS = (
-    jobs.router, following.router, results.router, uploading.router, pools.router, nodes.router, cluster.router,
-    overview.router, health.router,
+    jobs.router, following.router, results.router, browsing.router, uploading.router, pools.router, nodes.router,
+    cluster.router, overview.router, health.router,
 )  # fmt: skip
 
 DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."

@@ -18,6 +18,7 @@ from dicast.app.access.scopes import Claims
 from dicast.app.access.tokens import Tokens
 from dicast.app.application import Dicast
 from dicast.app.monitoring.snapshot import SharedState, read_shared
+from dicast.app.reports.browse import Browser
 from dicast.app.server.errors import TooManyStreams
 from dicast.app.server.idempotency import IdempotencyKeys
 from dicast.app.server.keys import ServerKeys
@@ -84,6 +85,7 @@ class Parts:
     secrets: tuple[str, ...]
     last_look: LastLook
     streams: Streams = field(default_factory=Streams)
+    browser: Browser = field(default_factory=Browser)
 
     @classmethod
     def of(cls, dicast: Dicast, hosts: frozenset[str] | None) -> Parts:

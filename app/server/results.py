@@ -66,7 +66,7 @@ _WHOLE = {"schema": {"type": "string", "format": "binary"}}
 @router.get("/jobs/{job}/report")
 def report(parts: GivenParts, claims: Reader, job: JobName) -> Report:
     """The report of a job that has ended. Its `files` are paths of this interface."""
-    found, _ = _place(parts, claims, job)
+    found, _ = place_of(parts, claims, job)
     at = f"/jobs/{job}"
     files = {
         "directory": at, "report": f"{at}/report", "errors_jsonl": f"{at}/errors?format=jsonl",
@@ -85,11 +85,11 @@ def opinions(
     """The opinions of a job that has ended: pages of JSON, or the whole file as JSONL or Parquet, by `format` or by the
     `Accept` header."""
     wanted = format or _accepted(request, ("json", "jsonl", "parquet"))
-    found, folder = _place(parts, claims, job)
+    found, folder = place_of(parts, claims, job)
     if wanted != "json":
         path = found.files.opinions_jsonl if wanted == "jsonl" else found.files.opinions_parquet
         return _whole(folder, path, JSONL if wanted == "jsonl" else PARQUET)
-    return _page("opinions", found, _own(folder, found.files.opinions_jsonl), limit, cursor)
+    return _page("opinions", found, own_file(folder, found.files.opinions_jsonl), limit, cursor)
 
 
 @router.get("/jobs/{job}/errors", response_model=ErrorPage, responses={200: {"content": {JSONL: _WHOLE}}})
@@ -99,13 +99,13 @@ def errors(
 ) -> Response:  # fmt: skip
     """Why units of a job that has ended have no score: one error a unit, in pages of JSON, or all as JSONL."""
     wanted = format or _accepted(request, ("json", "jsonl"))
-    found, folder = _place(parts, claims, job)
+    found, folder = place_of(parts, claims, job)
     if wanted == "jsonl":
         return _whole(folder, found.files.errors_jsonl, JSONL)
-    return _page("errors", found, _own(folder, found.files.errors_jsonl), limit, cursor)
+    return _page("errors", found, own_file(folder, found.files.errors_jsonl), limit, cursor)
 
 
-def _place(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
+def place_of(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
     """A job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
     view, root = look(parts, claims, job), parts.dicast.settings.results_dir
     if not view.state.ended or view.state is JobState.LOST:
@@ -121,7 +121,7 @@ def _place(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
     return found, job_folder(root, job)
 
 
-def _own(folder: Path, named: str) -> Path:
+def own_file(folder: Path, named: str) -> Path:
     """The file of this name in a job's folder; raises `ResultsAway` if it is none."""
     path = folder / Path(named).name
     if path.is_symlink() or not path.is_file():
@@ -130,7 +130,7 @@ def _own(folder: Path, named: str) -> Path:
 
 
 def _whole(folder: Path, named: str, media_type: str) -> Response:
-    path = _own(folder, named)
+    path = own_file(folder, named)
     return FileResponse(path, media_type=media_type, filename=path.name)
 
 

@@ -1,0 +1,307 @@
+"""A finished job's opinions in pages, read from its Parquet file by DuckDB: pure reading, in bounded memory.
+
+For each job that is looked at, and each judge that it is narrowed to, a table with one row an item is made once (a
+tenth of a second for a million opinions) and kept while there is room. All else is asked of the file itself.
+"""
+# ruff: noqa: S608  (statements are made of names of our own; what others give is a parameter, or quoted)
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import duckdb
+
+from dicast.app.domain.report import Report
+from dicast.errors import DicastError
+
+PARQUET = "opinions.parquet"
+MEMORY = "160MB"
+THREADS = 2
+ROWS_KEPT = 1_500_000
+"""Rows of all tables together; the least lately used goes first."""
+OPINIONS_MAX = 2000
+"""Of one item, at once."""
+
+Sort = Literal["place", "item", "overall", "disagreement", "failed", "score", "spread"]
+
+
+class NoSuchItem(DicastError, LookupError):
+    """The job has no opinion of such an item."""
+
+    problem = "not-found"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemWishes:
+    """Which items, in which order: those whose id (or `within` arguments) holds `search`, without regard to case, whose
+    score in `dimension` is from `least` to `most`, or of which a unit has `failed`. `judge` alone is heard if named.
+    Sorting by `score` or `spread` is by that of `dimension`."""
+
+    sort: Sort = "place"
+    descending: bool = False
+    search: str = ""
+    within: Literal["ids", "arguments"] = "ids"
+    dimension: str | None = None
+    least: float | None = None
+    most: float | None = None
+    failed: bool = False
+    judge: str | None = None
+    limit: int = 50
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ItemScore:
+    """An item in one dimension: the mean of its judges, and their spread (the standard deviation between judges)."""
+
+    mean: float | None
+    spread: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """An item. `overall` is its weighted score from 0 to 1, `disagreement` its judges' spread in parts of the scale, as
+    a mean over the dimensions; `failed` counts units without a score, `place` is that of its first opinion."""
+
+    id: str
+    place: int
+    overall: float | None
+    disagreement: float | None
+    failed: int
+    scores: list[ItemScore]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRows:
+    """A page of items, and how many there are in all pages."""
+
+    items: list[ItemRow]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeScores:
+    """How often a judge gave which score in a dimension; `failed` are units without one."""
+
+    judge: str
+    dimension: str
+    counts: dict[int, int]
+    failed: int
+
+
+@dataclass(slots=True)
+class _Tables:
+    """The tables that there are: name and number of rows by what they are of."""
+
+    known: OrderedDict[tuple[Any, ...], tuple[str, int]] = field(default_factory=OrderedDict)
+    made: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.known.values())
+
+
+class Browser:
+    """Answers questions about finished jobs' opinions; for any number of threads. Made anew it knows nothing, and
+    nothing is lost with it but time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: duckdb.DuckDBPyConnection | None = None
+        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        self._tables = _Tables()
+
+    def items(self, folder: Path, report: Report, wishes: ItemWishes) -> ItemRows:
+        """A page of the job's items. Raises `NoSuchItem` for a dimension or judge that the job has not, OSError."""
+        names = [dimension.id for dimension in report.dimensions]
+        for wanted, known in ((wishes.dimension, names), (wishes.judge, [agent.name for agent in report.agents])):
+            if wanted is not None and wanted not in known:
+                raise NoSuchItem(f"{wanted!r} is none of the job's; there are {', '.join(known[:20])}")
+        asked = self._cursor()
+        try:
+            table = self._table(asked, folder, report, wishes.judge)
+            at = names.index(wishes.dimension) if wishes.dimension is not None else None
+            where, given = _conditions(folder, wishes, at)
+            order = _order(wishes, at)
+            found = asked.execute(
+                f"SELECT * FROM {table} {where} ORDER BY {order} LIMIT ? OFFSET ?",
+                [*given, wishes.limit, wishes.offset],
+            ).fetchall()
+            total = asked.execute(f"SELECT count(*) FROM {table} {where}", given).fetchall()[0][0]
+        finally:
+            asked.close()
+        return ItemRows([_row(row, len(names)) for row in found], total)
+
+    def opinions(self, folder: Path, item: str) -> tuple[list[dict[str, Any]], bool]:
+        """The opinions of an item, in the order of their units, and whether there are more than `OPINIONS_MAX`. Raises
+        `NoSuchItem`, OSError."""
+        asked = self._cursor()
+        try:
+            asked.execute(
+                f"SELECT * FROM {_source(folder)} WHERE item_id = ? {_plain(asked, folder)} LIMIT ?",
+                [item, OPINIONS_MAX + 1],
+            )
+            names = [column[0] for column in asked.description or []]
+            rows = [dict(zip(names, row, strict=True)) for row in asked.fetchall()]
+        finally:
+            asked.close()
+        if not rows:
+            raise NoSuchItem(f"the job has no opinion of an item {item[:200]!r}")
+        return rows[:OPINIONS_MAX], len(rows) > OPINIONS_MAX
+
+    def scores(self, folder: Path) -> list[JudgeScores]:
+        """How each judge's scores are distributed in each dimension. Raises OSError."""
+        asked = self._cursor()
+        try:
+            rows = asked.execute(
+                "SELECT judge, criterion_id, score, count(*) "
+                f"FROM {_source(folder)} WHERE true {_plain(asked, folder)} GROUP BY ALL ORDER BY ALL"
+            ).fetchall()
+        finally:
+            asked.close()
+        found: dict[tuple[str, str], JudgeScores] = {}
+        for judge, dimension, score, count in rows:
+            of = found.get((judge, dimension)) or JudgeScores(judge, dimension, {}, 0)
+            if score is None:
+                of = JudgeScores(judge, dimension, of.counts, count)
+            else:
+                of.counts[score] = count
+            found[judge, dimension] = of
+        return list(found.values())
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            if self._made is None:
+                self._spill = tempfile.TemporaryDirectory(prefix="dicast-browse-")
+                self._made = duckdb.connect(
+                    ":memory:",
+                    config={
+                        "memory_limit": MEMORY, "threads": THREADS, "temp_directory": self._spill.name,
+                        "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+                        "lock_configuration": True,
+                    },
+                )  # fmt: skip
+            return self._made.cursor()
+
+    def _table(
+        self, asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None
+    ) -> str:  # fmt: skip
+        """The name of the table of a job's items, which is made unless it is there."""
+        stat = (folder / PARQUET).stat()
+        key = (str(folder), stat.st_ino, stat.st_mtime_ns, stat.st_size, judge)
+        with self._lock:
+            if key not in self._tables.known:
+                self._tables.made += 1
+                name = f"items_{self._tables.made}"
+                asked.execute(_making(asked, name, folder, report, judge), [] if judge is None else [judge])
+                rows = asked.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
+                self._tables.known[key] = name, rows
+                while len(self._tables.known) > 1 and self._tables.rows > ROWS_KEPT:
+                    _, (dropped, _) = self._tables.known.popitem(last=False)
+                    asked.execute(f"DROP TABLE {dropped}")
+            self._tables.known.move_to_end(key)
+            return self._tables.known[key][0]
+
+
+def _making(
+    asked: duckdb.DuckDBPyConnection, name: str, folder: Path, report: Report, judge: str | None
+) -> str:  # fmt: skip
+    source = _source(folder)
+    only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
+    columns, positions, spreads = [], [], []
+    for at, dimension in enumerate(report.dimensions):
+        of = f"FILTER (criterion_id = {_text(dimension.id)})"
+        columns += [f"avg(mean) {of} AS m{at}", f"stddev_pop(mean) {of} AS s{at}", f"sum(n) {of} AS n{at}"]
+        width = dimension.scale_max - dimension.scale_min
+        positions.append((f"(m{at} - {dimension.scale_min}) / {width}", dimension.weight))
+        spreads.append(f"CASE WHEN j{at} > 1 THEN s{at} / {width} END")
+        columns.append(f"count(mean) {of} AS j{at}")
+    shown = ", ".join(
+        f"m{at}, CASE WHEN j{at} > 1 THEN s{at} END AS s{at}, coalesce(n{at}, 0)::BIGINT AS n{at}"
+        for at in range(len(report.dimensions))
+    )
+    cells = (  # a judge's own replicates are one voice
+        "SELECT item_id, criterion_id, judge, min(file_row_number) AS place, avg(score) AS mean, count(score) AS n, "
+        f"count(*) - count(score) AS failed FROM {source} WHERE true {only} GROUP BY ALL"
+        if _repeats(asked, folder)
+        else "SELECT item_id, criterion_id, judge, file_row_number AS place, score::DOUBLE AS mean, "
+        f"(score IS NOT NULL)::INTEGER AS n, (score IS NULL)::INTEGER AS failed FROM {source} WHERE true {only}"
+    )
+    return (
+        f"CREATE TABLE {name} AS SELECT item_id, place, {_weighted(positions)} AS overall, "
+        f"list_avg([{', '.join(spreads)}]) AS disagreement, failed, {shown} FROM ("
+        f"SELECT item_id, min(place) AS place, sum(failed)::BIGINT AS failed, {', '.join(columns)} "
+        f"FROM ({cells}) GROUP BY item_id)"
+    )
+
+
+def _repeats(asked: duckdb.DuckDBPyConnection, folder: Path) -> bool:
+    """Whether a judge has more than one opinion of an item and dimension."""
+    found = asked.execute(f"SELECT max(replicate) FROM {_source(folder)}").fetchall()[0][0]
+    return bool(found)
+
+
+def _weighted(positions: Sequence[tuple[str, float]]) -> str:
+    total = " + ".join(f"coalesce({at} * {weight!r}, 0)" for at, weight in positions)
+    weights = " + ".join(f"CASE WHEN {at} IS NULL THEN 0 ELSE {weight!r} END" for at, weight in positions)
+    return f"({total}) / nullif({weights}, 0)"
+
+
+def _conditions(folder: Path, wishes: ItemWishes, at: int | None) -> tuple[str, list[Any]]:
+    parts, given = [], list[Any]()
+    if wishes.search and wishes.within == "ids":
+        parts.append("contains(lower(item_id), lower(?))")
+        given.append(wishes.search)
+    elif wishes.search:
+        only = "" if wishes.judge is None else " AND judge = ?"
+        parts.append(
+            f"item_id IN (SELECT item_id FROM {_source(folder)} "
+            f"WHERE contains(lower(argument), lower(?)){only})"
+        )
+        given += [wishes.search] if wishes.judge is None else [wishes.search, wishes.judge]
+    for bound, sign in ((wishes.least, ">="), (wishes.most, "<=")):
+        if bound is not None:
+            parts.append(f"{'overall' if at is None else f'm{at}'} {sign} ?")
+            given.append(bound)
+    if wishes.failed:
+        parts.append("failed > 0")
+    return (f"WHERE {' AND '.join(parts)}" if parts else ""), given
+
+
+def _order(wishes: ItemWishes, at: int | None) -> str:
+    of = "overall" if wishes.sort == "score" else "disagreement"
+    columns = {
+        "place": "place", "item": "item_id", "overall": "overall", "disagreement": "disagreement", "failed": "failed",
+        "score": of if at is None else f"m{at}", "spread": of if at is None else f"s{at}",
+    }  # fmt: skip
+    return f"{columns[wishes.sort]} {'DESC' if wishes.descending else 'ASC'} NULLS LAST, place"
+
+
+def _row(row: Sequence[Any], dimensions: int) -> ItemRow:
+    id, place, overall, disagreement, failed, *rest = row
+    scores = [ItemScore(*rest[3 * at : 3 * at + 3]) for at in range(dimensions)]
+    return ItemRow(id, place, overall, disagreement, failed, scores)
+
+
+def _source(folder: Path) -> str:
+    """The file, as DuckDB names it: no part of the path is taken for a pattern."""
+    path = "".join(f"[{char}]" if char in "*?[" else char for char in str(folder / PARQUET))
+    return f"read_parquet({_text(path)}, file_row_number = true)"
+
+
+def _plain(asked: duckdb.DuckDBPyConnection, folder: Path) -> str:
+    """Leaves out what was judged only to try the judges out, where the file tells of such."""
+    columns = asked.execute(f"DESCRIBE SELECT * FROM {_source(folder)}").fetchall()
+    return "AND probe IS NULL" if any(column[0] == "probe" for column in columns) else ""
+
+
+def _text(value: str) -> str:
+    """As SQL writes a text."""
+    return "'" + value.replace("'", "''") + "'"
