@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from dicast.app.domain.calibration import Calibration, CalibrationMap
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
@@ -29,6 +30,8 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "dimensions": (Dimension,),
     "scale": (Scale,),
     "panel": (PanelRule,),
+    "calibration": (Calibration,),
+    "maps": (CalibrationMap,),
 }
 
 FORMS = {
@@ -44,6 +47,7 @@ FORMS = {
     "labels": "labels: {region: eu}",
     "panel": "panel: median, or {combine: weighted, weights: {strict: 2, kind: 1}}",
     "groups": "groups: [system, language]",
+    "calibration": "calibration: calibration.json, or {file: calibration.json, on_mismatch: warn}",
 }
 """The right form of what is written in another; each is shown with the field it belongs to."""
 

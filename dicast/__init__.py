@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dicast.app.aio import AsyncClient
     from dicast.app.application import app as celery
     from dicast.app.datasets.errors import DatasetError
+    from dicast.app.domain.calibration import Calibration
     from dicast.app.domain.dimension import Dimension
     from dicast.app.domain.item import Item, ItemSource, RatingSource
     from dicast.app.domain.job import Agent, Deployment, EvaluationJob
@@ -27,23 +28,26 @@ if TYPE_CHECKING:
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
     from dicast.app.refusals import InvalidJob, JobRefused
     from dicast.app.reports.results import load_opinions, load_report, load_statistics, to_pandas, to_polars
-    from dicast.app.submission.job_file import JobFileError, load_job, load_rubric
+    from dicast.app.submission.calibrations import CalibrationError
+    from dicast.app.submission.job_file import JobFileError, load_calibration, load_job, load_rubric
     from dicast.app.submission.rubrics import RubricError
     from dicast.app.tasks import evaluate
     from dicast.config.pools import UnknownPool
     from dicast.errors import DicastError
 
 __all__ = [
-    "Agent", "AsyncClient", "DatasetError", "Deployment", "DicastError", "Dimension", "EvaluationJob", "InvalidJob",
-    "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost", "JobRefused", "JobStatistics", "Opinion",
-    "RatingSource", "Report", "RubricError", "Scale", "UnknownJob", "UnknownPool", "celery", "evaluate", "load_job",
-    "load_opinions", "load_report", "load_rubric", "load_statistics", "to_pandas", "to_polars",
+    "Agent", "AsyncClient", "Calibration", "CalibrationError", "DatasetError", "Deployment", "DicastError",
+    "Dimension", "EvaluationJob", "InvalidJob", "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost",
+    "JobRefused", "JobStatistics", "Opinion", "RatingSource", "Report", "RubricError", "Scale", "UnknownJob",
+    "UnknownPool", "celery", "evaluate", "load_calibration", "load_job", "load_opinions", "load_report", "load_rubric",
+    "load_statistics", "to_pandas", "to_polars",
 ]  # fmt: skip
 
 _HOMES = {
     "app.aio": ["AsyncClient"],
     "app.celery": ["celery"],
     "app.datasets.errors": ["DatasetError"],
+    "app.domain.calibration": ["Calibration"],
     "app.domain.dimension": ["Dimension"],
     "app.domain.item": ["Item", "ItemSource", "RatingSource"],
     "app.domain.job": ["Agent", "Deployment", "EvaluationJob"],
@@ -54,7 +58,8 @@ _HOMES = {
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
     "app.reports.results": ["load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"],
-    "app.submission.job_file": ["JobFileError", "load_job", "load_rubric"],
+    "app.submission.calibrations": ["CalibrationError"],
+    "app.submission.job_file": ["JobFileError", "load_calibration", "load_job", "load_rubric"],
     "app.submission.rubrics": ["RubricError"],
     "app.tasks": ["evaluate"],
     "config.pools": ["UnknownPool"],

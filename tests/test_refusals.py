@@ -47,9 +47,7 @@ def test_a_good_job_passes() -> None:
         (job(items={"pth": "x"}),
          ["items.path: is missing", "items.pth: unknown key; did you mean path?"]),
         (job(**{"a\x1b[2Jb": 1}),
-         ["a\\x1b[2Jb: unknown key; there are id, project, items, agents, dimensions, ratings, panel, replicates, "
-          "spend, batching, fail_fast, on_exhausted, finish_by, unit_deadline, max_pool_down, labels, keep, groups, "
-          "cluster, probes, metadata"]),
+         [f"a\\x1b[2Jb: unknown key; there are {', '.join(EvaluationJob.model_fields)}"]),
         (job(replicates=0, spend="once", agents=[{**AGENT, "max_tokens": 0}]),
          ["agents[0].max_tokens: must be >= 1, got 0", "replicates: must be >= 1, got 0",
           "spend: must be 'at_least_once' or 'at_most_once', got 'once'"]),

@@ -3,6 +3,8 @@
     scores        a job's scores as arrays
     figures       what app/statistics answers, as plain data
     voices        one judge, the panel or a person against people
+    combined      the panel's scores
+    calibrating   maps from judges' scores to people's
     grouping      groups of items by their metadata
     words         the same in sentences
     assess        all of it

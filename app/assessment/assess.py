@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from dicast.app.assessment.calibrating import calibrated_voices
+from dicast.app.assessment.combined import panel_scores
 from dicast.app.assessment.figures import among_raters, figure
 from dicast.app.assessment.grouping import grouped
 from dicast.app.assessment.probing import probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NOBODY_RATED, person, voice
-from dicast.app.assessment.words import summary
+from dicast.app.assessment.words import calibrated_words, summary
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
     AmongRaters,
@@ -19,7 +21,6 @@ from dicast.app.domain.judge_statistics import (
 )
 from dicast.app.statistics.agreement import among
 from dicast.app.statistics.arrays import Floats
-from dicast.app.statistics.combining import COMBINATIONS, weighted_mean
 from dicast.app.statistics.independence import effective_judges
 
 SEED = 1
@@ -40,14 +41,6 @@ def assess(job: JobScores) -> JobStatistics:
     )
 
 
-def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
-    """One score an item from all judges, as the job combines them."""
-    rule = of.dimension.panel
-    if rule.combine == "weighted":
-        return weighted_mean(of.judges, np.array([rule.weights[name] for name in job.judges]))
-    return COMBINATIONS[rule.combine](of.judges)
-
-
 def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> DimensionStatistics:
     panel, people = panel_scores(job, of), of.people
     voices = [voice(name, "judge", of.scores[:, at, :], of, rng) for at, name in enumerate(job.judges)]
@@ -59,6 +52,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
     groups = [grouped(job, of, panel, by, rng) for by in job.groups]
     judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
+    calibrated = calibrated_voices(job, of, panel, job.calibration) if job.calibration is not None else []
     probes = probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
     return DimensionStatistics(
         dimension=of.dimension.id,
@@ -75,9 +69,13 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         independent=independent,
         groups=groups,
         probes=probes,
-        summary=summary(
-            voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
-        ),
+        calibrated=calibrated,
+        summary=[
+            *summary(
+                voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
+            ),
+            *calibrated_words(calibrated),
+        ],
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from dicast.app.domain.calibrated import Fit
+from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.probes import Probe
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.agreement import Level
@@ -57,6 +59,8 @@ class DimensionScores:
     dimension: ReportDimension
     scores: Floats
     people: People = NOBODY
+    fits: Sequence[Fit] = ()
+    """How the job's calibration fits each judge and, of several, the panel; none without a calibration."""
 
     @property
     def judges(self) -> Floats:
@@ -98,3 +102,4 @@ class JobScores:
     groups: Mapping[str, Labels] = field(default_factory=dict)
     cluster: tuple[str, Ints] | None = None
     probes: Mapping[Probe, Floats] = field(default_factory=dict)
+    calibration: Calibration | None = None

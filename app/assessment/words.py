@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dicast.app.domain.judge_statistics import Figure, GroupStatistics, ProbeStatistics, VoiceStatistics
+from dicast.app.domain.judge_statistics import (
+    CalibratedVoice,
+    Figure,
+    GroupStatistics,
+    ProbeStatistics,
+    VoiceStatistics,
+)
 
 MOST_BIASES = 5
 SAVES = 1.05
@@ -138,3 +144,21 @@ def _groups(group: GroupStatistics) -> Iterator[str]:
         f"{len(clear)} of {len(group.differences)} differences by {group.by} are clear of chance "
         "(p below 0.05, corrected by Holm)."
     )
+
+
+def calibrated_words(voices: Sequence[CalibratedVoice]) -> Iterator[str]:
+    """What the calibration makes of the panel's mean, or of the one judge's."""
+    if not voices:
+        return
+    whole = voices[-1]
+    name = "the panel" if whole.kind == "panel" else whole.name
+    if not whole.calibrated.known:
+        yield f"What {name}'s mean is when calibrated {told(whole.calibrated)}."
+        return
+    yield (
+        f"Calibrated ({whole.method}, learned on {whole.learned_on:,} rated items), {name}'s mean is "
+        f"{told(whole.calibrated)} instead of {told(whole.raw)}; that the map itself may err is not in this interval."
+    )
+    differing = list(dict.fromkeys(part for voice in voices for part in voice.differing))
+    if differing:
+        yield f"The calibration was made with another {' and another '.join(differing)}, and is applied all the same."

@@ -26,7 +26,7 @@ Cluster = Annotated[
 
 def add_to(cli: typer.Typer) -> None:
     """Register the commands."""
-    for command in (report, compare, sample, panel):
+    for command in (report, compare, sample, panel, calibrate):
         cli.command(no_args_is_help=True)(command)
     cli.command()(rubrics)
 
@@ -143,6 +143,33 @@ def panel(
 
     wishes = PanelWishes(dimension or (), largest, measure, reach, cost or ())
     show_panels(context.obj, job, wishes, json=json)
+
+
+def calibrate(
+    context: typer.Context,
+    job: Finished,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to, .json; replaced if it is there.")],
+    method: Annotated[
+        Literal["isotonic", "ordinal", "linear"],
+        typer.Option(help="The best map that never falls, people's mean at each score, or a straight line."),
+    ] = "isotonic",
+    dimension: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Only this dimension; may be repeated.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Learn from people's ratings how a finished job's judges are to be corrected.
+
+    \b
+      dicast calibrate JOB -o calibration.json
+      calibration: calibration.json              in a later job
+
+    A map for each judge, and for the panel, from its scores to people's; what it is worth is measured on the half of
+    the items that it was not learned on. It holds for this judge, model, prompt and rubric alone.
+    """
+    from dicast.app.cli.calibrating import calibrate_job
+
+    calibrate_job(context.obj, job, out, method=method, dimensions=dimension or [], json=json)
 
 
 def rubrics(

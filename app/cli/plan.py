@@ -78,7 +78,8 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
     names = dict.fromkeys(place.pool for agent in ready.job.agents for place in agent.choices)
     specs = {spec.name: spec for spec in map(dicast.pools.get, names)}.values()
     most = dicast.settings.max_concurrent_llm_calls
-    found = [f"pool {spec.name}: {cut}" for spec in specs if (cut := spec.cut_to(most)) is not None]
+    found = list(ready.warnings)
+    found += [f"pool {spec.name}: {cut}" for spec in specs if (cut := spec.cut_to(most)) is not None]
     found += [
         f"pool {spec.name}: {spec.api_key_env} is not set here; its workers need it"
         for spec in specs

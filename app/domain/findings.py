@@ -70,3 +70,11 @@ class PanelFront(_Plain):
     person: Figure
     enough: PanelOption | None = None
     reason: str | None = None
+
+
+class NotCalibrated(_Plain):
+    """Why there is no map from a judge's scores in a dimension to people's."""
+
+    judge: str
+    dimension: str
+    reason: str

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
@@ -69,6 +70,9 @@ class EvaluationJob(Strict):
     ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
     panel: PanelRule | None = Field(
         default=None, description="how the judges' scores of an item become one, where a dimension does not say it"
+    )
+    calibration: Calibration | None = Field(
+        default=None, description="maps from the judges' scores to people's, learned from an earlier job"
     )
     replicates: int = Field(default=1, ge=1, le=1000)
     spend: Literal["at_least_once", "at_most_once"] = Field(
@@ -163,8 +167,9 @@ class EvaluationJob(Strict):
 
     @property
     def panelled(self) -> bool:
-        """Whether the job says how its panel judges, and so wants its scores."""
-        return self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
+        """Whether the job says how its panel judges, or has a calibration, and so wants the panel's scores."""
+        said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
+        return said or self.calibration is not None
 
     @model_validator(mode="after")
     def _panels_of_judges(self) -> Self:

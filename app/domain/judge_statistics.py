@@ -144,6 +144,21 @@ class ProbeStatistics(_Plain):
     p: float | None
 
 
+class CalibratedVoice(_Plain):
+    """One judge or the panel by the job's calibration: the mean of its `raw` scores and of the `calibrated` ones, and
+    by how much these differ from people's (`bias`). That the map may err, learned as it is on `learned_on` items, is in
+    no interval. `differing` is what the map was made with that the job has not."""
+
+    name: str
+    kind: Literal["judge", "panel"]
+    method: str = ""
+    learned_on: int = 0
+    differing: list[str] = []
+    raw: Figure
+    calibrated: Figure
+    bias: Figure
+
+
 class DimensionStatistics(_Plain):
     """Everything about one dimension. `voices` are the judges in their order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
@@ -162,6 +177,7 @@ class DimensionStatistics(_Plain):
     independent: Figure
     groups: list[GroupStatistics] = []
     probes: list[ProbeStatistics] = []
+    calibrated: list[CalibratedVoice] = []
     summary: list[str]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.fingerprints import judge_digest
 from dicast.app.domain.job import Agent
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
@@ -42,12 +45,16 @@ class ReportAgent(Frozen):
     name: str
     pool: str = ""
     model: str | None = None
+    judge: str = Field(
+        default="", description="digest of name, persona and temperature; '' in earlier versions' reports"
+    )
 
     @classmethod
-    def of(cls, agent: Agent) -> Self:
-        """Several pools are named one after the other."""
+    def of(cls, agent: Agent, models: Iterable[str] = ()) -> Self:
+        """Several pools and models (those that its deployments come to) are named one after the other."""
         pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
-        return cls(name=agent.name, pool=", ".join(pools), model=agent.model)
+        model = ", ".join(dict.fromkeys(models)) or agent.model
+        return cls(name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent))
 
 
 class ReportDimension(Frozen):
@@ -102,6 +109,10 @@ class ReportHeader(Frozen):
     probes: list[Probe] = Field(default_factory=list, description="biases that the statistics look for")
     rated: bool = Field(default=False, description="people have rated some of the items")
     panelled: bool = Field(default=False, description="the panel's scores are wanted")
+    prompt: str = Field(
+        default="", description="digest of the words in which its judges were asked; '' in earlier versions' reports"
+    )
+    calibration: Calibration | None = Field(default=None, description="maps from judges' scores to people's")
 
 
 class JudgeCell(Frozen):
@@ -279,7 +290,7 @@ class ReportBuilder:
 
     def _statistics(self) -> JobStatistics:
         """What may be told before anything is computed."""
-        if self._header.rated or self._header.groups:
+        if self._header.rated or self._header.groups or self._header.calibration is not None:
             unknowable = [] if self._header.rated else list(UNKNOWABLE)
             return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
         return JobStatistics.of_no_ratings()

@@ -16,6 +16,7 @@ from typing import Protocol
 import orjson
 
 from dicast.app import logs
+from dicast.app.domain.fingerprints import prompt_digest
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import EvaluationError, Opinion
@@ -127,6 +128,8 @@ class Gatherer:
             cluster=job.spec.cluster,
             rated=job.spec.ratings is not None,
             panelled=job.spec.panelled,
+            prompt=prompt_digest(job.spec),
+            calibration=job.spec.calibration,
         )
         async with telling_of_files(self._ledger, job_id):
             report = await asyncio.to_thread(self._filed, job, header)
@@ -147,8 +150,7 @@ class Gatherer:
         return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
 
     def _agent(self, agent: Agent) -> ReportAgent:
-        models = dict.fromkeys(map(self._models.model, agent.choices))
-        return ReportAgent.of(agent).model_copy(update={"model": ", ".join(models)})
+        return ReportAgent.of(agent, map(self._models.model, agent.choices))
 
     async def _keep_items(self, job: JobRecord) -> None:
         """Items that came with the job leave the store with it; who resumes it or reads its results needs them."""

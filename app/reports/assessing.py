@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic_core import to_json
 
-from dicast.app.domain.findings import PanelFront
+from dicast.app.domain.calibrated import circumstances
+from dicast.app.domain.calibration import CalibrationMap, Method
+from dicast.app.domain.findings import NotCalibrated, PanelFront
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report
 from dicast.app.reports.durable import replacing
@@ -16,6 +19,10 @@ from dicast.app.reports.files import REPORT
 from dicast.errors import DicastError, Exit
 
 MISSING = "the libraries for statistics are not installed here: pip install 'dicast[scores]'"
+
+
+class NoFingerprints(DicastError, LookupError):
+    """A report does not say how its judges were asked."""
 
 
 class NoLibraries(DicastError, ImportError):
@@ -54,6 +61,30 @@ def panel_fronts(
         for of in scores.dimensions
         if of.dimension.id in dimensions
     ]
+
+
+def calibrate(
+    folder: Path, report: Report, method: Method, dimensions: Collection[str]
+) -> tuple[list[CalibrationMap], list[NotCalibrated]]:
+    """Maps from the scores of each judge and of the panel to people's in these dimensions, and why some are not there.
+    Raises `NoLibraries`, `NoFingerprints`, OSError."""
+    if not report.prompt or not all(agent.judge for agent in report.agents):
+        raise NoFingerprints(
+            f"the report of job {report.job_id} is an earlier version's and does not say how its judges were asked, "
+            "which a calibration is bound to: judge again"
+        )
+    try:
+        from dicast.app.assessment.calibrating import calibrations  # noqa: PLC0415  (takes long to load)
+        from dicast.app.reports.scores import load_scores  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    scores = load_scores(folder, report, by=[])
+    chosen = replace(scores, dimensions=tuple(of for of in scores.dimensions if of.dimension.id in dimensions))
+    found = list(calibrations(chosen, circumstances(report), method))
+    return (
+        [one for one in found if isinstance(one, CalibrationMap)],
+        [one for one in found if isinstance(one, NotCalibrated)],
+    )
 
 
 def keep(folder: Path, report: Report, found: JobStatistics) -> Report:

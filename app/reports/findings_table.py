@@ -9,12 +9,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dicast.app.domain.findings import PanelFront, PanelOption, RunsCompared
+from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.findings import NotCalibrated, PanelFront, PanelOption, RunsCompared
 from dicast.app.domain.judge_statistics import Figure
 from dicast.app.reports.table import TableStyle
 
 NAME_MAX = 24
 ARGUMENT_MAX = 300
+MOST_NAMED = 10
 
 
 def print_comparison(found: RunsCompared, console: Console) -> None:
@@ -28,6 +30,31 @@ def print_fronts(found: list[PanelFront], console: Console, *, unit: str) -> Non
     for front in found:
         for part in _front(front, TableStyle(console.options.ascii_only), unit):
             console.print(part)
+
+
+def print_calibration(found: Calibration, missing: list[NotCalibrated], console: Console) -> None:
+    """Print what each map is worth on items that it was not learned on, and why there are no others."""
+    style = TableStyle(console.options.ascii_only)
+    table = style.table()
+    table.add_column("Dimension", no_wrap=True)
+    table.add_column("judge", no_wrap=True)
+    for title in ("rated", "error", "calibrated", "squared error falls by"):
+        table.add_column(title, justify="right", no_wrap=title != "squared error falls by")
+    for one in found.maps:
+        errors = [f"{error:.2f}" if error is not None else "-" for error in (one.error, one.calibrated_error)]
+        table.add_row(
+            style.show(one.dimension, NAME_MAX), style.show(one.judge, NAME_MAX), f"{one.items:,}", *errors,
+            style.show(told(one.gain)),
+        )  # fmt: skip
+    console.print(table)
+    console.print(_line("Errors are roots of mean squares against people, on items that the map had not seen.", style))
+    useless = [one for one in found.maps if one.gain.low is None or one.gain.low <= 0]
+    if useless:
+        names = ", ".join(f"{one.judge} ({one.dimension})" for one in useless[:MOST_NAMED])
+        console.print(_line(f"It is not clear that these maps help: {names}.", style))
+    for other in missing:
+        text = f"{other.judge} ({other.dimension}) cannot be calibrated, because {other.reason}."
+        console.print(_line(text, style))
 
 
 def told(found: Figure) -> str:

@@ -1,6 +1,7 @@
 """The panel's scores: one an item and dimension, from what all judges gave it.
 
-<results>/<job>/panel.parquet     item_id, criterion_id, score (null without any opinion), opinions
+<results>/<job>/panel.parquet     item_id, criterion_id, score (null without any opinion), opinions, and of a job with
+                                  a calibration `calibrated` (null where no map holds)
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dicast.app.domain.calibrated import fits_of
+from dicast.app.domain.calibration import CalibrationMap
 from dicast.app.domain.printable import cell
 from dicast.app.domain.report import DimensionReport, PanelCell, Report
 from dicast.app.reports.durable import replacing
@@ -39,6 +42,7 @@ class PanelScore(NamedTuple):
     criterion_id: str
     score: float | None
     opinions: int
+    calibrated: float | None = None
 
 
 def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
@@ -46,7 +50,7 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     of some 20 bytes an opinion and the items' ids."""
     table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "score"])
     items = table["item_id"].combine_chunks().dictionary_encode()
-    judges = [agent.name for agent in report.agents]
+    judges, maps = [agent.name for agent in report.agents], _maps(report)
     coded = pa.table({
         "item": items.indices,
         "dimension": _codes(table["criterion_id"], [d.id for d in report.dimensions]),
@@ -62,7 +66,21 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
         dimension = report.dimensions[at]
         given = [(judges[judge], score) for _, _, judge, score in group if score is not None]
         by_judge = {judge: fmean(score for _, score in own) for judge, own in groupby(given, key=itemgetter(0))}
-        yield PanelScore(items.dictionary[item].as_py(), dimension.id, dimension.panel.combined(by_judge), len(given))
+        score, map_ = dimension.panel.combined(by_judge), maps.get(dimension.id)
+        calibrated = None if score is None or map_ is None else map_.apply(score)
+        yield PanelScore(items.dictionary[item].as_py(), dimension.id, score, len(given), calibrated)
+
+
+def _maps(report: Report) -> dict[str, CalibrationMap | None]:
+    """By dimension the map of the panel's scores, where one holds."""
+    calibration = report.calibration
+    if calibration is None:
+        return {}
+    return {d.id: fits_of(report, d)[-1].applied(calibration) for d in report.dimensions}
+
+
+def _schema(report: Report) -> pa.Schema:
+    return SCHEMA if report.calibration is None else SCHEMA.append(pa.field("calibrated", pa.float64()))
 
 
 def _codes(column: Any, names: Sequence[str]) -> Any:
@@ -71,13 +89,12 @@ def _codes(column: Any, names: Sequence[str]) -> Any:
 
 def keep_panel(folder: Path, report: Report) -> Report:
     """Write the panel's scores beside the opinions; the report that names them and tells their means."""
-    tallies = {dimension.id: _Moments() for dimension in report.dimensions}
-    with replacing(folder / PANEL) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+    tallies, schema = {dimension.id: _Moments() for dimension in report.dimensions}, _schema(report)
+    with replacing(folder / PANEL) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for rows in _pieces(panel_scores(folder, report)):
             for row in rows:
                 tallies[row.criterion_id].add(row.score)
-            columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True))
-            writer.write_table(pa.table({name: list(values) for name, values in columns.items()}, schema=SCHEMA))
+            writer.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=schema))
     by_dimension: list[DimensionReport] = [
         of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
     ]
@@ -86,29 +103,29 @@ def keep_panel(folder: Path, report: Report) -> Report:
 
 def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:
     """Write the panel's scores to a file of this format, whole or not at all; how many there are."""
-    count = 0
+    count, schema = 0, _schema(report)
     with replacing(out) as file:
         if format == "parquet":
-            with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+            with pq.ParquetWriter(file, schema, compression="zstd") as writer:
                 for rows in _pieces(panel_scores(folder, report)):
                     count += len(rows)
-                    writer.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=SCHEMA))
+                    writer.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=schema))
         elif format == "csv":
-            count = _write_csv(file, panel_scores(folder, report))
+            count = _write_csv(file, panel_scores(folder, report), schema.names)
         else:
             for row in panel_scores(folder, report):
                 count += 1
-                file.write(orjson.dumps(row._asdict()) + b"\n")
+                file.write(orjson.dumps(dict(zip(schema.names, row, strict=False))) + b"\n")
     return count
 
 
-def _write_csv(file: IO[bytes], rows: Iterator[PanelScore]) -> int:
+def _write_csv(file: IO[bytes], rows: Iterator[PanelScore], columns: Sequence[str]) -> int:
     text, count = io.TextIOWrapper(file, encoding="utf-8", newline=""), 0
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
-    writer.writerow(PanelScore._fields)
+    writer.writerow(columns)
     for row in rows:
         count += 1
-        writer.writerow([cell(value) if isinstance(value, str) else value for value in row])
+        writer.writerow([cell(value) if isinstance(value, str) else value for value in row[: len(columns)]])
     text.flush()
     text.detach()
     return count

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People
+from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.probes import MEASURES, measures
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report
@@ -59,10 +60,12 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         items=len(names),
         judges=judges,
         dimensions=tuple(
-            DimensionScores(dimension, scores[at], people[at]) for at, dimension in enumerate(report.dimensions)
+            DimensionScores(dimension, scores[at], people[at], fits_of(report, dimension))
+            for at, dimension in enumerate(report.dimensions)
         ),
         groups={name: _labels(table, name, item, len(names)) for name in by},
         cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
+        calibration=report.calibration,
         probes={probe: _numbers(table, MEASURES[probe], item, len(names)) for probe in report.probes},
     )
 

@@ -86,6 +86,7 @@ def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderRe
         yield Text()
     yield from _among(of, style)
     yield from _probes(of, style)
+    yield from _calibrated(of, style)
     for group in of.groups:
         if group.reason is None:
             yield from _groups(group, style)
@@ -151,6 +152,20 @@ def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
         p = "-" if probe.p is None else ("<0.001" if probe.p < 0.001 else f"{probe.p:.3f}")
         points = _told(probe.effect) if probe.effect.known else probe.effect.reason or "-"
         table.add_row(kinds[probe.probe], style.show(probe.voice, NAME_MAX), points, p)
+    yield table
+    yield Text()
+
+
+def _calibrated(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not of.calibrated:
+        return
+    table = style.table()
+    table.add_column("Calibrated", no_wrap=True)
+    for title in ("mean", "raw", "bias"):
+        table.add_column(title, justify="right", no_wrap=title != "mean")
+    for voice in of.calibrated:
+        mean = _told(voice.calibrated) if voice.calibrated.known else voice.calibrated.reason or "-"
+        table.add_row(style.show(voice.name, NAME_MAX), style.show(mean), _told(voice.raw), _told(voice.bias))
     yield table
     yield Text()
 

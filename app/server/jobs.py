@@ -25,6 +25,7 @@ from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
+from dicast.app.submission.calibrations import with_calibration
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.config.pools import UnknownPool
 
@@ -109,7 +110,8 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     if key is not None and (known := parts.keys.answer(claims.subject, key, digest)) is not None:
         return SubmittedJob.model_validate(known)
     document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), wanted=job_file.JOB)
-    job = _permitted(parts, claims, validated(with_rubrics(document, None, job_file.read_document)))
+    document = with_calibration(with_rubrics(document, None, job_file.read_document), None, job_file.read_document)
+    job = _permitted(parts, claims, validated(document))
     try:
         ready = parts.dicast.prepared(job)
     except UnknownPool as unknown:

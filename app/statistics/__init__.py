@@ -14,7 +14,7 @@ Nothing here knows jobs, stores or prompts. Ratings come in long form (`ratings`
     means, powered    intervals of means; prediction-powered inference
     betting, questions    confidence sequences; stopping as soon as a question is answered
     combining, labels, escalation    several opinions into one; when the next judge is not needed
-    calibration   judges' scores mapped to people's
+    calibration   judges' scores mapped to people's, and what that is worth
     panel_search  which panel is the cheapest that is good enough
     groups, runs, preferences    systems, two runs, pairwise choices
 

@@ -1,47 +1,28 @@
-"""Judges' scores mapped to people's, and kept with what they hold for.
+"""Judges' scores mapped to people's.
 
 A calibration is learned on rated items and judged by cross-fitting: every item's calibrated score comes from the other
-items. It is a plain dict that JSON can hold, bound to the hashes of judge, model, prompt and rubric: with another
-prompt the same judge gives other scores, and the old map would mislead.
+items. How maps are kept, and what they hold for, is in app/domain/calibration.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
 from dicast.app.statistics.arrays import Floats
-from dicast.app.statistics.estimates import Unknown
+from dicast.app.statistics.estimates import Result, Unknown
+from dicast.app.statistics.means import mean
 
 Method = Literal["isotonic", "ordinal", "linear"]
-VERSION = 1
 FEWEST = 10
+HALVES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """The hashes of what a calibration holds for."""
-
-    judge: str
-    model: str
-    prompt: str
-    rubric: str
-
-
-class CalibrationMismatch(ValueError):
-    """A calibration was made for something else. `differing` names what differs: judge, model, prompt or rubric."""
-
-    def __init__(self, differing: tuple[str, ...]) -> None:
-        super().__init__(f"the calibration was made with another {', '.join(differing)}")
-        self.differing = differing
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class ScoreMap:
     """A map from a judge's scores to people's: straight lines between the points (x ascending), level beyond them."""
 
     method: Method
@@ -53,25 +34,18 @@ class Calibration:
         """The calibrated scores; NaN stays NaN."""
         return np.asarray(np.interp(scores, self.x, self.y))
 
-    def as_dict(self, binding: Binding) -> dict[str, Any]:
-        """The calibration for keeping, with what it holds for."""
-        return {"version": VERSION, "made_for": asdict(binding), **asdict(self), "x": list(self.x), "y": list(self.y)}
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What calibrating is worth on items that the map was not learned on: the root of the mean squared error against
+    people before (`raw`) and after (`calibrated`), and by how much the mean squared error falls (`fall`)."""
+
+    raw: float
+    calibrated: float
+    fall: Result
 
 
-def from_dict(kept: Mapping[str, Any], binding: Binding) -> Calibration:
-    """The calibration that was kept. `CalibrationMismatch` if it was made for another judge, model, prompt or rubric.
-
-    ValueError if it is no calibration of this version.
-    """
-    if kept.get("version") != VERSION or not {"made_for", "method", "x", "y", "items"} <= kept.keys():
-        raise ValueError(f"this is no calibration of version {VERSION}")
-    differing = tuple(name for name, value in asdict(binding).items() if kept["made_for"].get(name) != value)
-    if differing:
-        raise CalibrationMismatch(differing)
-    return Calibration(kept["method"], tuple(kept["x"]), tuple(kept["y"]), kept["items"])
-
-
-def learn(judge: Floats, people: Floats, method: Method) -> Calibration | Unknown:
+def learn(judge: Floats, people: Floats, method: Method) -> ScoreMap | Unknown:
     """The map that fits best, over the items with both scores.
 
     "isotonic" is the best map that never falls; "ordinal" gives each of the judge's scores people's mean there, and
@@ -92,7 +66,7 @@ def learn(judge: Floats, people: Floats, method: Method) -> Calibration | Unknow
         levels = levels[[0, -1]]
         slope, at_zero = np.polyfit(x, y, 1)
         fitted = slope * levels + at_zero
-    return Calibration(method, tuple(map(float, levels)), tuple(map(float, fitted)), len(x))
+    return ScoreMap(method, tuple(map(float, levels)), tuple(map(float, fitted)), len(x))
 
 
 def cross_fitted(
@@ -112,3 +86,13 @@ def cross_fitted(
             return found
         result[part] = found.apply(judge[part])
     return result
+
+
+def gain(judge: Floats, people: Floats, method: Method, rng: np.random.Generator) -> Gain | Unknown:
+    """What calibrating is worth, by cross-fitting on two halves: each rated item by the map of the other half."""
+    mended = cross_fitted(judge, people, method, rng, folds=HALVES)
+    if isinstance(mended, Unknown):
+        return mended
+    rated = ~(np.isnan(judge) | np.isnan(people))
+    before, after = (judge - people)[rated] ** 2, (mended - people)[rated] ** 2
+    return Gain(float(np.sqrt(before.mean())), float(np.sqrt(after.mean())), mean(before - after))

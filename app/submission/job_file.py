@@ -15,14 +15,16 @@ import sys
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from yaml.composer import Composer
 
 from dicast.app.datasets.kinds import located
+from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.printable import printable
+from dicast.app.submission.calibrations import calibration_in, with_calibration
 from dicast.app.submission.rubrics import rubric, with_rubrics
 from dicast.config.nearest import nearest_file
 from dicast.errors import DicastError
@@ -50,11 +52,11 @@ def load_job(path: str) -> dict[str, Any]:
 
     A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
     `$NAME` in it are replaced (`DatasetError` if that cannot be). Rubrics that it names are put into their places
-    (`RubricError`). Nothing else is checked: that is `EvaluationJob`'s part.
+    (`RubricError`), and a calibration (`CalibrationError`). Nothing else is checked: that is `EvaluationJob`'s part.
     """
     document = read_document(path, JOB)
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
-    return with_rubrics(_anchored(document, folder), folder, read_document)
+    return with_calibration(with_rubrics(_anchored(document, folder), folder, read_document), folder, read_document)
 
 
 def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:
@@ -85,6 +87,12 @@ def load_rubric(name: str) -> Dimension:
     """The dimension of a rubric: one of the library by its name, or one in a YAML or JSON file by its path. Raises
     `RubricError`, or `JobFileError` for a file that cannot be read."""
     return Dimension.model_validate(rubric(name, Path.cwd(), read_document))
+
+
+def load_calibration(path: str, on_mismatch: Literal["refuse", "warn"] = "refuse") -> Calibration:
+    """The calibration that `dicast calibrate` wrote to a file, for `EvaluationJob(calibration=...)`. Raises
+    `CalibrationError`, or `JobFileError` for a file that cannot be read."""
+    return calibration_in(path, read_document, on_mismatch)
 
 
 def override(document: dict[str, Any], assignment: str) -> None:

@@ -20,6 +20,7 @@ from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
+from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.job_file import read_document
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.tracing import HEADER, Tracer, current
@@ -28,10 +29,10 @@ from dicast.config.settings import Settings
 
 
 def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
-    """The job, validated, with an id, and with the rubrics that a document names in their places. Raises `InvalidJob`
-    (a `ValueError`), `RubricError`, or TypeError for what is no job at all."""
+    """The job, validated, with an id, and with the rubrics and the calibration that a document names in their places.
+    Raises `InvalidJob` (a `ValueError`), `RubricError`, `CalibrationError`, or TypeError for what is no job at all."""
     if isinstance(job, Mapping):
-        job = with_rubrics(job, Path.cwd(), read_document)
+        job = with_calibration(with_rubrics(job, Path.cwd(), read_document), Path.cwd(), read_document)
     job = validated(job)
     return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
 
@@ -45,7 +46,7 @@ def new_job_id() -> str:
 class Prepared:
     """A job that may be stored: `lanes` as it will be judged, `items`, their `text_bytes` and `ratings` as counted.
 
-    `extra` are further fields of its record in the ledger.
+    `extra` are further fields of its record in the ledger, `warnings` what its caller should know.
     """
 
     job: EvaluationJob
@@ -54,6 +55,7 @@ class Prepared:
     text_bytes: int
     extra: Mapping[str, str]
     ratings: RatingCounts | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def id(self) -> str:
@@ -79,6 +81,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
     specs = [_deployed(agent, pools) for agent in job.agents]
     for agent, of_agent in zip(job.agents, specs, strict=True):
         _check_labels(agent.name, of_agent, job.labels, pools)
+    warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     batching = settings.batching_enabled if job.batching is None else job.batching
     plan = lanes(
         [tuple(spec.name for spec in of_agent) for of_agent in specs],
@@ -110,7 +113,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
             job = job.model_copy(update={"ratings": at_home})
         ratings, mark = datasets.survey_ratings(job, known)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
-    return Prepared(job, plan, count, text_bytes, extra, ratings)
+    return Prepared(job, plan, count, text_bytes, extra, ratings, warnings)
 
 
 def _absolute(path: str) -> str:
@@ -155,6 +158,10 @@ def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
             raise JobRefused(f"agents: {agent.name!r} names model {place[1]!r} of pool {place[0]!r} twice")
         seen.add(place)
     return specs
+
+
+def _models(agent: Agent, specs: Sequence[PoolSpec]) -> list[str]:
+    return [place.model or spec.model for place, spec in zip(agent.choices, specs, strict=True)]
 
 
 def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pools) -> None:

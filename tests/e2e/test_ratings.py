@@ -112,6 +112,15 @@ def test_planted_judges_are_measured_and_see_no_rating(cluster: Any, redis_url: 
     again = _dicast(one, "report", job_id, "--json", "--again")
     assert json.loads(again.stdout)["statistics"] == report["statistics"], "the same scores give the same figures"
 
+    said = _dicast(one, "calibrate", job_id, "-o", "calibration.json", "--method", "linear")
+    assert said.returncode == 0, said.stderr
+    later = one.submit(a_job(calibration=str(Path(one.folder) / "calibration.json")))
+    (mended,) = one.report(later)["statistics"]["dimensions"]
+    kind = mended["calibrated"][1]
+    assert kind["bias"]["low"] < 0 < kind["bias"]["high"] and kind["raw"]["value"] > kind["calibrated"]["value"] + 0.5
+    rows = pq.read_table(one.results / later / "panel.parquet").to_pylist()
+    assert rows and all(row["calibrated"] is not None for row in rows)
+
 
 def test_ratings_in_a_file_that_changes_before_the_start_stop_the_job(cluster: Any) -> None:
     one = cluster(*PLANTED)

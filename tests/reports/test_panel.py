@@ -37,11 +37,12 @@ def finished(root: Path, **changes: Any) -> tuple[Path, Report]:
 
 
 WANTED = [("item-1", "clear", 4.5, 3), ("item-0", "clear", 7.0, 1), ("item-2", "clear", None, 0)]
+"""As they are kept; as they are told they have no calibrated score."""
 
 
 def test_replicates_are_averaged_before_judges_are_combined(tmp_path: Path) -> None:
     folder, report = finished(tmp_path)
-    assert [tuple(score) for score in panel_scores(folder, report)] == WANTED
+    assert [tuple(score) for score in panel_scores(folder, report)] == [(*row, None) for row in WANTED]
 
 
 def test_they_are_kept_when_the_job_asks_for_them(tmp_path: Path) -> None:

@@ -1,14 +1,10 @@
-"""Calibrations mend what they can, are judged on items they did not see, and hold only for what they were made for."""
-
-import json
+"""Calibrations mend what they can, are judged on items they did not see, and say what they are worth."""
 
 import numpy as np
 import pytest
 
-from dicast.app.statistics.calibration import Binding, CalibrationMismatch, cross_fitted, from_dict, learn
+from dicast.app.statistics.calibration import cross_fitted, gain, learn
 from dicast.app.statistics.estimates import Unknown
-
-MADE_FOR = Binding("judge-1", "model-1", "prompt-1", "rubric-1")
 
 
 def too_kind(rng, items=600):
@@ -47,16 +43,27 @@ def test_isotonic_never_falls_and_nothing_is_invented_beyond_what_was_seen():
     assert np.isnan(line.apply(np.array([np.nan]))[0])
 
 
-def test_it_is_kept_as_json_and_bound_to_what_it_was_made_for():
-    people, judge = too_kind(np.random.default_rng(3), 100)
-    found = learn(judge, people, "isotonic")
-    kept = json.loads(json.dumps(found.as_dict(MADE_FOR)))
-    assert from_dict(kept, MADE_FOR) == found
-    with pytest.raises(CalibrationMismatch, match="another model, rubric") as caught:
-        from_dict(kept, Binding("judge-1", "model-2", "prompt-1", "rubric-2"))
-    assert caught.value.differing == ("model", "rubric")
-    with pytest.raises(ValueError, match="no calibration of version 1"):
-        from_dict({**kept, "version": 2}, MADE_FOR)
+def test_the_gain_is_measured_on_the_other_half():
+    """The gain of maps that saw half of the items, told by what they do to very many others."""
+    rng = np.random.default_rng(3)
+    others, scores = too_kind(rng, 50_000)
+    held = 0
+    for _ in range(100):
+        people, judge = too_kind(rng, 200)
+        half = learn(judge[:100], people[:100], "isotonic")
+        truth = ((scores - others) ** 2 - (half.apply(scores) - others) ** 2).mean()
+        found = gain(judge, people, "isotonic", rng)
+        assert found.calibrated < found.raw
+        held += found.fall.holds(truth)
+    assert held >= 88
+
+
+def test_nothing_is_gained_where_the_judge_is_right():
+    rng = np.random.default_rng(4)
+    quality = rng.normal(3, 1, 400)
+    judge = np.clip(np.round(quality), 1, 5)
+    found = gain(judge, judge + rng.normal(0, 0.5, 400), "ordinal", rng)
+    assert found.fall.value < 0.02 and found.fall.low < 0
 
 
 def test_what_cannot_be_learned():

@@ -1,0 +1,95 @@
+"""Which maps of a calibration hold for a job: those that were made with the same judge, model, prompt and rubric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dicast.app.domain.calibration import Calibration, CalibrationMap, MadeFor, told
+from dicast.app.domain.fingerprints import model_digest, panel_digest
+from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a job's scores depend on beside its items. `prompt` is the digest of how judges are asked."""
+
+    agents: Sequence[ReportAgent]
+    dimensions: Sequence[ReportDimension]
+    prompt: str
+
+    def of_judge(self, agent: ReportAgent, dimension: ReportDimension) -> MadeFor:
+        """What a judge's map would be bound to."""
+        model = model_digest(agent.model or "")
+        return MadeFor(judge=agent.judge, model=model, prompt=self.prompt, rubric=dimension.rubric)
+
+    def of_panel(self, dimension: ReportDimension) -> MadeFor:
+        """What the whole panel's map would be bound to."""
+        judges = panel_digest([agent.judge for agent in self.agents], dimension.panel.model_dump(mode="json"))
+        models = model_digest(", ".join(agent.model or "" for agent in self.agents))
+        return MadeFor(judge=judges, model=models, prompt=self.prompt, rubric=dimension.rubric)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A map and what differs from what it was made for; no map, and the `reason`."""
+
+    map: CalibrationMap | None
+    differing: tuple[str, ...] = ()
+    reason: str | None = None
+
+    def applied(self, calibration: Calibration) -> CalibrationMap | None:
+        """The map, where it may be used."""
+        return self.map if not self.differing or calibration.on_mismatch == "warn" else None
+
+
+def fit_of_judge(calibration: Calibration, seen: Circumstances, agent: ReportAgent, dimension: ReportDimension) -> Fit:
+    """The map of one judge in one dimension."""
+    found = calibration.find(agent.name, dimension.id)
+    if found is None:
+        return Fit(None, reason="the calibration has no map of this judge and dimension")
+    return _fit(found, seen.of_judge(agent, dimension))
+
+
+def fit_of_panel(calibration: Calibration, seen: Circumstances, dimension: ReportDimension) -> Fit:
+    """The map of the panel in one dimension; of a panel of one judge it is that judge's."""
+    if len(seen.agents) == 1:
+        return fit_of_judge(calibration, seen, seen.agents[0], dimension)
+    found = calibration.find_panel(dimension.id)
+    if found is None:
+        return Fit(None, reason="the calibration has no map of the panel in this dimension")
+    if found.judges != [agent.name for agent in seen.agents]:
+        return Fit(None, reason=f"the calibration's panel has other judges ({', '.join(found.judges)})")
+    return _fit(found, seen.of_panel(dimension))
+
+
+def circumstances(report: ReportHeader) -> Circumstances:
+    """Those of a finished job."""
+    return Circumstances(report.agents, report.dimensions, report.prompt)
+
+
+def fits_of(report: ReportHeader, dimension: ReportDimension) -> list[Fit]:
+    """How the report's calibration fits each judge, and of several judges the panel, too; none without one."""
+    if report.calibration is None:
+        return []
+    seen = circumstances(report)
+    fits = [fit_of_judge(report.calibration, seen, agent, dimension) for agent in report.agents]
+    return [*fits, fit_of_panel(report.calibration, seen, dimension)] if len(report.agents) > 1 else fits
+
+
+def mismatches(calibration: Calibration, seen: Circumstances) -> list[str]:
+    """A line for each map that was made for something else, and one if no map is for this job at all."""
+    lines, any_map = [], False
+    for dimension in seen.dimensions:
+        fits = {agent.name: fit_of_judge(calibration, seen, agent, dimension) for agent in seen.agents}
+        if len(seen.agents) > 1:
+            fits["the panel"] = fit_of_panel(calibration, seen, dimension)
+        for name, fit in fits.items():
+            any_map |= fit.map is not None
+            if fit.differing:
+                lines.append(f"{name}, {dimension.id}: it was made with {told(list(fit.differing))}")
+    return lines if any_map else ["it has no map for any judge and dimension of this job"]
+
+
+def _fit(found: CalibrationMap, now: MadeFor) -> Fit:
+    return Fit(found, tuple(found.made_for.differing(now)))

@@ -1,0 +1,79 @@
+"""Calibrations: files that `dicast calibrate` makes, put into the job that names one, and held against the job.
+
+In a job's document `calibration` is the path of a file, `{file: ..., on_mismatch: warn}`, or the file's content itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from dicast.app.datasets.kinds import located
+from dicast.app.domain.calibrated import Circumstances, mismatches
+from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.fingerprints import prompt_digest
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.printable import printable
+from dicast.app.domain.report import ReportAgent, ReportDimension
+from dicast.app.refusals import JobRefused, validation_lines
+from dicast.errors import DicastError
+
+Read = Callable[[str], dict[str, Any]]
+"""Reads the mapping in a file."""
+
+
+class CalibrationError(DicastError, ValueError):
+    """There is no such calibration, or its file holds none."""
+
+    problem = "invalid-job"
+
+
+def with_calibration(document: Mapping[str, Any], folder: Path | None, read: Read) -> dict[str, Any]:
+    """The job's document with the calibration that it names in its place. `folder` is where relative paths start; None:
+    no file may be named. Raises `CalibrationError`."""
+    given = document.get("calibration")
+    if isinstance(given, str):
+        given = {"file": given}
+    if not isinstance(given, Mapping) or not isinstance(given.get("file"), str):
+        return dict(document)
+    if folder is None:
+        raise CalibrationError("calibration: no file can be named here; give the file's content in its place")
+    changes = {key: value for key, value in given.items() if key != "file"}
+    return {**document, "calibration": {**_content(located(given["file"], folder), read), **changes}}
+
+
+def calibration_in(path: str, read: Read, on_mismatch: Literal["refuse", "warn"] = "refuse") -> Calibration:
+    """The calibration in a file, for `EvaluationJob(calibration=...)`. Raises `CalibrationError`, `JobFileError`."""
+    return Calibration.model_validate({**_content(path, read), "on_mismatch": on_mismatch})
+
+
+def _content(path: str, read: Read) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise CalibrationError(f"calibration: there is no file {printable(path, 300)}")
+    fields = read(path)
+    try:
+        Calibration.model_validate(fields)
+    except ValidationError as error:
+        lines = "; ".join(validation_lines(error, fields, Calibration))
+        raise CalibrationError(
+            f"calibration: {printable(path, 300)} is none that `dicast calibrate` made: {lines}"
+        ) from None
+    return fields
+
+
+def calibration_warnings(job: EvaluationJob, models: Sequence[Sequence[str]]) -> list[str]:
+    """What the job's calibration was made with that the job has not, a line each; `models` are those of each judge's
+    deployments. Raises `JobRefused` if there is anything, unless the job only warns."""
+    if job.calibration is None:
+        return []
+    agents = [ReportAgent.of(agent, names) for agent, names in zip(job.agents, models, strict=True)]
+    dimensions = [ReportDimension.of(d, job.panel_of(d)) for d in job.dimensions]
+    found = mismatches(job.calibration, Circumstances(agents, dimensions, prompt_digest(job)))
+    if found and job.calibration.on_mismatch == "refuse":
+        raise JobRefused(
+            f"calibration: {'; '.join(found[:5])}; calibrate again, or say `on_mismatch: warn` to apply it all the same"
+        )
+    return [f"calibration: {line}" for line in found]
