@@ -166,6 +166,11 @@ class EvaluationJob(Strict):
         return dimension.panel or self.panel or PanelRule()
 
     @property
+    def keeps_board(self) -> bool:
+        """Whether it is decided by scores what is asked next, so that the ledger keeps them on the score board."""
+        return False
+
+    @property
     def panelled(self) -> bool:
         """Whether the job says how its panel judges, or has a calibration, and so wants the panel's scores."""
         said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)

@@ -98,7 +98,7 @@ class JobStatus:
 
 
 COUNTERS = (
-    "published", "done", "scored", "failed", "calls", "retries", "requeues", "timeouts", "stale", "lost",
+    "published", "done", "scored", "failed", "spared", "calls", "retries", "requeues", "timeouts", "stale", "lost",
     "calls_without_answer", "possible_double_charges", "tokens_in", "tokens_out",
 )  # fmt: skip
 
@@ -162,6 +162,7 @@ class LedgerClient:
                     k.pages(job.id),
                     k.watch,
                     k.base.assigned,
+                    k.board(job.id),
                 ],
                 args=["", job.id, digest_of(job), start_in_ms, len(items), attempt, *parts],
             )

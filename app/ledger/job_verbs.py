@@ -110,6 +110,7 @@ class JobVerbs(Verbs):
                     k.outbox,
                     k.jobs,
                     k.bounded,
+                    k.board(job),
                 ],
                 args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation],
             )

@@ -92,6 +92,10 @@ class LedgerKeys:
         unit got its result, revoked -> units that are"""
         return self.base.at("job", ref.job, "page", ref.incarnation, str(ref.lane), str(ref.page))
 
+    def board(self, job: str) -> str:
+        """string: a mark for each unit (app/domain/board.py), of jobs that decide by scores what is asked next"""
+        return self.base.at("job", job, "board")
+
     def alias(self, task_id: str) -> str:
         """string: the job whose result is waited for under a task id that is not its own"""
         return self.base.at("alias", task_id)

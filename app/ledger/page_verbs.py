@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dicast.app.domain.board import Board
 from dicast.app.domain.item import Item
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import MessageId, OpenPage
-from dicast.app.ledger.verbs import Verbs
+from dicast.app.ledger.records import JobRecord, MessageId, OpenPage
+from dicast.app.ledger.verbs import Verbs, dumps
 
 
 class PageVerbs(Verbs):
@@ -15,20 +16,30 @@ class PageVerbs(Verbs):
 
     async def open_page(
         self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
-        results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0,
+        results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0, spared: int = 0,
+        marks: Sequence[tuple[int, int]] = (),
     ) -> int:  # fmt: skip
         """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did. To be
         repeated with the same `attempt`, a name of its own, until there is an answer.
 
         `results` are those that units have already, from before the job was resumed, or without being asked; `failed`
-        of them have no score.
+        of them have no score, and of `spared` nobody needs one. `marks` are their places on the job's score board and
+        what stands there, if it has one.
         """
         k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
         fields += [part for position, payload in results.items() for part in (f"r:{position}", f";{payload.decode()}")]
         return int(
             await self._scripts["open_page"](
-                keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, self._clock, self._epoch],
+                keys=[
+                    k.job(ref.job),
+                    k.page(ref),
+                    k.pages(ref.job),
+                    k.watch,
+                    self._clock,
+                    self._epoch,
+                    k.board(ref.job),
+                ],
                 args=[
                     "",
                     ref.lane,
@@ -42,6 +53,8 @@ class PageVerbs(Verbs):
                     attempt or self.attempt(),
                     ref.incarnation,
                     failed,
+                    spared,
+                    dumps(marks) if marks else "",
                     "first",
                     first,
                     "planner",
@@ -54,6 +67,13 @@ class PageVerbs(Verbs):
     async def published(self, ref: PageRef) -> None:
         """All messages of a page have been sent: it does not depend on its planner any more."""
         await self._redis.hdel(self.keys.page(ref), "planner")
+
+    async def board(self, job: JobRecord, first_item: int, items: int) -> Board:
+        """What stands on a job's score board of some items; nothing for a job that has none (`keeps_board`)."""
+        first, last = job.layout.span(first_item, items)
+        text = await self._redis.getrange(self.keys.board(job.id), first, last)
+        lowest = [dimension.scale.min for dimension in job.spec.dimensions]
+        return Board(job.layout, lowest, first_item, items, text.encode("ascii"))
 
     async def open_pages(self) -> list[PageRef]:
         return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- record.lua: results take effect once, whoever brings them and however often.
--- KEYS  1 job  2 page  3 epoch  4 due  5 clock
--- ARGV  1 now_ms  2 lane  3 incarnation.page  4 JSON {counter: n}  5 JSON [[position, fence, result, scored 1|0], ...]
+-- KEYS  1 job  2 page  3 epoch  4 due  5 clock  6 score board
+-- ARGV  1 now_ms  2 lane  3 incarnation.page  4 JSON {counter: n}  5 JSON [[position, fence, result, scored 1|0,
+--       place, mark], ...]; place and mark only if the job has a score board
 --       6 prefix of the members of due  7 node  8 prefix of the nodes' beacons
 -- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, 1 if this was news,
 --       verdict, ...}; verdict: new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
@@ -15,7 +16,8 @@
 --@include told.lua
 --@include counters.lua
 --@include planning.lua
-local job, page_key, epoch, due, clock = unpack(KEYS)
+--@include board.lua
+local job, page_key, epoch, due, clock, board = unpack(KEYS)
 local given_ms, lane, number, counters, entries, due_prefix, node, beacons = unpack(ARGV)
 counters, entries = cjson.decode(counters), cjson.decode(entries)
 
@@ -37,7 +39,7 @@ end
 local reply, fields, ended, brought = {0, 0, 0, 0}, {}, {}, {}
 local new, scored, stale, news = 0, 0, 0, false
 for i, entry in ipairs(entries) do
-  local position, fence, payload, is_scored = unpack(entry)
+  local position, fence, payload, is_scored, place, mark = unpack(entry)
   local u, result, verdict = page.units[i], page.results[i], 'stale'
   if brought[position] then verdict = 'again'
   elseif result then
@@ -48,6 +50,7 @@ for i, entry in ipairs(entries) do
     fields[2 * new - 1], fields[2 * new] = 'r:' .. position, claim_mark(page, fence) .. payload
     ended[new], brought[position] = 'u:' .. position, true
     note_late(page_key, position, u, fence)
+    if place then write_mark(board, place, mark) end
   elseif tells(page_key, page, position, u, fence) then
     stale, news = stale + 1, true
     if not u then redis.call('ZADD', due, 'NX', lease_clock(clock, given_ms), due_prefix .. position) end

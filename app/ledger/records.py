@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
+from dicast.app.domain.board import Layout
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.keys import PageRef
@@ -57,12 +58,26 @@ class Claim:
 
 
 class UnitResult(NamedTuple):
-    """A unit's end as it goes into the ledger."""
+    """A unit's end as it goes into the ledger; `place` and `mark` are those on the score board, if its job has one."""
 
     position: int
     fence: int
     payload: bytes
     scored: bool
+    place: int | None = None
+    mark: int = 0
+
+    def written(self) -> list[Any]:
+        """As it is sent, and kept on disk meanwhile."""
+        board = [] if self.place is None else [self.place, self.mark]
+        return [self.position, self.fence, self.payload.decode(), int(self.scored), *board]
+
+    @classmethod
+    def read(
+        cls, position: int, fence: int, payload: str, scored: int, place: int | None = None, mark: int = 0
+    ) -> Self:
+        """From what was `written`."""
+        return cls(position, fence, payload.encode(), bool(scored), place, mark)
 
 
 class Deferral(NamedTuple):
@@ -125,6 +140,15 @@ class JobRecord:
     resumed: int = 0
     traceparent: str = ""
     """Of its submission, where traces are on."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of its score board."""
+        return Layout(self.spec.replicates, len(self.spec.agents), len(self.spec.dimensions))
+
+    def place(self, lane: Lane, position: int) -> int | None:
+        """Where a unit stands on the score board; None if the job has none."""
+        return self.layout.place(lane.unit(position)) if self.spec.keeps_board else None
 
     @property
     def items(self) -> int:

@@ -12,7 +12,7 @@ if before then return before end
 if state ~= 'completed' and state ~= 'cancelled' then return state or '' end
 local now = lease_clock(clock, given_ms)
 redis.call('HDEL', job, 'report', 'revoked', 'expires_ms', 'outcome', 'finisher', 'started_ms', 'finished_ms',
-           'published', 'done', 'scored', 'failed')
+           'published', 'done', 'scored', 'failed', 'spared')
 for lane = 0, lanes - 1 do
   -- Pages are counted on: the names of their messages and chords never come twice.
   for _, field in ipairs({'cursor:', 'open:', 'low:', 'planning:'}) do redis.call('HDEL', job, field .. lane) end

@@ -90,13 +90,13 @@ class UnitVerbs(Verbs):
         """Write results, each at most once; `counters` are added if any of these claims had not told its end before."""
         k = self.keys
         left, plan, gather, news, *written = await self._scripts["record"](
-            keys=[k.job(ref.job), k.page(ref), self._epoch, self._due, self._clock],
+            keys=[k.job(ref.job), k.page(ref), self._epoch, self._due, self._clock, k.board(ref.job)],
             args=[
                 "",
                 ref.lane,
                 ref.number,
                 dumps(counters),
-                dumps([[p, f, r.decode(), int(s)] for p, f, r, s in results]),
+                dumps([result.written() for result in results]),
                 f"{ref}|",
                 self._node,
                 self._beacons,

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from dicast.app.domain.batching import named
+from dicast.app.domain.board import ENDED, mark_of
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.item import Item
@@ -88,7 +89,8 @@ class Call:
             attempts=claim.attempts + 1,
             metadata=_kept(self.job, self.item),
         )
-        return UnitResult(claim.position, claim.fence, _payload(opinion, None), scored=True)
+        mark = mark_of(verdict.score, dimension.scale.min)
+        return UnitResult(claim.position, claim.fence, _payload(opinion, None), True, self._place(claim), mark)
 
     def failed(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
@@ -100,7 +102,11 @@ class Call:
             attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
             pool=self.pool, latency_s=self.latency_s,
         )  # fmt: skip
-        return UnitResult(claim.position, claim.fence, payload, scored=False)
+        return UnitResult(claim.position, claim.fence, payload, False, self._place(claim), ENDED)
+
+    def _place(self, claim: Claim) -> int | None:
+        """On the score board, if the job has one."""
+        return self.job.place(self.job.lanes[self.ref.lane], claim.position)
 
 
 def unscored(

@@ -103,13 +103,12 @@ class Recorder:
         """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""
         fields = orjson.loads(entry)
         ref = PageRef.parse(fields["page"])
-        results = [UnitResult(p, fence, text.encode(), scored) for p, fence, text, scored in fields["results"]]
+        results = [UnitResult.read(*written) for written in fields["results"]]
         return ref, await self._ledger.record(ref, fields["counters"], results)
 
 
 def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> bytes:
-    fields = [[r.position, r.fence, r.payload.decode(), r.scored] for r in results]
-    return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
+    return orjson.dumps({"page": str(ref), "counters": counters, "results": [r.written() for r in results]})
 
 
 async def retry_until_available(operation: Callable[[], Awaitable[T]]) -> T:

@@ -193,6 +193,18 @@ def record(ledger, positions, claims=1):
     return ledger.record(REF, counters, [UnitResult(p, fence_of(claims), b'{"x":1}', True) for p in positions])
 
 
+def mark(ledger, position, mark=19, claims=1):
+    """A result that goes to the score board too."""
+    return ledger.record(REF, {"calls": 1}, [UnitResult(position, fence_of(claims), b'{"x":1}', True, position, mark)])
+
+
+def open_page_of_spared(stage):
+    """Of a job that was resumed: one unit has a score already, and one is not needed."""
+    results = {0: b'{"x":1}', 1: b'{"x":2}'}
+    marks = [(0, 1016), (1, 2)]
+    return stage.one.open_page(REF, 0, 4, "", 1, {}, results, "attempt", spared=1, marks=marks)
+
+
 def defer(ledger, position, claims=1, delay_ms=0, unpaid=0):
     deferral = Deferral(position, fence_of(claims), 1, 0, unpaid)
     return ledger.defer(REF, {"calls": 1, "retries": 1}, [deferral], [Due(MessageId(position), delay_ms)])
@@ -298,6 +310,7 @@ CASES = [
     ("open_page", running, open_page),
     ("open_page", more_to_come, lambda s: open_page(s, ref=REF._replace(page=1))),
     ("open_page", page_open, lambda s: open_page(s, ref=REF._replace(page=2))),
+    ("open_page", running, open_page_of_spared),
     ("published", page_open, lambda s: s.one.published(REF)),
     ("look_soon", page_open, lambda s: s.one.look_soon()),
     ("claim", page_open, lambda s: claim(s.one, 0)),
@@ -314,6 +327,8 @@ CASES = [
     ("claim", late_and_gone, lambda s: claim(s.two, 0)),
     ("assign", page_open, lambda s: s.one.assign(REF, {MessageId(0): "p", MessageId(1): "q"})),
     ("record", claimed, lambda s: record(s.one, [0])),
+    ("record", claimed, lambda s: mark(s.one, 0)),
+    ("record", owner_dead_and_heir, lambda s: mark(s.one, 0)),
     ("record", owner_dead_and_heir, lambda s: record(s.one, [0])),
     ("record", owner_dead_and_heir, lambda s: record(s.two, [0], claims=2)),
     ("record", heir_done, lambda s: record(s.one, [0])),
@@ -357,7 +372,7 @@ READS = {
     "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
-    "named", "calls_again", "is_revoked",
+    "named", "calls_again", "is_revoked", "board", "described",
 }  # fmt: skip
 
 
