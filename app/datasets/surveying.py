@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.rows import ItemReader
-from dicast.app.domain.item import ItemSource
+from dicast.app.domain.item import Item, ItemSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,12 @@ class KnownItems:
         return item_id in self._ids
 
 
-def survey(source: ItemSource, *, max_text_bytes: int | None = None, keep: Collection[str] = ()) -> Survey:
-    """Read every item once; raises `DatasetError` for the first that is wrong, too large, or has an id twice, and for
-    metadata to `keep` that no item has.
+def survey(
+    source: ItemSource, *, max_text_bytes: int | None = None, keep: Collection[str] = (),
+    seen: Callable[[Item], None] | None = None,
+) -> Survey:  # fmt: skip
+    """Read every item once, and show it to `seen`; raises `DatasetError` for the first that is wrong, too large, or has
+    an id twice, and for metadata to `keep` that no item has.
 
     Ids are compared by digests of 64 bits, 8 bytes an item in memory (24 while they are sorted); those whose digests
     meet are read again and compared as they are, so that the answer is exact.
@@ -66,6 +69,8 @@ def survey(source: ItemSource, *, max_text_bytes: int | None = None, keep: Colle
                 problem = f"the item {quoted(item.id)} holds {size} bytes of text, at most {max_text_bytes} are allowed"
                 raise DatasetError(source.path, problem, place=row.place)
             text_bytes += size
+            if seen is not None:
+                seen(item)
             if not reader.numbered:
                 digests.append(_digest(item.id))
     if unseen and items:

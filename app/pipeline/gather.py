@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -17,14 +17,15 @@ import orjson
 
 from dicast.app import logs
 from dicast.app.domain.fingerprints import prompt_digest
-from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import EvaluationError, Opinion
+from dicast.app.domain.pieces import pieces
 from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
+from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
 from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
@@ -33,7 +34,6 @@ from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
 from dicast.app.reports.resuming import write_items
 
-ITEMS_TOGETHER = 500
 RETENTION_S = 7 * 86_400
 """How long a job's record is kept after its end."""
 
@@ -51,10 +51,6 @@ class Gathered:
 
     finish: bool = False
     plan: bool = False
-
-
-class _ItemsGone(LookupError):
-    """A job's items have left the store."""
 
 
 class Gatherer:
@@ -154,21 +150,11 @@ class Gatherer:
 
     async def _keep_items(self, job: JobRecord) -> None:
         """Items that came with the job leave the store with it; who resumes it or reads its results needs them."""
-        count, loop = await self._ledger.item_count(job.id), asyncio.get_running_loop()
-
-        def pages() -> Iterator[list[Item]]:
-            first = 0
-            while first < count:
-                reading = self._ledger.items_within(job.id, range(first, min(first + ITEMS_TOGETHER, count)))
-                page = asyncio.run_coroutine_threadsafe(reading, loop).result()
-                if not page:
-                    raise _ItemsGone
-                yield page
-                first += len(page)
-
-        if count:
-            with contextlib.suppress(_ItemsGone):  # others have ended the job meanwhile, and kept them
-                await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages())
+        if not await self._ledger.item_count(job.id):
+            return
+        with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile, and kept them
+            pages = pieces(await held_items(self._ledger, job.id), ITEMS_TOGETHER)
+            await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages)
 
     async def announce(self, job_id: str) -> None:
         """Tell whoever waits for the job, and send what follows it; the outbox forgets it afterwards."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
 
 from dicast.app import datasets
+from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane, Window, window
@@ -25,6 +27,8 @@ from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline.endings import unasked
 from dicast.app.pipeline.places import Models, Stops, places_of
 from dicast.app.pipeline.record import retry_until_available
+from dicast.app.reports.arranged import read_arranged
+from dicast.app.reports.folders import own_folder
 from dicast.app.reports.resuming import earlier
 from dicast.errors import DicastError
 
@@ -49,6 +53,10 @@ class Publisher(Protocol):
     """Sends a page's messages (see `Messages`), or ends its units without (see `Unserved`)."""
 
     async def page(self, job: JobRecord, page: PageMessages) -> None: ...
+
+
+Reading = Callable[[Any, int, float], tuple[list[Item], Any]]
+"""From a place in a file at most so many items, with at most so many bytes of text, and the place behind them."""
 
 
 class LimitedPools(Models, Protocol):
@@ -117,6 +125,13 @@ class Planner:
                 stops[agent] = reasons[0]
         return stops
 
+    async def _reading(self, job: JobRecord) -> Reading | None:
+        """What reads the job's items from a file; None where they are in the store."""
+        if arrangement_of(job.spec).needed:
+            return partial(read_arranged, own_folder(self._results_dir, job.id, job.incarnation))
+        source = job.spec.items
+        return await asyncio.to_thread(_unchanged, job, source) if isinstance(source, ItemSource) else None
+
     async def _page(
         self, job: JobRecord, number: int, state: LaneState, units: int, low_water: int, stops: Mapping[int, Stop],
         publisher: Publisher,
@@ -128,8 +143,9 @@ class Planner:
         first: int = cursor["position"]
         units = min(units, total - first)
         wanted = lane.items_of(first, units)
-        if isinstance(job.spec.items, ItemSource):
-            items, source = await asyncio.to_thread(_read, job, wanted, cursor["source"], first + units, lane)
+        read = await self._reading(job)
+        if read is not None:
+            items, source = await asyncio.to_thread(_read, read, wanted, cursor["source"], first + units, lane)
         else:
             found = await self._ledger.items_within(job.id, wanted)
             if not found:  # others have ended the job meanwhile
@@ -172,19 +188,22 @@ def _cursor(position: int, source: Any, earlier: int) -> str:
     return orjson.dumps({"position": position, "source": source, "earlier": earlier}).decode()
 
 
-def _read(job: JobRecord, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
+def _read(read: Reading, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
     """The page's items from the job's file, or the first of them if their texts are large, and where the next page has
     to begin to read."""
-    assert isinstance(job.spec.items, ItemSource)
-    if job.fingerprint is not None and datasets.fingerprint(job.spec.items) != job.fingerprint:
-        raise DatasetChanged(f"{job.spec.items.path} has changed since job {job.id} was submitted")
     head: list[Item] = []
     before_last = source
     if len(wanted) > 1:
-        head, before_last = datasets.read_page(job.spec.items, source, len(wanted) - 1, PIECE_BYTES)
+        head, before_last = read(source, len(wanted) - 1, PIECE_BYTES)
         if len(head) < len(wanted) - 1:
             return dict(zip(wanted, head, strict=False)), before_last
-    tail, after_last = datasets.read_page(job.spec.items, before_last, 1)
+    tail, after_last = read(before_last, 1, PIECE_BYTES)
     items = dict(zip(wanted, [*head, *tail], strict=True))
     whole = end % lane.units_per_item == 0
     return items, (after_last if whole else before_last)
+
+
+def _unchanged(job: JobRecord, items: ItemSource) -> Reading:
+    if job.fingerprint is not None and datasets.fingerprint(items) != job.fingerprint:
+        raise DatasetChanged(f"{items.path} has changed since job {job.id} was submitted")
+    return partial(datasets.read_page, items)

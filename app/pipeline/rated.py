@@ -7,18 +7,13 @@ import contextlib
 from collections.abc import Iterator
 
 from dicast.app import datasets
-from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.item import ItemSource
 from dicast.app.domain.rating import Rating
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.held import ItemsGone, held_items
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.reports.ratings import keeps_ratings, write_ratings
-
-ITEMS_TOGETHER = 500
-
-
-class _ItemsGone(LookupError):
-    """A job's items have left the store."""
 
 
 class Ratings:
@@ -34,28 +29,14 @@ class Ratings:
         if job.spec.ratings is None or await asyncio.to_thread(keeps_ratings, *place):
             return
         if job.spec.ratings.path is None and not isinstance(job.spec.items, ItemSource):
-            found = self._beside(job, await self._ledger.item_count(job.id))
+            beside = datasets.ratings_beside(
+                job.spec.ratings, await held_items(self._ledger, job.id), job.spec.dimensions
+            )
+            found: Iterator[Rating] = (rating for rating, _ in beside)
         else:
             found = _in_file(job, fingerprint)
-        with contextlib.suppress(_ItemsGone):  # others have ended the job meanwhile
+        with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile
             await asyncio.to_thread(write_ratings, *place, found)
-
-    def _beside(self, job: JobRecord, count: int) -> Iterator[Rating]:
-        """Of items that came with the job; runs in a thread, while the loop reads them."""
-        loop, source = asyncio.get_running_loop(), job.spec.ratings
-        assert source is not None
-
-        def items() -> Iterator[Item]:
-            first = 0
-            while first < count:
-                reading = self._ledger.items_within(job.id, range(first, min(first + ITEMS_TOGETHER, count)))
-                page = asyncio.run_coroutine_threadsafe(reading, loop).result()
-                if not page:
-                    raise _ItemsGone
-                yield from page
-                first += len(page)
-
-        return (rating for rating, _ in datasets.ratings_beside(source, items(), job.spec.dimensions))
 
 
 def _in_file(job: JobRecord, fingerprint: str | None) -> Iterator[Rating]:

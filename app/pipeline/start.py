@@ -7,12 +7,16 @@ import logging
 from functools import partial
 
 from dicast.app import logs
+from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.deadlines import Bounds
+from dicast.app.domain.item import ItemSource
 from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.states import JobState
+from dicast.app.pipeline.arranging import Arranging
 from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.held import ITEMS_TOGETHER
 from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
@@ -24,8 +28,6 @@ from dicast.config.settings import Settings
 from dicast.workers.nodes.registry import Registry
 
 logger = logging.getLogger(__name__)
-
-ITEMS_TOGETHER = 500
 
 
 class Terms:
@@ -58,10 +60,11 @@ class Preparation:
     def __init__(self, ledger: Ledger, submitted: LedgerClient, results_dir: str) -> None:
         self._ledger, self._submitted, self._results_dir = ledger, submitted, results_dir
         self._ratings = Ratings(ledger, results_dir)
+        self._arranging = Arranging(ledger, results_dir)
 
     async def prepare(self, job: JobRecord) -> None:
-        """A job that is to start gets its folder, and people's ratings in it; if it is resumed, its files make room,
-        and its items come back."""
+        """A job that is to start gets its folder, people's ratings in it, and its items if they are to be arranged; if
+        it is resumed, its files make room, and its items come back."""
         record = await self._ledger.progress(job.id)
         if record.get("state") != JobState.SUBMITTED:
             return
@@ -70,11 +73,14 @@ class Preparation:
             logger.warning("job %s: results of an earlier job of this id are now in %s", job.id, aside,
                            extra={"event": "set_aside", "job": job.id})  # fmt: skip
         await self._ratings.keep(job, record.get("ratings_fingerprint"))
+        await self._arranging.arrange(job)
         if not job.resumed:
             return
         waits = partial(self._submitted.awaits_start, job.id)
         await asyncio.to_thread(set_aside, *place, waits=waits)
-        if isinstance(job.spec.items, list) and await self._ledger.item_count(job.id) < job.items:
+        if arrangement_of(job.spec).needed or isinstance(job.spec.items, ItemSource):
+            return
+        if await self._ledger.item_count(job.id) < job.items:
             pages, first = read_items(*place, ITEMS_TOGETHER), 0
             while page := await asyncio.to_thread(next, pages, None):
                 await self._ledger.put_items(job.id, first, page)

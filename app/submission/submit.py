@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dicast.app import datasets
+from dicast.app.domain.arrangement import Expected, arrangement_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
@@ -44,7 +45,8 @@ def new_job_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job that may be stored: `lanes` as it will be judged, `items`, their `text_bytes` and `ratings` as counted.
+    """A job that may be stored: `lanes` as it will be judged, `items` as they will be arranged, `text_bytes` and
+    `ratings` as counted.
 
     `extra` are further fields of its record in the ledger, `warnings` what its caller should know.
     """
@@ -90,17 +92,18 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
     )
     extra: dict[str, str] = {}
+    expected = Expected(arrangement_of(job))
     if isinstance(job.items, ItemSource):
         path = _absolute(job.items.path)
         source = job.items.model_copy(update={"path": path})
         job = job.model_copy(update={"items": source})
-        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep)
-        count, text_bytes, extra["fingerprint"] = found.items, found.text_bytes, found.fingerprint
-        known = found.known
-        if count == 0:
+        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep, seen=expected.add)
+        text_bytes, extra["fingerprint"], known = found.text_bytes, found.fingerprint, found.known
+        if found.items == 0:
             raise datasets.DatasetError(path, "holds no items")
     else:
-        count = len(job.items)
+        for item in job.items:
+            expected.add(item)
         for name in job.keep:
             if not any(name in item.metadata for item in job.items):
                 raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
@@ -113,7 +116,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
             job = job.model_copy(update={"ratings": at_home})
         ratings, mark = datasets.survey_ratings(job, known)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
-    return Prepared(job, plan, count, text_bytes, extra, ratings, warnings)
+    return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings)
 
 
 def _absolute(path: str) -> str:
