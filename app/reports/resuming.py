@@ -12,6 +12,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.records import JobRecord
+from dicast.app.reports.arranged import ARRANGED
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.folders import own_folder
 
@@ -35,8 +36,9 @@ def read_items(results_dir: str | Path, job_id: str, incarnation: str, together:
 
 
 def kept_items(folder: Path) -> Iterator[Item]:
-    """The items that were kept in a job's folder, one at a time; raises FileNotFoundError."""
-    with (folder / _ITEMS).open("rb") as file:
+    """The items that were kept in a job's folder, one at a time, as they were judged; raises FileNotFoundError."""
+    arranged = folder / ARRANGED
+    with (arranged if arranged.exists() else folder / _ITEMS).open("rb") as file:
         yield from map(Item.model_validate_json, file)
 
 
