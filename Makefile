@@ -56,6 +56,7 @@ fmt: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
+MERMAID := 11.17.2
 PEERS := $(patsubst lab/bench/peers/%.txt,.bench/%/.complete,$(wildcard lab/bench/peers/*.txt))
 
 .PHONY: bench bench-peers
@@ -70,6 +71,18 @@ bench-peers: $(PEERS) ## install what make bench compares with, each in an envir
 	@echo "setting up .bench/$* with $(PYTHON)"
 	@$(PYTHON) -m venv --clear .bench/$*
 	@.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: docs
+docs: setup .docs/.complete ## build the documentation as a site, build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+.docs/.complete: pyproject.toml requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[docs]'
+	@mkdir -p $(@D)
+	@# Draws the diagrams; without npm they are shown as their source.
+	@cd $(@D) && npm pack --silent mermaid@$(MERMAID) >/dev/null 2>&1 \
+		&& tar xzf mermaid-$(MERMAID).tgz --strip-components=2 package/dist/mermaid.min.js && rm mermaid-$(MERMAID).tgz \
+		|| echo "no mermaid (it comes by npm): diagrams are shown as their source"
 	@touch $@
 
 .PHONY: figures simulate

@@ -43,7 +43,7 @@ __all__ = [
     "load_statistics", "to_pandas", "to_polars",
 ]  # fmt: skip
 
-_HOMES = {
+_NAMES = {
     "app.aio": ["AsyncClient"],
     "app.celery": ["celery"],
     "app.datasets.errors": ["DatasetError"],
@@ -65,13 +65,14 @@ _HOMES = {
     "config.pools": ["UnknownPool"],
     "errors": ["DicastError"],
 }
-_HOME = {name: f"dicast.{module}" for module, names in _HOMES.items() for name in names}
+HOMES = {name: f"dicast.{module}" for module, names in _NAMES.items() for name in names}
+"""The module of each."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_HOME[name])
+    module = import_module(HOMES[name])
     return module.app if name == "celery" else getattr(module, name)
 
 
