@@ -91,3 +91,9 @@ def test_every_module_of_the_pipeline_has_its_row() -> None:
     section = ARCHITECTURE.partition("\n### The pipeline's modules\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+\.py)`", section))
     assert named == {path.name for path in (ROOT / "app" / "pipeline").glob("[!_]*.py")}
+
+
+def test_the_site_has_every_page_of_the_documents() -> None:
+    """MkDocs refuses others, too, but only where it is installed (`make docs`)."""
+    listed = set(re.findall(r": ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= listed
