@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from dicast.app.application import Dicast, app
@@ -43,6 +44,7 @@ from dicast.app.pipeline.start import Preparation, Starter, Terms
 from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
+from dicast.app.reports.html.beside import HtmlWriter
 from dicast.config.settings import Settings
 from dicast.workers.admission.outages import Outages
 from dicast.workers.admission.pool_health import PoolHealthReader
@@ -92,7 +94,7 @@ class Services:
         planner = Planner(ledger, pools, stops, ahead, settings.results_dir)
         self.lanes = Lanes(ledger, planner, self.messages, unserved, self.faults)
         announcer = Announcer(app, node.name)
-        self.gatherer = make(Gatherer)(ledger, settings.results_dir, pools, stops, announcer)
+        self.gatherer = make(Gatherer)(ledger, settings.results_dir, pools, stops, announcer, _pages(settings))
 
         adoption = Adoption(self._spool, recorder, self.messages, app.process_metrics)
         recovery = Recovery(ledger, self.messages, recorder, self.gatherer, self.judge, app.epoch)
@@ -133,6 +135,11 @@ def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:
     claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
     calls_max = settings.retry_max_attempts + settings.requeue_budget + POISON_DEATHS
     return Ledger(client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max, intervals=app.intervals)
+
+
+def _pages(settings: Settings) -> Callable[[Path], None] | None:
+    """What has report.html written beside a job's results, if that is wanted."""
+    return HtmlWriter().write if settings.html_report else None
 
 
 def _policy(settings: Settings) -> RetryPolicy:

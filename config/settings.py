@@ -139,6 +139,7 @@ class Settings(BaseModel):
 
     pools_file: Text = _setting("config/pools.toml", "the pools: providers, models, first limits")
     results_dir: Text = _setting("results", "finished jobs' files; shared by all machines that do control work")
+    html_report: Flag = _setting(True, "write report.html beside a finished job's other files; read by workers")
     state_dir: Text = _setting(".dicast", "embedded store, local model server and spool of this machine")
     allow_unsafe_store: Flag = _setting(
         False, "start workers although the store may lose jobs, or lets other hosts in without a password"

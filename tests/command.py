@@ -39,6 +39,7 @@ def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
         "DICAST_POOLS_FILE": str(tmp_path / "pools.toml"),
         "DICAST_RESULTS_DIR": str(tmp_path / "results"),
         "DICAST_STATE_DIR": str(tmp_path / "state"),
+        "DICAST_HTML_REPORT": "false",  # a second of the machine a job
     }
 
 

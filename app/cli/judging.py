@@ -22,6 +22,10 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="Metadata that says which items belong together, as answers to one question."),
 ]
+Page = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write it as one HTML file, complete in itself, instead."),
+]
 
 
 def add_to(cli: typer.Typer) -> None:
@@ -37,6 +41,7 @@ def report(
     by: By = None,
     cluster: Cluster = None,
     again: Annotated[bool, typer.Option("--again", help="Compute anew what the report holds already.")] = False,
+    output: Page = None,
     json: AsJson = False,
 ) -> None:
     """Show a finished job's report and what is known of its judges.
@@ -44,13 +49,16 @@ def report(
     \b
       dicast report JOB
       dicast report JOB --by system --cluster question
+      dicast report JOB -o report.html
 
     Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
     What is not computed yet is computed now and kept in report.json. Needs `pip install 'dicast[scores]'`.
     """
     from dicast.app.cli.statistics import show_statistics
 
-    show_statistics(context.obj, job, by or [], cluster, again=again, json=json)
+    if json and output is not None:
+        raise typer.BadParameter("--json and --output are two forms: give one")
+    show_statistics(context.obj, job, by or [], cluster, again=again, json=json, page=output)
 
 
 def compare(
@@ -61,19 +69,23 @@ def compare(
     force: Annotated[
         bool, typer.Option("--force", help="Compare runs whose rubric or scale differs, all the same.")
     ] = False,
+    output: Page = None,
     json: AsJson = False,
 ) -> None:
     """Compare two finished jobs over the same items: how far did each judge's scores move?
 
     \b
       dicast compare JOB-A JOB-B
+      dicast compare JOB-A JOB-B -o compare.html
 
     Paired by item, dimension and judge; with intervals, p corrected by Holm, and what was said of the items that moved
     most. Items are the same where their ids are.
     """
     from dicast.app.cli.statistics import show_comparison
 
-    show_comparison(context.obj, first, second, most=most, force=force, json=json)
+    if json and output is not None:
+        raise typer.BadParameter("--json and --output are two forms: give one")
+    show_comparison(context.obj, first, second, most=most, force=force, json=json, page=output)
 
 
 def sample(

@@ -17,6 +17,8 @@ from dicast.app.reports.files import REPORT, NoResults, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.config.settings import Settings, environment
 
+NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install 'dicast[plots]'"
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -44,10 +46,12 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
 
 
 def show_statistics(
-    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool
-) -> None:
-    """Print the report with all figures; what is not there yet is computed, and kept in the report. Without the
-    libraries, what there is is printed, and what is missing is said. Raises `NotKept`, `Refused`."""
+    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool,
+    page: str | None = None,
+) -> None:  # fmt: skip
+    """Print the report with all figures, or write it to the HTML file `page`; what is not there yet is computed, and
+    kept in the report. Without the libraries, what there is is shown, and what is missing is said. Raises `NotKept`,
+    `Refused`."""
     from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.table import print_report  # noqa: PLC0415
 
@@ -58,8 +62,28 @@ def show_statistics(
     if json:
         terminal.emit(report.model_dump_json(indent=2))
         return
+    if page is not None:
+        _write_page(terminal, found.folder, report, Path(page))
+        return
     print_report(report, terminal.out)
     print_statistics(report, terminal.out, figures=True)
+
+
+def _write_page(terminal: Terminal, folder: Path, report: Report, page: Path) -> None:
+    from dicast.app.reports.html import plots  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.html.page import write_report  # noqa: PLC0415
+
+    if not plots.available():
+        terminal.say(NO_PLOTS, "yellow")
+    terminal.say(f"Report in {write_report(folder, report, page)}")
+
+
+def _renew_page(folder: Path, report: Report) -> None:
+    """The page that lies beside the results tells what they now hold. Raises OSError."""
+    from dicast.app.reports.html.page import NAME, write_report  # noqa: PLC0415  (takes long to load)
+
+    if (folder / NAME).exists():
+        write_report(folder, report, folder / NAME)
 
 
 def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
@@ -70,21 +94,32 @@ def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: s
         terminal.say(str(error), "yellow")
         return found.report
     try:
-        return keep(found.folder, found.report, statistics)
+        report = keep(found.folder, found.report, statistics)
+        _renew_page(found.folder, report)
+        return report
     except OSError as error:
         terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
         return found.report.model_copy(update={"statistics": statistics})
 
 
-def show_comparison(terminal: Terminal, first: str, second: str, *, most: int, force: bool, json: bool) -> None:
-    """Print how far scores moved between two finished jobs. Raises `RunsDiffer`, `NoLibraries`, `Refused`."""
+def show_comparison(
+    terminal: Terminal, first: str, second: str, *, most: int, force: bool, json: bool, page: str | None = None
+) -> None:
+    """Print how far scores moved between two finished jobs, or write it to the HTML file `page`. Raises `RunsDiffer`,
+    `NoLibraries`, `Refused`."""
     from dicast.app.reports.comparing import compare_jobs  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_comparison  # noqa: PLC0415
 
-    sides = [(found.folder, found.report) for found in (finished(first), finished(second))]
+    found_first, found_second = finished(first), finished(second)
+    sides = [(found.folder, found.report) for found in (found_first, found_second)]
     compared = compare_jobs(sides[0], sides[1], most=most, force=force)
     if json:
         terminal.emit(compared.model_dump_json(indent=2))
+    elif page is not None:
+        from dicast.app.reports.html.page import write_comparison  # noqa: PLC0415  (takes long to load)
+
+        written = write_comparison(compared, found_first.report, found_second.report, Path(page))
+        terminal.say(f"Comparison in {written}")
     else:
         print_comparison(compared, terminal.out)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
 import orjson
@@ -56,9 +57,13 @@ class Gathered:
 class Gatherer:
     """Gathers on one event loop."""
 
-    def __init__(self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces) -> None:
+    def __init__(
+        self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces,
+        html: Callable[[Path], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`html` has a page written of the finished job in a folder, later; None: none is wanted."""
         self._ledger, self._results_dir = ledger, results_dir
-        self._models, self._stops, self._announcer = models, stops, announcer
+        self._models, self._stops, self._announcer, self._html = models, stops, announcer, html
         self._finishing: set[str] = set()
 
     async def gather(self, ref: PageRef) -> Gathered:
@@ -137,6 +142,8 @@ class Gatherer:
         )
         if completed:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
+            if self._html is not None:
+                self._html(own_folder(self._results_dir, job.id, job.incarnation))
         await self.announce(job_id)
         return completed
 

@@ -19,7 +19,7 @@ from dicast.app.reports.folders import own_folder
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"
 _KEPT = ("opinions.jsonl", "errors.jsonl")
-_REMADE = ("report.json", "opinions.parquet", "panel.parquet")
+_REMADE = ("report.json", "opinions.parquet", "panel.parquet", "report.html")
 
 
 def write_items(results_dir: str | Path, job_id: str, incarnation: str, pages: Iterable[Sequence[Item]]) -> None:

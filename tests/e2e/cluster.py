@@ -112,6 +112,7 @@ class Cluster:
             "DICAST_POOLS_FILE": str(folder / "pools.toml"),
             "DICAST_RESULTS_DIR": str(self.results),
             "DICAST_STATE_DIR": str(folder / "state"),
+            "DICAST_HTML_REPORT": "false",  # a second of the machine a job
             "LLM_CALL_TIMEOUT": "20",
             "RETRY_INITIAL_DELAY": "0.1",
             "RETRY_MAX_DELAY": "0.5",

@@ -1,0 +1,99 @@
+"""`report.html` beside a finished job's results: written by a process of its own, after the job has ended.
+
+No job waits for it, and none fails with it: where it cannot be written (no room, no time, the worker stopped), the log
+says so and `dicast report JOB -o FILE` makes it. A worker starts one such process at a time; each is niced, has one
+thread, and ends after `MOST_SECONDS`, also when its worker has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dicast.app.domain.report import Report
+from dicast.errors import DicastError
+
+logger = logging.getLogger(__name__)
+
+MOST_SECONDS = 120
+MOST_WAITING = 1_000
+NICENESS = 10
+SAID_CHARS = 300
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class HtmlWriter:
+    """Starts the processes, one after the other, from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[Path] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def write(self, folder: Path) -> None:
+        """Have the report of the job in a folder written soon. Returns at once and raises nothing."""
+        with self._lock:
+            try:
+                self._waiting.put_nowait(folder)
+            except queue.Full:
+                logger.warning("no report.html in %s: %d others wait", folder, MOST_WAITING)
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="html reports", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            folder = self._waiting.get()
+            try:
+                trouble = in_own_process(folder)
+            except OSError as error:
+                trouble = f"{type(error).__name__}: {error}"
+            if trouble is not None:
+                logger.warning("no report.html in %s: %s", folder, trouble)
+
+
+def in_own_process(folder: Path) -> str | None:
+    """Write the report and wait for it; what went wrong, None if nothing did. Raises OSError if nothing can start."""
+    command = [sys.executable, "-P", "-m", "dicast.app.reports.html.beside", str(folder)]
+    environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[4])}
+    done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
+        command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        check=False, start_new_session=True,  # who interrupts the worker does not mean it
+    )  # fmt: skip
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1][:SAID_CHARS]
+
+
+def main() -> int:
+    """Write the report of the job whose folder is the one argument, unless the job has been resumed meanwhile."""
+    from dicast.app.reports.files import REPORT  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.html.page import NAME, write_report  # noqa: PLC0415
+
+    with contextlib.suppress(AttributeError):  # Windows has no such clock
+        signal.alarm(MOST_SECONDS)
+    os.nice(NICENESS)
+    folder = Path(sys.argv[1])
+    try:
+        report = Report.model_validate_json((folder / REPORT).read_bytes())
+        write_report(folder, report, folder / NAME)
+        if not (folder / REPORT).exists():
+            (folder / NAME).unlink(missing_ok=True)
+    except (DicastError, OSError, ValidationError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}".replace("\n", " ") + "\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The items of a finished job that are worth a look: those with the lowest scores, and those that judges dispute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from dicast.app.domain.report import Report
+
+PARQUET = "opinions.parquet"
+MOST_ITEMS = 15
+MOST_OPINIONS = 10
+"""Of one item: those of the dimension that matters most first."""
+MOST_ROWS = 5_000
+"""Opinions of the chosen items that are read; of jobs with thousands of judges the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An item, how it stands, and what was said of it. `place` is its weighted score from 0 to 1 over all dimensions;
+    `apart` how far the judges lie apart in `dimension`, as a share of its scale."""
+
+    item_id: str
+    place: float | None
+    dimension: str
+    apart: float | None
+    opinions: list[dict[str, Any]]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenItems:
+    """The items with the lowest scores, and the ones that were disputed most; each at most `most`."""
+
+    worst: list[Chosen]
+    disputed: list[Chosen]
+
+
+def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
+    """Read from the job's Parquet file, with some 40 bytes an opinion. Raises OSError."""
+    cells = _cells(folder, report)
+    worst, disputed = _lowest(cells, report, most), _farthest(cells, report, most)
+    said = _said(folder, {row["item"] for row in (*worst, *disputed)})
+    return ChosenItems([_chosen(row, said, report) for row in worst], [_chosen(row, said, report) for row in disputed])
+
+
+def _cells(folder: Path, report: Report) -> Any:
+    """One row an item and dimension: the mean place on the scale, and the standard deviation between judges."""
+    table = pq.read_table(folder / PARQUET, columns=["item_id", "criterion_id", "judge", "score"])
+    table = table.filter(pc.is_valid(table["score"]))
+    if not len(table):
+        return _EMPTY
+    items = table["item_id"].combine_chunks().dictionary_encode()
+    dimension = _codes(table["criterion_id"], [d.id for d in report.dimensions])
+    low = pa.array([float(d.scale_min) for d in report.dimensions]).take(dimension)
+    high = pa.array([float(d.scale_max) for d in report.dimensions]).take(dimension)
+    score = pc.cast(table["score"].combine_chunks(), pa.float64())
+    flat = pa.table({
+        "item": items.indices, "dimension": dimension,
+        "judge": _codes(table["judge"], [agent.name for agent in report.agents]),
+        "place": pc.divide(pc.subtract(score, low), pc.subtract(high, low)),
+    })  # fmt: skip
+    by_judge = flat.group_by(["item", "dimension", "judge"]).aggregate([("place", "mean")])
+    cells = by_judge.group_by(["item", "dimension"]).aggregate([("place_mean", "mean"), ("place_mean", "stddev")])
+    names = items.dictionary.take(cells["item"].combine_chunks())
+    return pa.table(
+        [names, cells["dimension"], cells["place_mean_mean"], cells["place_mean_stddev"]], names=_EMPTY.column_names
+    )
+
+
+_EMPTY = pa.table({
+    "item": pa.array([], pa.string()), "dimension": pa.array([], pa.int32()), "place": pa.array([], pa.float64()),
+    "apart": pa.array([], pa.float64()),
+})  # fmt: skip
+
+
+def _codes(column: Any, names: Sequence[str]) -> Any:
+    return pc.index_in(column.combine_chunks(), value_set=pa.array(list(names), pa.string()))
+
+
+def _lowest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
+    """By the weighted mean over dimensions; the dimension that is named is the item's lowest."""
+    weights = pa.array([d.weight for d in report.dimensions], pa.float64()).take(cells["dimension"].combine_chunks())
+    table = cells.append_column("sum", pc.multiply(cells["place"], weights)).append_column("weight", weights)
+    by_item = table.group_by(["item"]).aggregate([("sum", "sum"), ("weight", "sum")])
+    by_item = by_item.filter(pc.greater(by_item["weight_sum"], 0))
+    ranked = pa.table({"item": by_item["item"], "place": pc.divide(by_item["sum_sum"], by_item["weight_sum"])})
+    ranked = ranked.sort_by([("place", "ascending"), ("item", "ascending")]).slice(0, most)
+    own = cells.filter(pc.is_in(cells["item"], value_set=ranked["item"].combine_chunks()))
+    lowest: dict[str, tuple[float, int]] = {}
+    for row in own.to_pylist():
+        found = (row["place"], row["dimension"])
+        lowest[row["item"]] = min(lowest.get(row["item"], found), found)
+    return [
+        {"item": row["item"], "place": row["place"], "dimension": lowest[row["item"]][1], "apart": None}
+        for row in ranked.to_pylist()
+    ]
+
+
+def _farthest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
+    """By the deviation between judges in one dimension, each item once."""
+    table = cells.filter(pc.greater(cells["apart"], 0))
+    table = table.sort_by([("apart", "descending"), ("item", "ascending"), ("dimension", "ascending")])
+    found: dict[str, dict[str, Any]] = {}
+    for row in table.slice(0, most * len(report.dimensions)).to_pylist():
+        if len(found) < most:
+            found.setdefault(row["item"], row)
+    return list(found.values())
+
+
+def _said(folder: Path, items: set[str]) -> dict[str, list[dict[str, Any]]]:
+    columns = ["item_id", "criterion_id", "judge", "replicate", "score", "argument", "cited_evidence"]
+    if not items:
+        return {}
+    wanted = ds.field("item_id").isin(sorted(items))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in ds.dataset(folder / PARQUET).scanner(columns=columns, filter=wanted).head(MOST_ROWS).to_pylist():
+        found.setdefault(row["item_id"], []).append(row)
+    return found
+
+
+def _chosen(row: dict[str, Any], said: dict[str, list[dict[str, Any]]], report: Report) -> Chosen:
+    dimension = report.dimensions[row["dimension"]].id
+    opinions = sorted(said.get(row["item"], ()), key=lambda opinion: _order(opinion, dimension, report))
+    return Chosen(
+        item_id=row["item"], place=row["place"], dimension=dimension, apart=row["apart"],
+        opinions=opinions[:MOST_OPINIONS], more=max(0, len(opinions) - MOST_OPINIONS),
+    )  # fmt: skip
+
+
+def _order(opinion: dict[str, Any], first: str, report: Report) -> tuple[bool, int, int, int]:
+    dimensions = [d.id for d in report.dimensions]
+    judges = [agent.name for agent in report.agents]
+    own, judge = opinion["criterion_id"], opinion["judge"]
+    return own != first, dimensions.index(own), judges.index(judge), opinion["replicate"]

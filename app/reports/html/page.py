@@ -1,0 +1,175 @@
+"""Writes the HTML report of a job, and that of a comparison: whole or not at all, and never above `MOST_BYTES`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dicast.app.domain.findings import RunsCompared
+from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.reports.durable import replacing
+from dicast.app.reports.html import plots, words
+from dicast.app.reports.html.items import ChosenItems, choose
+from dicast.app.reports.html.sections import choices, distributions, heat_map, setup, spent, summary, title, trouble
+from dicast.app.reports.html.trust import trust
+
+NAME = "report.html"
+MOST_BYTES = 5_000_000
+MOST_SHIFTS = 200
+MOST_DRAWN = 40
+HASHED = ("opinions.parquet", "errors.jsonl")
+
+
+def write_report(folder: Path, report: Report, out: Path) -> Path:
+    """Write the report of the job in a folder to the file `out`, and return its path. Items are left out where the
+    job's opinions are not there. Takes about a second, and some 40 bytes of memory an opinion. Raises OSError."""
+    try:
+        choice: ChosenItems | None = choose(folder, report)
+    except FileNotFoundError:
+        choice = None
+    text = _report(folder, report, choice)
+    if len(text) > MOST_BYTES:
+        text = _report(folder, report, None)
+    return _written(text, out)
+
+
+def write_comparison(compared: RunsCompared, first: Report, second: Report, out: Path) -> Path:
+    """Write a comparison of two jobs to the file `out`, and return its path. Raises OSError."""
+    return _written(_rendered("compare.html.j2", _comparison(compared, first, second)), out)
+
+
+def fragment(report: Report) -> str:
+    """The most important of the report, for a page that is there already, such as a notebook's."""
+    scoped = _file("style.css").replace(":root", ".dicast-report").replace("body{", ".dicast-report{")
+    shown = {"summary": summary(report), "heat": heat_map(report), "trust": trust_in_words(report)}
+    return _environment().get_template("fragment.html.j2").render(**_head(report), **shown, style=scoped)
+
+
+def trust_in_words(report: Report) -> dict[str, Any]:
+    """What is known of the judges, without plots."""
+    found = report.statistics
+    computed = found is not None and found.state == "computed"
+    dimensions = found.dimensions[:MOST_DRAWN] if found is not None and computed else []
+    return {
+        "computed": computed,
+        "dimensions": [
+            {"title": words.name(of.dimension), "summary": [words.shown(line, 600) for line in of.summary]}
+            for of in dimensions
+        ],
+    }
+
+
+def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
+    return _rendered("report.html.j2", {
+        **_head(report), "summary": summary(report), "distributions": distributions(report), "heat": heat_map(report),
+        "trust": trust(report), "items": choices(report, choice), "one_judge": len(report.agents) < 2,
+        "errors": trouble(report), "cost": spent(report), "setup": setup(report), "digests": _digests(folder),
+    })  # fmt: skip
+
+
+def _head(report: Report) -> dict[str, Any]:
+    return {
+        "job": words.shown(report.job_id), "project": words.name(report.project), "status": report.status,
+        "started": _instant(report.started), "finished": _instant(report.finished),
+    }  # fmt: skip
+
+
+def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[str, Any]:
+    dimensions = {d.id: d for d in first.dimensions}
+    spans = {d.id: d.scale_max - d.scale_min for d in first.dimensions}
+    clear = [shift for shift in compared.shifts if shift.p is not None and shift.p < 0.05]
+    told = [
+        f"{words.name(shift.judge)} gives {'more' if (shift.shift.value or 0) > 0 else 'less'} in "
+        f"{title(dimensions[shift.dimension])}: by {words.figure(shift.shift)}, p {words.chance(shift.p)}."
+        for shift in clear[:10]
+    ]
+    compared_count = words.count(len(compared.shifts), "shift")
+    return {
+        "first": {**_head(first), "heat": heat_map(first)},
+        "second": {**_head(second), "heat": heat_map(second)},
+        "summary": [f"Of {compared_count}, {len(clear):,} cannot be put down to chance (p < 0.05 after Holm).", *told],
+        "forced": [words.shown(line) for line in compared.forced],
+        "plot": _drawn(compared, spans, dimensions),
+        "shifts": [
+            (
+                title(dimensions[shift.dimension]), words.name(shift.judge), f"{shift.shift.items:,}",
+                words.figure(shift.shift), words.chance(shift.p), f"{shift.only_first:,}", f"{shift.only_second:,}",
+            )
+            for shift in compared.shifts[:MOST_SHIFTS]
+        ],
+        "more": max(0, len(compared.shifts) - MOST_SHIFTS),
+        "moved": [
+            {
+                "id": words.shown(item.item_id, 200), "judge": words.name(item.judge),
+                "dimension": title(dimensions[item.dimension]), "first": words.number(item.first),
+                "second": words.number(item.second), "first_argument": words.shown(item.first_argument),
+                "second_argument": words.shown(item.second_argument),
+            }
+            for item in compared.moved[:100]
+        ],
+    }  # fmt: skip
+
+
+def _drawn(compared: RunsCompared, spans: dict[str, int], dimensions: dict[str, ReportDimension]) -> str:
+    found: list[plots.Whisker] = []
+    for shift in compared.shifts:
+        span, of = spans[shift.dimension], shift.shift
+        if of.value is not None and of.low is not None and of.high is not None and len(found) < MOST_DRAWN:
+            label = f"{title(dimensions[shift.dimension])}, {words.name(shift.judge)}"
+            found.append(plots.Whisker(label, of.value / span, of.low / span, of.high / span))
+    told = "How far each judge's scores moved, as a share of the scale"
+    return plots.whiskers(found, told, "share of the scale", zero=0.0) if found and plots.available() else ""
+
+
+def _rendered(template: str, shown: dict[str, Any]) -> bytes:
+    style = _file("style.css")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    text = _environment().get_template(template).render(**shown, style=style, style_digest=digest, version=_version())
+    return text.encode("utf-8", "replace")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("dicast.app.reports.html"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+
+
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+def _version() -> str:
+    try:
+        return version("dicast")
+    except PackageNotFoundError:
+        return "from its sources"
+
+
+def _digests(folder: Path) -> list[tuple[str, str, str]]:
+    found = []
+    for name in HASHED:
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found.append((name, f"{(folder / name).stat().st_size:,}", digest))
+    return found
+
+
+def _instant(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC" if not when.utcoffset() else when.isoformat(" ", "seconds")
+
+
+def _written(text: bytes, out: Path) -> Path:
+    with replacing(out) as file:
+        file.write(text)
+    return out

@@ -1,0 +1,202 @@
+"""Plots as static SVG, drawn by matplotlib, in the colours of the page they stand in.
+
+matplotlib, because its SVG needs no script: some kilobytes a plot that any reader, printer and screen reader
+understands, where vega-lite and plotly bring megabytes of JavaScript. Its colours are replaced by classes that the
+page's style sheet colours, for light, dark and paper; its style attributes become attributes, so that the page may
+forbid inline styles. Without the extra `plots` there are none, and the tables beside them say the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+INK, FAINT, FIRST, SECOND = "#101010", "#202020", "#303030", "#404040"
+CLASSES = {INK: "ink", FAINT: "faint", FIRST: "one", SECOND: "two"}
+"""The page's style sheet has `.fill-one`, `.line-one` and so on."""
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
+MOST_BARS = 40
+SETTINGS = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.size": 9, "font.family": "sans-serif",
+    "axes.edgecolor": FAINT, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9, "axes.titleweight": "bold",
+    "figure.constrained_layout.use": True, "axes.axisbelow": True, "grid.color": FAINT, "grid.linewidth": 0.3,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Scores of one dimension: how often each occurs, from the lowest to the highest of the scale."""
+
+    title: str
+    low: int
+    counts: Sequence[int]
+    labels: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Whisker:
+    """A value with its interval. `second` draws it in the other colour, as people beside judges."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    second: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values with their intervals over a scale."""
+
+    title: str
+    points: Sequence[tuple[float, float, float, float]]
+    """(x, value, low, high)"""
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401, PLC0415  (takes long to load)
+    except ImportError:
+        return False
+    return True
+
+
+def histograms(found: Sequence[Histogram], title: str) -> str:
+    """Small bars side by side, one a dimension."""
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    with _drawing(columns, rows, width=2.5 * columns, height=1.6 * rows) as (figure, axes):
+        for place, of in zip(axes, found, strict=False):
+            place.bar(range(len(of.counts)), of.counts, color=FIRST, width=0.85)
+            step = max(1, -(-len(of.counts) // 6))
+            ticks = list(range(0, len(of.counts), step))
+            place.set_xticks(ticks, [of.labels[tick] if of.labels else str(of.low + tick) for tick in ticks])
+            place.set_title(of.title, loc="left")
+            place.yaxis.set_major_locator(_whole_numbers())
+        for place in axes[len(found) :]:
+            place.set_visible(False)
+        return _svg(figure, title)
+
+
+def whiskers(found: Sequence[Whisker], title: str, axis: str, *, zero: float | None = None) -> str:
+    """Values with intervals, one below the other, and a line at `zero`."""
+    with _drawing(1, 1, width=7.0, height=0.7 + 0.24 * len(found)) as (figure, (place,)):
+        for row, of in enumerate(reversed(found)):
+            colour = SECOND if of.second else FIRST
+            place.plot([of.low, of.high], [row, row], color=colour, linewidth=1.6)
+            place.plot([of.value], [row], color=colour, marker="s" if of.second else "o", markersize=5)
+        place.set_yticks(range(len(found)), [of.label for of in reversed(found)])
+        place.set_ylim(-0.7, len(found) - 0.3)
+        place.set_xlabel(axis)
+        place.grid(axis="x")
+        if zero is not None:
+            place.axvline(zero, color=INK, linewidth=0.8)
+        return _svg(figure, title)
+
+
+def curves(found: Sequence[Curve], title: str, axes_names: tuple[str, str]) -> str:
+    """Where the diagonal is what a calibrated judge would reach."""
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    with _drawing(columns, rows, width=2.5 * columns, height=2.3 * rows) as (figure, axes):
+        for place, of in zip(axes, found, strict=False):
+            ends = [min(x for x, *_ in of.points), max(x for x, *_ in of.points)]
+            place.plot(ends, ends, color=FAINT, linewidth=0.8, linestyle="--")
+            for x, value, low, high in of.points:
+                place.plot([x, x], [low, high], color=FIRST, linewidth=1.4)
+                place.plot([x], [value], color=FIRST, marker="o", markersize=4)
+            place.set_title(of.title, loc="left")
+            place.set_xlabel(axes_names[0])
+            place.set_ylabel(axes_names[1])
+        for place in axes[len(found) :]:
+            place.set_visible(False)
+        return _svg(figure, title)
+
+
+def _whole_numbers() -> Any:
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    return MaxNLocator(nbins=3, integer=True)
+
+
+@contextmanager
+def _drawing(columns: int, rows: int, *, width: float, height: float) -> Iterator[tuple[Any, Any]]:
+    import matplotlib as mpl  # noqa: PLC0415  (takes long to load)
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name may have letters that the measuring font lacks: the reader's has them
+        figure = Figure(figsize=(width, height))
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        yield figure, axes
+
+
+def _svg(figure: Any, title: str) -> str:
+    file = io.StringIO()
+    none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=none)
+    return restyled(file.getvalue(), title)
+
+
+def restyled(document: str, title: str) -> str:
+    """An SVG of matplotlib's without styles, metadata, and ids that another on the page may have, in the page's
+    colours, with `title` for those who do not see it."""
+    root = ElementTree.fromstring(document)  # noqa: S314  (made here, by matplotlib)
+    prefix = "p" + hashlib.sha256((title + document).encode()).hexdigest()[:8]
+    used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", document))
+    kept = {name for pair in used for name in pair if name}
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
+                parent.remove(child)
+    for node in root.iter():
+        _restyle(node, prefix, kept)
+    root.attrib.pop("width", None)
+    root.attrib.pop("height", None)
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{prefix}-title")
+    told = ElementTree.Element(f"{{{SVG}}}title", {"id": f"{prefix}-title"})
+    told.text = title
+    root.insert(0, told)
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", XLINK)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _restyle(node: ElementTree.Element, prefix: str, kept: set[str]) -> None:
+    classes = []
+    for pair in node.attrib.pop("style", "").split(";"):
+        key, _, value = (part.strip() for part in pair.partition(":"))
+        if key == "font":
+            size = re.match(r"(?:bold )?([\d.]+)px", value)
+            node.set("font-size", size[1] if size else "9")
+            if value.startswith("bold"):
+                node.set("font-weight", "bold")
+        elif key in ("fill", "stroke") and value in CLASSES:
+            classes.append(f"{'fill' if key == 'fill' else 'line'}-{CLASSES[value]}")
+        elif key:
+            node.set(key, value)
+    if node.tag == f"{{{SVG}}}text" and not any(name.startswith("fill") for name in classes):
+        classes.append("fill-ink")
+    if classes:
+        node.set("class", " ".join(classes))
+    name = node.attrib.pop("id", None)
+    if name in kept:
+        node.set("id", f"{prefix}-{name}")
+    for key, value in node.attrib.items():
+        if value.startswith("#") and key.endswith("href"):
+            node.set(key, f"#{prefix}-{value[1:]}")
+        elif value.startswith("url(#"):
+            node.set(key, f"url(#{prefix}-{value[5:]}")

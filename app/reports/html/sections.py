@@ -1,0 +1,270 @@
+"""What the HTML report says of a job, as plain data of bounded size for its template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from dicast.app.domain.judge_statistics import DimensionStatistics
+from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
+from dicast.app.reports.html import plots, words
+from dicast.app.reports.html.items import Chosen, ChosenItems
+
+MOST_DIMENSIONS, MOST_JUDGES = 40, 60
+MOST_PLOTTED = 12
+MOST_GROUPS, MOST_DIFFERENCES = 30, 20
+MOST_REASONS = 5
+SHADES = 10
+MOST_BARS = 40
+ARGUMENT_CHARS, QUOTE_CHARS, QUOTES = 500, 200, 2
+
+
+def summary(report: Report) -> list[str]:
+    """The job in sentences, the most important first."""
+    return [*_outcome(report), *_scores(report), *_trouble(report)]
+
+
+def _outcome(report: Report) -> Iterator[str]:
+    judges, dimensions = len(report.agents), len(report.dimensions)
+    yield (
+        f"{words.count(judges, 'judge')} scored {report.scored:,} of {words.count(report.units, 'unit')} in "
+        f"{words.count(dimensions, 'dimension')}, within {words.duration(report.wall_s)}."
+    )
+    if report.status == "cancelled":
+        why = f": {words.shown(report.reason)}" if report.reason else ""
+        yield f"The job was cancelled before its end{why}; {words.count(report.missing, 'unit')} were never judged."
+    for stop in report.stopped[:MOST_REASONS]:
+        yield f"The job stopped asking: {words.shown(stop.reason)}"
+
+
+def _scores(report: Report) -> Iterator[str]:
+    if report.overall is None:
+        return
+    yield (
+        f"Overall, the items stand at {words.percent(report.overall)} of the way from the lower ends of the scales to "
+        "the upper ones."
+    )
+    placed = [(place(of.scores.mean, of.dimension), of) for of in report.by_dimension]
+    known = sorted(((at, of) for at, of in placed if at is not None), key=lambda pair: pair[0])
+    if len(known) > 1:
+        (low, lowest), (high, highest) = known[0], known[-1]
+        yield (
+            f"{title(highest.dimension)} is the strongest dimension, with a mean of {_mean(highest)} "
+            f"({words.percent(high)}); {title(lowest.dimension)} is the weakest, with {_mean(lowest)} "
+            f"({words.percent(low)})."
+        )
+    apart = [
+        (of.mean_difference / (of.dimension.scale_max - of.dimension.scale_min), of)
+        for of in report.by_dimension
+        if of.mean_difference is not None
+    ]
+    if apart:
+        share, of = max(apart, key=lambda pair: pair[0])
+        yield (
+            f"Two judges of one text differ most in {title(of.dimension)}: by {words.number(of.mean_difference)} "
+            f"points on average, {words.percent(share)} of the scale."
+        )
+
+
+def _mean(of: DimensionReport) -> str:
+    return f"{words.number(of.scores.mean)} on a scale of {of.dimension.scale_min} to {of.dimension.scale_max}"
+
+
+def _trouble(report: Report) -> Iterator[str]:
+    if report.failed:
+        kind = report.errors[0].kind.value if report.errors else "unknown"
+        share = words.percent(report.failed / report.units, 1)
+        yield f"{words.count(report.failed, 'unit')} ({share}) ended without a score, most often as {kind}."
+    else:
+        yield "Every unit that was judged has a score."
+
+
+def title(dimension: ReportDimension) -> str:
+    """The dimension's name, or its id."""
+    return words.name(dimension.name or dimension.id)
+
+
+def place(mean: float | None, dimension: ReportDimension) -> float | None:
+    """Where a mean lies between the ends of the scale, from 0 to 1."""
+    return None if mean is None else (mean - dimension.scale_min) / (dimension.scale_max - dimension.scale_min)
+
+
+def shade(share: float | None) -> str:
+    """The class of a heat map's cell."""
+    return "none" if share is None else f"heat-{min(SHADES, max(0, round(SHADES * share)))}"
+
+
+def heat_map(report: Report) -> dict[str, Any]:
+    """Judges down, dimensions across: means, and how dark each cell is."""
+    dimensions = report.by_dimension[:MOST_DIMENSIONS]
+    cells: list[dict[str, JudgeCell]] = [{cell.judge: cell for cell in of.by_judge} for of in dimensions]
+    rows = []
+    for agent in report.by_agent[:MOST_JUDGES]:
+        row = []
+        for of, by_judge in zip(dimensions, cells, strict=True):
+            cell = by_judge.get(agent.agent.name)
+            mean = cell.mean if cell is not None else None
+            row.append({"text": words.number(mean), "shade": shade(place(mean, of.dimension))})
+        rows.append({"name": words.name(agent.agent.name), "cells": row, "overall": words.percent(agent.overall)})
+    return {
+        "dimensions": [title(of.dimension) for of in dimensions],
+        "scales": [f"{of.dimension.scale_min}–{of.dimension.scale_max}" for of in dimensions],
+        "rows": rows,
+        "all": [
+            {"text": words.number(of.scores.mean), "shade": shade(place(of.scores.mean, of.dimension))}
+            for of in dimensions
+        ],
+        "overall": words.percent(report.overall),
+        "more": _more(report),
+    }  # fmt: skip
+
+
+def _more(report: Report) -> str:
+    counts = (
+        (len(report.by_dimension), MOST_DIMENSIONS, "dimensions"), (len(report.by_agent), MOST_JUDGES, "judges"),
+    )  # fmt: skip
+    left = [f"{there - most:,} more {what}" for there, most, what in counts if there > most]
+    return f"and {words.listed(left)}, which report.json has" if left else ""
+
+
+def distributions(report: Report) -> dict[str, Any]:
+    """How often each score occurs, by dimension, as a plot and as a table."""
+    found = [_histogram(of) for of in report.by_dimension[:MOST_DIMENSIONS] if of.scores.n]
+    drawn = found[:MOST_PLOTTED]
+    told = "How often each score was given, by dimension"
+    return {
+        "plot": plots.histograms(drawn, told) if drawn and plots.available() else "",
+        "tables": [
+            {"title": of.title, "rows": list(zip(of.labels, (f"{n:,}" for n in of.counts), strict=True))}
+            for of in found
+        ],
+        "facts": [
+            (
+                title(of.dimension), f"{of.dimension.scale_min}–{of.dimension.scale_max}", f"{of.scores.n:,}",
+                words.number(of.scores.mean), words.number(of.panel.mean if of.panel else None),
+                words.number(of.scores.sd), words.number(of.scores.median), words.number(of.mean_difference),
+                f"{of.scores.failures:,}",
+            )
+            for of in report.by_dimension[:MOST_DIMENSIONS]
+        ],
+    }  # fmt: skip
+
+
+def _histogram(of: DimensionReport) -> plots.Histogram:
+    low, width = of.dimension.scale_min, of.dimension.scale_max - of.dimension.scale_min + 1
+    bins = min(width, MOST_BARS)
+    counts = [0] * bins
+    for score, times in of.scores.histogram.items():
+        counts[(score - low) * bins // width] += times
+    first = [low + -(-at * width // bins) for at in range(bins + 1)]
+    labels = [str(one) if after - one == 1 else f"{one}–{after - 1}" for one, after in pairwise(first)]
+    return plots.Histogram(title(of.dimension), low, counts, labels)
+
+
+def judged_items(report: Report, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+    """Items with what their judges said, cut to what a page bears."""
+    dimensions = {d.id: d for d in report.dimensions}
+    return [
+        {
+            "id": words.shown(item.item_id, 200),
+            "place": words.percent(item.place),
+            "dimension": title(dimensions[item.dimension]),
+            "apart": words.percent(item.apart) if item.apart is not None else None,
+            "more": item.more,
+            "opinions": [_opinion(row, dimensions[row["criterion_id"]]) for row in item.opinions],
+        }
+        for item in chosen
+    ]
+
+
+def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
+    score = row["score"]
+    return {
+        "judge": words.name(row["judge"]),
+        "dimension": title(dimension),
+        "score": "–" if score is None else f"{score} of {dimension.scale_max}",
+        "shade": shade(place(score, dimension)),
+        "argument": words.shown(row["argument"] or "", ARGUMENT_CHARS),
+        "quotes": [words.shown(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
+    }
+
+
+def trouble(report: Report) -> list[dict[str, Any]]:
+    """The errors by kind, with their commonest reasons."""
+    return [
+        {
+            "kind": group.kind.value,
+            "count": f"{group.count:,}",
+            "reasons": [
+                {
+                    "count": f"{reason.count:,}",
+                    "text": f"{reason.status_code or ''} {words.shown(reason.message)}".strip(),
+                    "where": ", ".join(map(words.name, (reason.judge, reason.criterion_id, reason.item_id))),
+                }
+                for reason in group.reasons[:MOST_REASONS]
+            ],
+        }
+        for group in report.errors
+    ]
+
+
+def spent(report: Report) -> list[tuple[str, str]]:
+    """What the job took."""
+    share = report.input_tokens + report.output_tokens
+    return [
+        ("wall time", words.duration(report.wall_s)),
+        ("calls", f"{report.calls:,}"),
+        ("tokens in", f"{report.input_tokens:,}"),
+        ("tokens out", f"{report.output_tokens:,}"),
+        ("tokens a scored unit", words.number(share / report.scored if report.scored else None, 0)),
+        ("retries", f"{report.retries:,}"),
+        ("requeues after a rate limit", f"{report.requeues:,}"),
+        ("timeouts", f"{report.timeouts:,}"),
+        ("calls without an answer, whose cost is unknown", f"{report.calls_without_answer:,}"),
+        ("possible double charges", f"{report.possible_double_charges:,}"),
+    ]
+
+
+def setup(report: Report) -> dict[str, Any]:
+    """What it takes to do the same again."""
+    return {
+        "judges": [
+            {
+                "name": words.name(row.agent.name),
+                "pool": words.name(row.agent.pool or "default"),
+                "model": words.name(row.agent.model or "the pool's"),
+                "answered": ", ".join(f"{words.name(model)} ({n:,})" for model, n in list(row.models.items())[:5]),
+            }
+            for row in report.by_agent[:MOST_JUDGES]
+        ],
+        "dimensions": [
+            {
+                "id": words.name(d.id),
+                "scale": f"{d.scale_min}–{d.scale_max}",
+                "weight": f"{d.weight:g}",
+                "panel": d.panel.combine,
+                "version": words.name(d.version) or "–",
+                "rubric": words.name(d.rubric) or "–",
+            }
+            for d in report.dimensions[:MOST_DIMENSIONS]
+        ],
+        "more": _more(report),
+    }  # fmt: skip
+
+
+def dimensions_of(report: Report) -> Sequence[DimensionStatistics]:
+    """The statistics that are shown."""
+    found = report.statistics
+    return found.dimensions[:MOST_PLOTTED] if found is not None and found.state == "computed" else ()
+
+
+def choices(report: Report, choice: ChosenItems | None) -> dict[str, Any]:
+    """The items worth a look; None where the job's opinions cannot be read."""
+    if choice is None:
+        return {"there": False, "worst": [], "disputed": []}
+    return {
+        "there": True,
+        "worst": judged_items(report, choice.worst),
+        "disputed": judged_items(report, choice.disputed),
+    }
