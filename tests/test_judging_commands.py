@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,31 @@ def test_the_cheapest_panel_that_is_good_enough(tmp_path: Path) -> None:
     assert dear.person.known
     none = fronts([1.0, 1.0, 1.0], reach=0.999)
     assert none.enough is None and none.reason == "no panel reaches an agreement of 0.999 with people"
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_front_is_drawn(tmp_path: Path, ending: str) -> None:
+    finished(tmp_path, "run")
+    picture = tmp_path / f"panels.{ending}"
+    said = dicast(tmp_path, "panel", "run", "--cost", "sharp=3", "--cost", "dull=1", "--cost", "chance=1", "--plot",
+                  str(picture))  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    if ending == "png":
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        return
+    drawn = xml.etree.ElementTree.parse(picture).getroot()
+    comments = [line.strip() for line in picture.read_text().splitlines() if line.strip().startswith("<!--")]
+    assert drawn.tag.endswith("svg") and "<!-- clear -->" in comments
+    assert "<!-- cost of an item (as given) -->" in comments and "<!-- dull -->" in comments
+
+
+def test_a_picture_that_cannot_be(tmp_path: Path) -> None:
+    folder = finished(tmp_path, "run")[0]
+    said = dicast(tmp_path, "panel", "run", "--plot", "panels.gif")
+    assert said.returncode == 2 and "--plot: the file must end in .svg, .png, got 'panels.gif'" in said.stderr
+    (folder / "ratings.jsonl").unlink()
+    said = dicast(tmp_path, "panel", "run", "--plot", "panels.svg")
+    assert said.returncode == 2 and "there is no panel to show, because a search needs 20 items" in said.stderr
 
 
 def test_a_panel_needs_ratings(tmp_path: Path) -> None:

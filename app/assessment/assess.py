@@ -11,7 +11,7 @@ from dicast.app.assessment.grouping import grouped
 from dicast.app.assessment.probing import probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NOBODY_RATED, person, voice
-from dicast.app.assessment.words import calibrated_words, summary
+from dicast.app.assessment.words import calibrated_words, panel_words, summary
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
     AmongRaters,
@@ -74,6 +74,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
             *summary(
                 voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
             ),
+            *panel_words(of.dimension),
             *calibrated_words(calibrated),
         ],
     )

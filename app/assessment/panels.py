@@ -48,6 +48,7 @@ def panel_front(
         person=reached,
         enough=_option(enough, judges) if isinstance(enough, PanelChoice) else None,
         reason=reason,
+        tried=list(zip([panel.cost for panel in found.panels], found.apparent.tolist(), strict=True)),
     )
 
 

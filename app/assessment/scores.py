@@ -13,7 +13,7 @@ from dicast.app.domain.probes import Probe
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.agreement import Level
 from dicast.app.statistics.arrays import Floats, Ints
-from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.combining import combine_majority, combine_mean
 
 MOST_LEVELS = 20
 """Tables of more levels say nothing that correlations do not, and take their square in memory."""
@@ -69,6 +69,14 @@ class DimensionScores:
         return combine_mean(self.scores.reshape(items * judges, replicates)).reshape(items, judges)
 
     @property
+    def labels(self) -> Floats:
+        """Each judge's commonest score over the replicates (items x judges): what counts labels takes no means."""
+        items, judges, replicates = self.scores.shape
+        if replicates == 1:
+            return self.scores[:, :, 0]
+        return combine_majority(self.scores.reshape(items * judges, replicates)).reshape(items, judges)
+
+    @property
     def bounds(self) -> tuple[float, float]:
         return float(self.dimension.scale_min), float(self.dimension.scale_max)
 
@@ -103,3 +111,5 @@ class JobScores:
     cluster: tuple[str, Ints] | None = None
     probes: Mapping[Probe, Floats] = field(default_factory=dict)
     calibration: Calibration | None = None
+    halves: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Which half each item belongs to, where a panel's rule learns from one half."""

@@ -11,6 +11,7 @@ from dicast.app.domain.judge_statistics import (
     ProbeStatistics,
     VoiceStatistics,
 )
+from dicast.app.domain.report import ReportDimension
 
 MOST_BIASES = 5
 SAVES = 1.05
@@ -162,3 +163,24 @@ def calibrated_words(voices: Sequence[CalibratedVoice]) -> Iterator[str]:
     differing = list(dict.fromkeys(part for voice in voices for part in voice.differing))
     if differing:
         yield f"The calibration was made with another {' and another '.join(differing)}, and is applied all the same."
+
+
+def panel_words(dimension: ReportDimension) -> Iterator[str]:
+    """What the panel's rule has learned."""
+    found = dimension.learned
+    if found is None:
+        return
+    if found.prior:
+        yield (
+            f"The panel's labels are the likeliest ones after Dawid and Skene, from {found.items:,} items: judges' "
+            "errors are taken for independent, so what all of them get wrong in the same way counts as right."
+        )
+    elif found.reason is not None:
+        yield f"The panel's weights are equal ones, because {found.reason}."
+    else:
+        weights = ", ".join(f"{name} {weight:.2f}" for name, weight in found.weights.items())
+        yield (
+            f"The panel's weights are learned from {found.items:,} rated items ({weights}); each of these is combined "
+            "by the weights of the half that it is not in. They have no interval: what they are worth is in the "
+            "panel's agreement with people."
+        )

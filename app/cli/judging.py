@@ -140,13 +140,14 @@ def panel(
         list[str] | None,
         typer.Option(metavar="JUDGE=X", help="What a judge costs an item; for all judges, or none (then a call each)."),
     ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw agreement against cost, .svg or .png.")] = None,
     json: AsJson = False,
 ) -> None:
     """Find the cheapest panel of a finished job's judges that agrees with people.
 
     \b
       dicast panel JOB --reach 0.7
-      dicast panel JOB --cost large=0.9 --cost small=0.1
+      dicast panel JOB --cost large=0.9 --cost small=0.1 --plot panels.svg
 
     Every panel is tried, with every way of combining its scores; what is told of it is measured on items that had no
     say in choosing it.
@@ -154,7 +155,7 @@ def panel(
     from dicast.app.cli.statistics import PanelWishes, show_panels
 
     wishes = PanelWishes(dimension or (), largest, measure, reach, cost or ())
-    show_panels(context.obj, job, wishes, json=json)
+    show_panels(context.obj, job, wishes, plot=plot, json=json)
 
 
 def calibrate(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import NoLibraries, compute, keep
+from dicast.app.reports.assessing import NoLibraries, compute, keep, learn_panels
 from dicast.app.reports.files import REPORT, NoResults, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.config.settings import Settings, environment
@@ -89,17 +89,18 @@ def _renew_page(folder: Path, report: Report) -> None:
 def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
     """The report with its statistics, as far as this machine can compute and keep them."""
     try:
-        statistics = compute(found.folder, found.report, by or None, cluster)
+        report = learn_panels(found.folder, found.report)
+        statistics = compute(found.folder, report, by or None, cluster)
     except NoLibraries as error:
         terminal.say(str(error), "yellow")
         return found.report
     try:
-        report = keep(found.folder, found.report, statistics)
+        report = keep(found.folder, report, statistics)
         _renew_page(found.folder, report)
         return report
     except OSError as error:
         terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
-        return found.report.model_copy(update={"statistics": statistics})
+        return report.model_copy(update={"statistics": statistics})
 
 
 def show_comparison(
@@ -136,8 +137,8 @@ class PanelWishes:
     costs: Sequence[str]
 
 
-def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, json: bool) -> None:
-    """Print the panels that no cheaper one beats. Raises `NoLibraries`, `Refused`."""
+def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, plot: str | None, json: bool) -> None:
+    """Print the panels that no cheaper one beats, and draw them. Raises `NoLibraries`, `NoPlot`, `Refused`, OSError."""
     from dicast.app.reports.assessing import panel_fronts  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_fronts  # noqa: PLC0415
 
@@ -151,10 +152,15 @@ def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, json: bool
         found.folder, found.report, costs, dimensions=wishes.dimensions or known, largest=wishes.largest,
         measure=wishes.measure, reach=wishes.reach,
     )  # fmt: skip
+    unit = "as given" if wishes.costs else "calls"
+    if plot is not None:
+        from dicast.app.reports.front_plot import plot_fronts  # noqa: PLC0415
+
+        plot_fronts(fronts, Path(plot), unit=unit)
     if json:
         terminal.emit(orjson.dumps([front.model_dump() for front in fronts], option=orjson.OPT_INDENT_2).decode())
     else:
-        print_fronts(fronts, terminal.out, unit="as given" if wishes.costs else "calls")
+        print_fronts(fronts, terminal.out, unit=unit)
 
 
 def _costs(judges: list[str], given: Sequence[str]) -> list[float]:

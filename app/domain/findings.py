@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from dicast.app.domain.judge_statistics import Figure
 
@@ -70,6 +70,9 @@ class PanelFront(_Plain):
     person: Figure
     enough: PanelOption | None = None
     reason: str | None = None
+    tried: list[tuple[float, float]] = Field(
+        default_factory=list, exclude=True, description="cost and apparent agreement of all panels, for pictures"
+    )
 
 
 class NotCalibrated(_Plain):

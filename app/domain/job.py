@@ -22,6 +22,7 @@ MAX_FAIL_FAST = 1000
 MAX_LABELS = 20
 MAX_KEPT = 50
 MAX_GROUPS = 10
+MAX_LABELLED = 20
 
 
 class Deployment(Strict):
@@ -180,7 +181,15 @@ class EvaluationJob(Strict):
     def _panels_of_judges(self) -> Self:
         names = {agent.name for agent in self.agents}
         for dimension in self.dimensions:
-            weights = self.panel_of(dimension).weights
+            rule = self.panel_of(dimension)
+            weights = rule.given_weights
+            if rule.weights == "learned" and self.ratings is None:
+                raise ValueError(f"panel.weights ({dimension.id}): they are learned from ratings, and the job has none")
+            if rule.combine == "dawid_skene" and dimension.scale.max - dimension.scale.min >= MAX_LABELLED:
+                raise ValueError(
+                    f"panel.combine ({dimension.id}): dawid_skene takes scores for labels, and a scale of more than "
+                    f"{MAX_LABELLED} has too many"
+                )
             for name in sorted(names ^ set(weights)) if weights else ():
                 wrong = "is no judge of this job" if name in weights else "has no weight, and 0 must be said"
                 raise ValueError(f"panel.weights ({dimension.id}): {name!r} {wrong}")

@@ -6,24 +6,36 @@ The same rules as app/statistics/combining.py, for one item at a time and withou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from math import log
 from statistics import fmean, median
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dicast.errors import DicastError
+
 TRIMMED_SHARE = 0.2
 
-Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst"]
+Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene"]
+UNLIKELY = 1e-10
+"""The least probability of an error, so that no single opinion rules a label out."""
+
+
+class NotLearned(DicastError, LookupError):
+    """What a panel's rule learns from the whole job has not been learned yet."""
 
 
 class PanelRule(BaseModel):
-    """How the judges' scores are combined; `weights` are those of "weighted", by judge."""
+    """How the judges' scores are combined; `weights` are those of "weighted", by judge, or learned from ratings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     combine: Combination = "mean"
-    weights: dict[str, float] = Field(default_factory=dict, description="judge -> weight, 0 or more")
+    weights: dict[str, float] | Literal["learned"] = Field(
+        default_factory=dict, description="judge -> weight, 0 or more; learned: from ratings by people"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -35,6 +47,8 @@ class PanelRule(BaseModel):
     def _weights_where_they_count(self) -> Self:
         if (self.combine == "weighted") != bool(self.weights):
             raise ValueError("weights belong to combine: weighted, which needs them")
+        if isinstance(self.weights, str):
+            return self
         for name, weight in self.weights.items():
             if not 0 <= weight < float("inf"):
                 raise ValueError(f"weights: {name!r} must be a finite number >= 0, got {weight}")
@@ -42,14 +56,72 @@ class PanelRule(BaseModel):
             raise ValueError("weights: one at least must be above 0")
         return self
 
+    @property
+    def learns(self) -> bool:
+        """Whether it takes all opinions of the job to combine those of one item."""
+        return self.weights == "learned" or self.combine == "dawid_skene"
+
+    @property
+    def given_weights(self) -> dict[str, float]:
+        """The weights by judge, none where they are learned."""
+        return {} if isinstance(self.weights, str) else self.weights
+
     def combined(self, scores: Mapping[str, float]) -> float | None:
-        """One score of an item from each judge's; None without any (weighted: without any that has a weight)."""
+        """One score of an item from each judge's; None without any (weighted: without any that has a weight). Of a rule
+        that learns see `LearnedPanel`."""
         if not scores:
             return None
-        if self.combine == "weighted":
-            total = sum(self.weights[judge] for judge in scores)
-            return sum(self.weights[judge] * score for judge, score in scores.items()) / total if total else None
-        return _COMBINED[self.combine](sorted(scores.values()))
+        if self.learns:
+            raise NotLearned(f"what {self.combine} learns from the whole job is not there yet")
+        return _weighted(scores, self.given_weights) if self.combine == "weighted" else _by_name(self.combine, scores)
+
+
+class LearnedPanel(BaseModel):
+    """What a panel's rule has learned from the whole job, `items` of it.
+
+    Of weights: `weights` those from all rated items, and `halves` those from each half of them: an item of one half
+    (`half_of`) is combined by the weights of the other, so that no rating helps to say how well it is met. Of
+    Dawid-Skene: how common each label is (`prior`), and by judge how often he says b where a is true (`errors`, rows
+    a). `reason` says why the weights are equal ones.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    items: int
+    weights: dict[str, float] = {}
+    halves: list[dict[str, float]] = []
+    prior: list[float] = []
+    errors: dict[str, list[list[float]]] = {}
+    reason: str | None = None
+
+    def combined(self, item_id: str, scores: Mapping[str, float], lowest: int, *, rated: bool) -> float | None:
+        """One score of an item from each judge's; `lowest` is the scale's lowest."""
+        if not scores:
+            return None
+        if self.prior:
+            return lowest + self._likeliest({judge: round(score) - lowest for judge, score in scores.items()})
+        return _weighted(scores, self.halves[1 - half_of(item_id)] if rated and self.halves else self.weights)
+
+    def _likeliest(self, given: Mapping[str, int]) -> int:
+        def evidence(label: int) -> float:
+            seen = sum(log(max(self.errors[judge][label][said], UNLIKELY)) for judge, said in given.items())
+            return log(max(self.prior[label], UNLIKELY)) + seen
+
+        return max(range(len(self.prior)), key=lambda label: (evidence(label), -label))
+
+
+def half_of(item_id: str) -> int:
+    """Which of two halves an item belongs to, 0 or 1: always the same, and as good as by chance."""
+    return blake2b(item_id.encode(), digest_size=1).digest()[0] & 1
+
+
+def _weighted(scores: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
+    total = sum(weights[judge] for judge in scores)
+    return sum(weights[judge] * score for judge, score in scores.items()) / total if total else None
+
+
+def _by_name(combine: str, scores: Mapping[str, float]) -> float:
+    return _COMBINED[combine](sorted(scores.values()))
 
 
 def _trimmed(scores: list[float]) -> float:
@@ -58,7 +130,7 @@ def _trimmed(scores: list[float]) -> float:
     return fmean(scores[cut : len(scores) - cut])
 
 
-def _majority(scores: list[float]) -> float:
+def commonest(scores: Sequence[float]) -> float:
     """The commonest; of several as common ones the middle one, the lower of two in the middle."""
     counts = Counter(scores)
     most = max(counts.values())
@@ -67,5 +139,5 @@ def _majority(scores: list[float]) -> float:
 
 
 _COMBINED: Mapping[str, Callable[[list[float]], float]] = {
-    "mean": fmean, "median": median, "trimmed": _trimmed, "majority": _majority, "worst": min
+    "mean": fmean, "median": median, "trimmed": _trimmed, "majority": commonest, "worst": min
 }  # fmt: skip

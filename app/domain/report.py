@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from dicast.app.domain.fingerprints import judge_digest
 from dicast.app.domain.job import Agent
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
-from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.panel import LearnedPanel, PanelRule
 from dicast.app.domain.probes import Probe
 from dicast.app.domain.statistics import (
     Disagreement,
@@ -66,6 +66,13 @@ class ReportDimension(Frozen):
     rubric: str = Field(default="", description="digest of what its judges were told; '' in earlier versions' reports")
     version: str = ""
     panel: PanelRule = PanelRule()
+    learned: LearnedPanel | None = Field(default=None, description="what the panel's rule has learned from the job")
+
+    def combined(self, item_id: str, scores: Mapping[str, float], *, rated: bool) -> float | None:
+        """One score of an item from each judge's; raises `NotLearned`."""
+        if self.panel.learns and self.learned is not None:
+            return self.learned.combined(item_id, scores, self.scale_min, rated=rated)
+        return self.panel.combined(scores)
 
     @classmethod
     def of(cls, dimension: Dimension, panel: PanelRule | None = None) -> Self:
@@ -290,7 +297,8 @@ class ReportBuilder:
 
     def _statistics(self) -> JobStatistics:
         """What may be told before anything is computed."""
-        if self._header.rated or self._header.groups or self._header.calibration is not None:
+        learns = any(dimension.panel.learns for dimension in self._header.dimensions)
+        if self._header.rated or self._header.groups or self._header.calibration is not None or learns:
             unknowable = [] if self._header.rated else list(UNKNOWABLE)
             return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
         return JobStatistics.of_no_ratings()

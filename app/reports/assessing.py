@@ -38,10 +38,29 @@ def compute(folder: Path, report: Report, by: Sequence[str] | None = None, clust
     """
     try:
         from dicast.app.assessment.assess import assess  # noqa: PLC0415  (takes long to load)
+        from dicast.app.assessment.combined import learned  # noqa: PLC0415
         from dicast.app.reports.scores import load_scores  # noqa: PLC0415
     except ImportError as error:
         raise NoLibraries(MISSING) from error
-    return assess(load_scores(folder, report, by, cluster))
+    return assess(learned(load_scores(folder, report, by, cluster)))
+
+
+def learn_panels(folder: Path, report: Report) -> Report:
+    """The report with what its panels' rules learn from the whole job, unless it is there. Raises `NoLibraries`,
+    OSError."""
+    if not any(of.panel.learns and of.learned is None for of in report.dimensions) or not report.scored:
+        return report
+    try:
+        from dicast.app.assessment.combined import learned  # noqa: PLC0415  (takes long to load)
+        from dicast.app.reports.scores import load_scores  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    dimensions = [of.dimension for of in learned(load_scores(folder, report, by=[])).dimensions]
+    told = [
+        of.model_copy(update={"dimension": dimension})
+        for of, dimension in zip(report.by_dimension, dimensions, strict=True)
+    ]
+    return report.model_copy(update={"dimensions": dimensions, "by_dimension": told})
 
 
 def panel_fronts(
@@ -75,10 +94,11 @@ def calibrate(
         )
     try:
         from dicast.app.assessment.calibrating import calibrations  # noqa: PLC0415  (takes long to load)
+        from dicast.app.assessment.combined import learned  # noqa: PLC0415
         from dicast.app.reports.scores import load_scores  # noqa: PLC0415
     except ImportError as error:
         raise NoLibraries(MISSING) from error
-    scores = load_scores(folder, report, by=[])
+    scores = learned(load_scores(folder, report, by=[]))
     chosen = replace(scores, dimensions=tuple(of for of in scores.dimensions if of.dimension.id in dimensions))
     found = list(calibrations(chosen, circumstances(report), method))
     return (

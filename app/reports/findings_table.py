@@ -106,7 +106,7 @@ def _front(found: PanelFront, style: TableStyle, unit: str) -> Iterator[Renderab
         others = "the mean of the other people; panels are measured by that of all, which errs less"
         yield _line(f"A person reaches {told(found.person)} against {others}.", style)
     if found.enough is not None:
-        yield _line(f"Cheapest that reaches it: {_named(found.enough)}.", style)
+        yield _line(f"Cheapest that reaches it: {named(found.enough)}.", style)
     elif found.reason is not None:
         yield _line(f"No panel can be recommended, because {found.reason}.", style)
     yield Text()
@@ -118,11 +118,12 @@ def _options(found: PanelFront, style: TableStyle, unit: str) -> Table:
     for column in (f"cost ({unit})", found.measure, "seen when chosen"):
         table.add_column(column, justify="right", no_wrap=True)
     for option in found.front:
-        table.add_row(style.show(_named(option)), f"{option.cost:g}", told(option.agreement), f"{option.apparent:.2f}")
+        table.add_row(style.show(named(option)), f"{option.cost:g}", told(option.agreement), f"{option.apparent:.2f}")
     return table
 
 
-def _named(option: PanelOption) -> str:
+def named(option: PanelOption) -> str:
+    """The judges, and how their scores are combined."""
     names = ", ".join(option.judges)
     return names if len(option.judges) == 1 else f"{names} ({option.combination})"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import compute, keep, keep_report
+from dicast.app.reports.assessing import compute, keep, keep_report, learn_panels
 from dicast.app.reports.files import REPORT
 from dicast.errors import DicastError
 
@@ -95,6 +95,7 @@ def main() -> int:
     try:
         report = _read(folder)
         if _wants_panel(report):
+            report = learn_panels(folder, report)
             report = keep_report(folder, keep_panel(folder, report))
         if _waits(report):
             keep(folder, report, compute(folder, report))

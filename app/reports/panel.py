@@ -23,9 +23,11 @@ import pyarrow.parquet as pq
 
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import CalibrationMap
+from dicast.app.domain.panel import commonest
 from dicast.app.domain.printable import cell
 from dicast.app.domain.report import DimensionReport, PanelCell, Report
 from dicast.app.reports.durable import replacing
+from dicast.app.reports.ratings import read_ratings
 
 PANEL = "panel.parquet"
 OPINIONS = "opinions.parquet"
@@ -46,11 +48,14 @@ class PanelScore(NamedTuple):
 
 
 def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
-    """The scores, in the order in which the items first occur. A judge's replicates are averaged first. Memory is that
-    of some 20 bytes an opinion and the items' ids."""
+    """The scores, in the order in which the items first occur. A judge's replicates are made one first: their mean, or
+    the commonest where scores are labels. Memory is that of some 20 bytes an opinion and the items' ids. Raises
+    `NotLearned` where a rule learns from the whole job and `dicast report` has not been asked."""
     table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "score"])
     items = table["item_id"].combine_chunks().dictionary_encode()
     judges, maps = [agent.name for agent in report.agents], _maps(report)
+    learning = {d.id for d in report.dimensions if d.learned is not None and d.learned.halves}
+    rated = {(r.item_id, r.dimension) for r in read_ratings(folder) if r.dimension in learning} if learning else set()
     coded = pa.table({
         "item": items.indices,
         "dimension": _codes(table["criterion_id"], [d.id for d in report.dimensions]),
@@ -65,10 +70,13 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     for (item, at), group in groupby(rows, key=itemgetter(0, 1)):
         dimension = report.dimensions[at]
         given = [(judges[judge], score) for _, _, judge, score in group if score is not None]
-        by_judge = {judge: fmean(score for _, score in own) for judge, own in groupby(given, key=itemgetter(0))}
-        score, map_ = dimension.panel.combined(by_judge), maps.get(dimension.id)
+        one = commonest if dimension.panel.combine == "dawid_skene" else fmean  # a mean of labels is none
+        by_judge = {judge: one([score for _, score in own]) for judge, own in groupby(given, key=itemgetter(0))}
+        name = items.dictionary[item].as_py()
+        score = dimension.combined(name, by_judge, rated=(name, dimension.id) in rated)
+        map_ = maps.get(dimension.id)
         calibrated = None if score is None or map_ is None else map_.apply(score)
-        yield PanelScore(items.dictionary[item].as_py(), dimension.id, score, len(given), calibrated)
+        yield PanelScore(name, dimension.id, score, len(given), calibrated)
 
 
 def _maps(report: Report) -> dict[str, CalibrationMap | None]:

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People
 from dicast.app.domain.calibrated import fits_of
+from dicast.app.domain.panel import half_of
 from dicast.app.domain.probes import MEASURES, measures
 from dicast.app.domain.rating import Rating
-from dicast.app.domain.report import Report
+from dicast.app.domain.report import Report, ReportHeader
 from dicast.app.reports.columns import kept_columns
 from dicast.app.reports.ratings import read_ratings
 from dicast.app.statistics.arrays import Floats, Ints
@@ -66,8 +67,14 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         groups={name: _labels(table, name, item, len(names)) for name in by},
         cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
         calibration=report.calibration,
+        halves=_halves(report, names),
         probes={probe: _numbers(table, MEASURES[probe], item, len(names)) for probe in report.probes},
     )
+
+
+def _halves(report: ReportHeader, names: Any) -> Ints:
+    learning = any(dimension.panel.weights == "learned" for dimension in report.dimensions)
+    return np.array([half_of(name) for name in names.to_pylist()] if learning else [], dtype=np.int64)
 
 
 def item_names(folder: Path) -> list[str]:

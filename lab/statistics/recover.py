@@ -36,7 +36,7 @@ TRUTH_ITEMS = 400_000
 SMALLEST_CHANCE = 0.001
 
 
-class Line(NamedTuple):
+class PlantedFigure(NamedTuple):
     """One figure beside what was planted."""
 
     dimension: str
@@ -129,22 +129,22 @@ def judged(job: dict[str, Any], deadline_s: float) -> Report:
         return Report.model_validate(machine.cluster.report(machine.cluster.submit(job), deadline_s))
 
 
-def lines(report: Report, truth: Planted, everybody: list[float]) -> Iterator[Line]:
-    """All figures that were planted. The texts are the same in all dimensions, and so is the luck of their draw: systems'
-    means are told of the first."""
+def lines(report: Report, truth: Planted, everybody: list[float]) -> Iterator[PlantedFigure]:
+    """All figures that were planted. The texts are the same in all dimensions, and so is the luck of their draw:
+    systems' means are told of the first."""
     assert report.statistics is not None
     if report.statistics.state != "computed":
         raise RuntimeError(f"the statistics are left out: {report.statistics.reason}")
     for of, mean in zip(report.statistics.dimensions, everybody, strict=True):
         for voice in of.voices:
             if voice.kind == "judge":
-                yield Line(of.dimension, f"{voice.name}: bias", truth.bias[voice.name], voice.bias)
-                yield Line(of.dimension, f"{voice.name}: Pearson", truth.correlation[voice.name], voice.pearson)
+                yield PlantedFigure(of.dimension, f"{voice.name}: bias", truth.bias[voice.name], voice.bias)
+                yield PlantedFigure(of.dimension, f"{voice.name}: Pearson", truth.correlation[voice.name], voice.pearson)
         whole = of.voices[-1].peoples_mean
         assert whole is not None
-        yield Line(of.dimension, "people's mean", mean, whole.powered)
+        yield PlantedFigure(of.dimension, "people's mean", mean, whole.powered)
         for group in of.groups[0].means if of is report.statistics.dimensions[0] else ():
-            yield Line(of.dimension, f"system {group.name}", truth.systems[group.name], group.mean)
+            yield PlantedFigure(of.dimension, f"system {group.name}", truth.systems[group.name], group.mean)
 
 
 def wrong_differences(of: DimensionStatistics, truth: Planted) -> list[str]:

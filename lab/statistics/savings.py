@@ -1,9 +1,9 @@
 """How much narrower is an interval with the judges' help? `python -m lab.statistics.savings`
 
-Of 1,200 items that a judge scored people rated 200; judge and people correlate by 0.7 or by 0.9. The interval of people's
-mean by prediction-powered inference is put beside the one from their ratings alone, over many simulated data sets. In
-theory it is sqrt(1 - r^2 (1 - n/N)) times as wide, which is 0.77 and 0.57. It fails where the median is above 0.80, or
-0.60, or where the intervals hold less than 93 % of the truth.
+Of 1,200 items that a judge scored people rated 200; judge and people correlate by 0.7 or by 0.9. The interval of
+people's mean by prediction-powered inference is put beside the one from their ratings alone, over many simulated data
+sets. In theory it is sqrt(1 - r^2 (1 - n/N)) times as wide, which is 0.77 and 0.57. It fails where the median is above
+0.80, or 0.60, or where the intervals hold less than 93 % of the truth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FEWEST_HELD = 0.93
 
 
 class Saving(NamedTuple):
-    """At one correlation: the median ratio of the widths, and how often the interval held people's mean of all items."""
+    """At one correlation: the median ratio of the widths, and how often the interval held people's mean."""
 
     correlation: float
     ratio: float

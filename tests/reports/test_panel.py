@@ -7,17 +7,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.domain.panel import PanelRule
-from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.assessment.combined import learned
+from dicast.app.assessment.combined import panel_scores as combined
+from dicast.app.domain.panel import NotLearned, PanelRule, half_of
+from dicast.app.domain.rating import Rating
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
+from dicast.app.reports.assessing import learn_panels
 from dicast.app.reports.collecting import collect
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.panel import export_panel, panel_scores
+from dicast.app.reports.ratings import write_ratings
 from dicast.app.reports.resuming import set_aside
+from dicast.app.reports.scores import load_scores
 from tests.reports.building import NOW, header, opinion
 
 WORST = ReportDimension(id="clear", scale_min=1, scale_max=10, panel=PanelRule(combine="worst"))
@@ -78,3 +85,77 @@ def test_they_are_exported_whether_kept_or_not(tmp_path: Path, format: str) -> N
         return
     read = pq.read_table(out).to_pylist() if format == "parquet" else [json.loads(line) for line in out.open()]
     assert [tuple(row.values()) for row in read] == WANTED
+
+
+# ---------------------------------------------------------------------- rules that learn from the whole job
+def judged(root: Path, rule: PanelRule, *, low: int = 1, high: int = 10, rated: bool = True) -> tuple[Path, Report]:
+    """A sharp judge and one who says anything, over 200 items of which 120 are rated."""
+    begin(root, "job-1", NOW)
+    rng = np.random.default_rng(1)
+    truth = rng.integers(low, high + 1, 200)
+    judges = {
+        "sharp": np.clip(truth + (rng.random(200) < 0.1), low, high),
+        "also": np.clip(truth - (rng.random(200) < 0.2), low, high),
+        "wild": rng.integers(low, high + 1, 200),
+    }
+    opinions = [opinion(n, name, int(scores[n])) for n in range(200) for name, scores in judges.items()]
+    files.write_page(root, "job-1", NOW, "0", 0, opinions, [])
+    if rated:
+        write_ratings(root, "job-1", NOW, [Rating(f"item-{n}", "clear", "ada", float(truth[n])) for n in range(120)])
+    dimension = ReportDimension(id="clear", scale_min=low, scale_max=high, panel=rule)
+    given = {"agents": [ReportAgent(name=name) for name in judges], "dimensions": [dimension], "rated": rated}
+    return job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(600, panelled=True, **given))
+
+
+def test_weights_are_learned_from_the_other_half_of_the_ratings(tmp_path: Path) -> None:
+    folder, report = judged(tmp_path, PanelRule(combine="weighted", weights="learned"))
+    with pytest.raises(NotLearned):
+        list(panel_scores(folder, report))
+    kept = keep_computed(folder, report)
+    learned = kept.dimensions[0].learned
+    assert learned is not None and learned.items == 120 and kept.by_dimension[0].dimension.learned == learned
+    assert learned.weights["wild"] < 0.1 and sum(learned.weights.values()) == pytest.approx(1)
+    assert learned.halves[0] != learned.halves[1]
+    scores = {(o.item_id, o.judge): o.score for o in files.read_opinions(tmp_path, "job-1")}
+    rows = {row["item_id"]: row["score"] for row in pq.read_table(folder / "panel.parquet").to_pylist()}
+    for n in (3, 4, 150):
+        item = f"item-{n}"
+        weights = learned.weights if n >= 120 else learned.halves[1 - half_of(item)]
+        assert rows[item] == pytest.approx(sum(weight * scores[item, name] for name, weight in weights.items()))
+    assert kept.statistics is not None
+    (of,) = kept.statistics.dimensions
+    panel, wild = of.voices[-1], of.voices[2]
+    assert panel.pearson.low > 0.9 > (wild.pearson.high or 1)  # type: ignore[operator]
+    assert any(line.startswith("The panel's weights are learned from 120 rated items") for line in of.summary)
+
+
+def test_the_arrays_and_the_file_agree(tmp_path: Path) -> None:
+    for at, rule in enumerate((PanelRule(combine="weighted", weights="learned"), PanelRule(combine="dawid_skene"))):
+        folder, report = judged(tmp_path / str(at), rule, high=4)
+        scores = learned(load_scores(folder, report))
+        found = combined(scores, scores.dimensions[0])
+        told = panel_scores(folder, learn_panels(folder, report))
+        np.testing.assert_allclose(found, [row.score for row in told])
+
+
+def test_labels_of_unlike_judges_after_dawid_and_skene(tmp_path: Path) -> None:
+    folder, report = judged(tmp_path, PanelRule(combine="dawid_skene"), high=3, rated=False)
+    kept = keep_computed(folder, report)
+    found = kept.dimensions[0].learned
+    assert found is not None and len(found.prior) == 3 and sum(found.prior) == pytest.approx(1)
+    assert found.errors["sharp"][0][0] > 0.7 > 0.5 > found.errors["wild"][0][0]
+    scores = [row["score"] for row in pq.read_table(folder / "panel.parquet").to_pylist()]
+    truth = np.random.default_rng(1).integers(1, 4, 200)
+    assert np.mean(scores == truth) > 0.85 and set(scores) == {1.0, 2.0, 3.0}
+    assert kept.statistics is not None
+    assert any("after Dawid and Skene" in line for line in kept.statistics.dimensions[0].summary)
+
+
+def test_too_few_ratings_leave_the_weights_equal_and_say_so(tmp_path: Path) -> None:
+    folder, report = judged(tmp_path, PanelRule(combine="weighted", weights="learned"))
+    lines = (folder / "ratings.jsonl").read_text().splitlines(keepends=True)
+    (folder / "ratings.jsonl").write_text("".join(lines[:30]))
+    kept = keep_computed(folder, report)
+    found = kept.dimensions[0].learned
+    assert found is not None and set(found.weights.values()) == {1 / 3} and found.halves == []
+    assert "weights are learned on 20 rated items with all scores or more in each half" in (found.reason or "")
