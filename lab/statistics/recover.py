@@ -139,7 +139,9 @@ def lines(report: Report, truth: Planted, everybody: list[float]) -> Iterator[Pl
         for voice in of.voices:
             if voice.kind == "judge":
                 yield PlantedFigure(of.dimension, f"{voice.name}: bias", truth.bias[voice.name], voice.bias)
-                yield PlantedFigure(of.dimension, f"{voice.name}: Pearson", truth.correlation[voice.name], voice.pearson)
+                yield PlantedFigure(
+                    of.dimension, f"{voice.name}: Pearson", truth.correlation[voice.name], voice.pearson
+                )
         whole = of.voices[-1].peoples_mean
         assert whole is not None
         yield PlantedFigure(of.dimension, "people's mean", mean, whole.powered)
