@@ -16,6 +16,10 @@ class Exit(IntEnum):
     """Nothing was done: wrong usage, settings or job, or no store or worker."""
     INTERRUPTED = 3
     """The job was cancelled, or is no longer watched."""
+    GATE_FAILED = 4
+    """The job has its results, and they do not pass its gate."""
+    GATE_UNTOLD = 5
+    """Nothing failed the gate, but what it demands cannot be told: no calibration, no ratings, too few items."""
 
 
 class DicastError(Exception):

@@ -14,6 +14,21 @@ import typer
 from dicast.app.cli.access_commands import audit, token
 from dicast.app.cli.cluster_commands import cluster
 from dicast.app.cli.fleet_commands import fleet
+from dicast.app.cli.gate_commands import (
+    Calibrated,
+    Confident,
+    FailUnder,
+    GateCsv,
+    Junit,
+    JunitItems,
+    MaxErrors,
+    MinAgreement,
+    NotWorseThan,
+    Shift,
+    Summary,
+    demands,
+    gate,
+)
 from dicast.app.cli.governor_commands import governor
 from dicast.app.cli.judging import add_to
 from dicast.app.cli.options import AsJson
@@ -27,7 +42,7 @@ cli = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Settings come from the environment and .env. Exit codes: 0 all went well, 1 some units have no score or "
-    "something is wrong, 2 refused, 3 interrupted or cancelled.",
+    "something is wrong, 2 refused, 3 interrupted or cancelled, 4 the gate failed, 5 the gate cannot be told.",
 )
 jobs = typer.Typer(help="Look after submitted jobs.", no_args_is_help=True, rich_markup_mode=None)
 cli.add_typer(jobs, name="jobs")
@@ -103,6 +118,17 @@ def run(
     project: Project = None,
     assignments: Assignments = None,
     on_interrupt: Interrupted = None,
+    fail_under: FailUnder = None,
+    confident: Confident = False,
+    max_errors: MaxErrors = None,
+    not_worse_than: NotWorseThan = None,
+    shift: Shift = None,
+    min_agreement: MinAgreement = None,
+    calibrated: Calibrated = False,
+    junit: Junit = None,
+    junit_items: JunitItems = False,
+    csv: GateCsv = None,
+    summary: Summary = False,
 ) -> None:
     """Submit a job, show its progress, and print its report.
 
@@ -113,13 +139,22 @@ def run(
       dicast run job.yaml --set replicates=3 --set agents.0.model=gpt-4.1
       id=$(dicast run job.yaml --detach) && dicast jobs watch $id
 
+      dicast run job.yaml --fail-under clarity=4.2 --max-errors 1%
+
+    With a gate (`gate:` in the job, or these options) the exit code tells whether the results pass: see `dicast gate`.
     Progress goes to standard error. A job that has an id is submitted only once; running it again shows it again.
     """
+    from dicast.app.cli.gating import GateOptions
     from dicast.app.cli.run import RunOptions, run_job
 
+    wanted = demands(
+        confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
+        min_agreement=min_agreement, calibrated=calibrated,
+    )  # fmt: skip
     options = RunOptions(
-        json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run
-    )
+        json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
+        gate=GateOptions(wanted, fail_under or (), junit, junit_items, csv, summary),
+    )  # fmt: skip
     raise typer.Exit(run_job(context.obj, job, project, assignments or [], options))
 
 
@@ -153,6 +188,7 @@ def init(
 
 
 add_to(cli)
+cli.command(no_args_is_help=True)(gate)
 
 
 @jobs.command("list")

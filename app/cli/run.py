@@ -22,6 +22,7 @@ from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
+from dicast.app.cli.gating import GateOptions, gated
 from dicast.app.cli.plan import notes, show_plan, without_key
 from dicast.app.doctor import waiting
 from dicast.app.doctor.store import URL_SHAPES, understood
@@ -29,6 +30,7 @@ from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
 from dicast.app.ledger.states import JobState
 from dicast.app.operations.jobs import cancel, send
+from dicast.app.reports.folders import job_folder
 from dicast.app.reports.statistics_table import print_statistics
 from dicast.app.reports.table import print_report
 from dicast.app.submission import job_file
@@ -52,12 +54,15 @@ class RunOptions:
     local: bool = False
     detach: bool = False
     dry_run: bool = False
+    gate: GateOptions = GateOptions({})
 
 
 def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], options: RunOptions) -> Exit:
     """Submit the job in a file and follow it."""
     if options.local and (options.detach or options.on_interrupt == Action.DETACH):
         raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
+    if options.detach and options.gate.asks:
+        raise Refused("--detach does not wait for results, so a gate is for `dicast gate ID` when the job has ended")
     if options.detach and options.out is not None:
         raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
     document = _document(path, project, assignments)
@@ -250,7 +255,20 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
     if report.failed:
         terminal.say(f"{report.failed:,} of {report.units:,} units have no score; errors.jsonl tells why", "red")
         code = Exit.FAILED
-    return code
+    gate = options.gate.gate(report.gate)
+    if not gate.asks:
+        return code
+    root = results_root(report, options.out or dicast.settings.results_dir)
+    told = gated(
+        terminal,
+        job_folder(root, report.job_id),
+        report,
+        gate,
+        options.gate,
+        console=terminal.err if options.json else None,
+    )
+    borne = gate.max_errors is not None and code is Exit.FAILED and note is None
+    return told if told is not Exit.OK or borne else code
 
 
 def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:

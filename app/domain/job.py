@@ -14,6 +14,7 @@ from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
+from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.panel import PanelRule
 
@@ -75,6 +76,7 @@ class EvaluationJob(Strict):
     calibration: Calibration | None = Field(
         default=None, description="maps from the judges' scores to people's, learned from an earlier job"
     )
+    gate: JobGate | None = Field(default=None, description="what the results must reach, as `dicast gate` tells")
     replicates: int = Field(default=1, ge=1, le=1000)
     spend: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
@@ -176,6 +178,12 @@ class EvaluationJob(Strict):
         """Whether the job says how its panel judges, or has a calibration, and so wants the panel's scores."""
         said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
         return said or self.calibration is not None
+
+    @model_validator(mode="after")
+    def _gate_of_dimensions(self) -> Self:
+        if self.gate is not None:
+            self.gate.check_dimensions({d.id: (d.scale.min, d.scale.max) for d in self.dimensions})
+        return self
 
     @model_validator(mode="after")
     def _panels_of_judges(self) -> Self:

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fingerprints import judge_digest
+from dicast.app.domain.gate import JobGate
 from dicast.app.domain.job import Agent
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
@@ -119,6 +120,7 @@ class ReportHeader(Frozen):
     prompt: str = Field(
         default="", description="digest of the words in which its judges were asked; '' in earlier versions' reports"
     )
+    gate: JobGate | None = Field(default=None, description="what its results must reach")
     calibration: Calibration | None = Field(default=None, description="maps from judges' scores to people's")
 
 

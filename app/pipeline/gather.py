@@ -129,6 +129,7 @@ class Gatherer:
             cluster=job.spec.cluster,
             rated=job.spec.ratings is not None,
             panelled=job.spec.panelled,
+            gate=job.spec.gate,
             prompt=prompt_digest(job.spec),
             calibration=job.spec.calibration,
         )

@@ -1,0 +1,54 @@
+"""The figures that a gate decides by: a mean with its interval, and a drop against another run with its p-value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from dicast.app.assessment.figures import figure
+from dicast.app.domain.gate import LEVEL
+from dicast.app.domain.judge_statistics import Figure
+from dicast.app.statistics import groups
+from dicast.app.statistics.means import FEWEST, SMALLEST, deviation, mean
+
+POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """How far scores moved, with its interval; how likely chance alone makes it look so bad where no more than the
+    shift that counts was lost; and the smallest drop beyond it that would be found in four of five cases."""
+
+    moved: Figure
+    p: float | None
+    visible: float | None
+
+
+def panel_mean(scores: Sequence[float], bounds: tuple[float, float], clusters: Sequence[int] | None = None) -> Figure:
+    """The mean of the panel's scores of all items."""
+    own = None if clusters is None else np.asarray(clusters, dtype=np.int64)
+    return figure(mean(np.asarray(scores, dtype=float), clusters=own, bounds=bounds))
+
+
+def drop(before: Sequence[float], after: Sequence[float], shift: float, clusters: Sequence[int] | None = None) -> Drop:
+    """Of the same items' scores in two runs, by Student's t; `p` is one-sided, for a loss of more than `shift`."""
+    moved = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
+    own = None if clusters is None else np.asarray(clusters, dtype=np.int64)
+    if len(moved) < FEWEST:
+        return Drop(Figure.unknown(f"the runs share {len(moved)} items, and {FEWEST} are needed"), None, None)
+    found = deviation(moved, own)
+    if found.error <= SMALLEST:
+        same = Figure(value=found.value, low=found.value, high=found.value, items=len(moved), method="all alike")
+        return Drop(same, 0.0 if found.value < -shift else 1.0, 0.0)
+    degrees = max(1, found.pieces - 1)
+    p = float(stats.t.cdf((found.value + shift) / found.error, degrees))
+    visible = float(stats.t.ppf(1 - LEVEL, degrees) + stats.t.ppf(POWER, degrees)) * found.error
+    return Drop(figure(mean(moved, clusters=own)), p, visible)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """The p-values, corrected for their number."""
+    return [float(value) for value in groups.holm(np.array(p))]

@@ -1,0 +1,112 @@
+"""`dicast gate`, and the gate of `dicast run`: does a finished job pass?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.cli.statistics import finished
+from dicast.app.domain.gate import GateVerdict, JobGate
+from dicast.app.domain.printable import printable
+from dicast.app.domain.report import Report
+from dicast.errors import Exit
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+MARKS = {True: ("passed", "green"), False: ("failed", "bold red"), None: ("cannot be told", "yellow")}
+CODES = {True: Exit.OK, False: Exit.GATE_FAILED, None: Exit.GATE_UNTOLD}
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """What the command line demands, over what the job demands, and where the verdict is to be written."""
+
+    demands: dict[str, Any]
+    fail_under: Sequence[str] = ()
+    junit: str | None = None
+    junit_items: bool = False
+    csv: str | None = None
+    summary: bool = False
+
+    def gate(self, of_job: JobGate | None) -> JobGate:
+        """The job's gate with what the command line changes. Raises `Refused`."""
+        given = of_job.model_dump() if of_job is not None else {}
+        thresholds = {**given.get("fail_under", {}), **dict(map(_threshold, self.fail_under))}
+        try:
+            return JobGate.model_validate({**given, **self.demands, "fail_under": thresholds})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise Refused(f"gate: {where} {first['msg'].removeprefix('Value error, ')}".replace(":  ", ": ")) from None
+
+    @property
+    def asks(self) -> bool:
+        """Whether the command line demands or wants anything."""
+        return bool(self.demands or self.fail_under or self.junit or self.csv or self.summary)
+
+
+def _threshold(pair: str) -> tuple[str, float]:
+    name, _, text = pair.rpartition("=")
+    try:
+        return name, float(text)
+    except ValueError:
+        raise Refused(f"--fail-under: DIMENSION=SCORE is wanted, such as clarity=4.2, got {pair!r}") from None
+
+
+def gate_job(terminal: Terminal, job: str, options: GateOptions, *, json: bool) -> Exit:
+    """Show whether a finished job passes, and write what is wanted. Raises `Refused`, `NoLibraries`, OSError."""
+    found = finished(job)
+    gate = options.gate(found.report.gate)
+    if not gate.asks:
+        raise Refused(f"job {found.report.job_id} has no gate: say `gate:` in the job, or --fail-under and the like")
+    return gated(terminal, found.folder, found.report, gate, options, json=json)
+
+
+def gated(
+    terminal: Terminal, folder: Path, report: Report, gate: JobGate, options: GateOptions, *, json: bool = False,
+    console: Console | None = None,
+) -> Exit:  # fmt: skip
+    """The exit code of a finished job by its gate; the checks go to `console`, by default standard output. Raises
+    `Refused`, `NoLibraries`, OSError."""
+    from dicast.app.reports.gate_forms import items_below, markdown, write_csv, write_junit  # noqa: PLC0415
+    from dicast.app.reports.gating import FinishedRun, judged  # noqa: PLC0415  (take long to load)
+
+    baseline = finished(gate.not_worse_than) if gate.not_worse_than is not None else None
+    before = FinishedRun(baseline.folder, baseline.report) if baseline is not None else None
+    try:
+        verdict = judged(gate, FinishedRun(folder, report), before)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    if options.junit is not None:
+        items = items_below(gate, folder, report) if options.junit_items else ()
+        write_junit(verdict, report, Path(options.junit), items)
+    if options.csv is not None:
+        write_csv(verdict, Path(options.csv))
+    summary = markdown(verdict, report) if options.summary else None
+    if summary is not None and (file := os.environ.get(SUMMARY)):
+        with Path(file).open("a", encoding="utf-8") as out:
+            out.write(summary)
+        summary = None
+    if json:
+        terminal.emit(verdict.model_dump_json(indent=2))
+    elif summary is not None:
+        terminal.emit(summary.rstrip())
+    else:
+        _show(console or terminal.out, verdict)
+    return CODES[verdict.passed]
+
+
+def _show(console: Console, verdict: GateVerdict) -> None:
+    for check in verdict.checks:
+        word, style = MARKS[check.passed]
+        name = printable(check.name, 200)
+        console.print(Text.assemble((f"{word:<14}", style), f" {name}: {printable(check.told, 600)}"))
+    word, style = MARKS[verdict.passed]
+    console.print(Text.assemble("Gate ", (word, style)))

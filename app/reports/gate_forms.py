@@ -1,0 +1,110 @@
+"""What a gate says, in the forms that other programs read: JUnit XML, Markdown, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from dicast.app.domain.gate import Check, GateVerdict, JobGate
+from dicast.app.domain.printable import cell, printable
+from dicast.app.domain.report import Report
+from dicast.app.reports.durable import replacing
+
+TOLD_CHARS = 1_000
+WORDS = {True: "passed", False: "failed", None: "cannot be told"}
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~@:-])")
+
+
+def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable[tuple[str, list[str]]] = ()) -> None:
+    """A test suite with a case for each check, whole or not at all; what cannot be told is an error. `items` are ids
+    with what is wrong with each: a second suite with a case for every item. Raises OSError."""
+    with replacing(out) as file:
+        file.write(b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="dicast">\n')
+        failures = sum(check.passed is False for check in verdict.checks)
+        errors = sum(check.passed is None for check in verdict.checks)
+        file.write(
+            f'<testsuite name={_attribute(verdict.job_id)} tests="{len(verdict.checks)}" failures="{failures}" '
+            f'errors="{errors}" time="{report.wall_s:.3f}">\n'.encode()
+        )
+        file.writelines(_case(check, verdict.job_id) for check in verdict.checks)
+        file.write(b"</testsuite>\n")
+        if items:
+            file.write(f"<testsuite name={_attribute(verdict.job_id + ' items')}>\n".encode())
+            file.writelines(_item_case(item, wrong, verdict.job_id) for item, wrong in items)
+            file.write(b"</testsuite>\n")
+        file.write(b"</testsuites>\n")
+
+
+def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[str, list[str]]]:
+    """Every item with its scores by the panel that are below the gate's thresholds, in the order of the items."""
+    from dicast.app.reports.panel import panel_scores  # noqa: PLC0415  (takes long to load)
+
+    last: str | None = None
+    wrong: list[str] = []
+    for row in panel_scores(folder, report):
+        if last is not None and row.item_id != last:
+            yield last, wrong
+            wrong = []
+        last, least = row.item_id, gate.fail_under.get(row.criterion_id)
+        score = row.calibrated if gate.calibrated else row.score
+        if least is not None and (score is None or score < least):
+            given = "has no score" if score is None else f"has {score:.2f}"
+            wrong.append(f"{row.criterion_id} {given}; at least {least:g}")
+    if last is not None:
+        yield last, wrong
+
+
+def markdown(verdict: GateVerdict, report: Report) -> str:
+    """A summary for a pull request: the verdict, the checks, and the means."""
+    head = {True: "✅ passed its gate", False: "❌ failed its gate", None: "⚠️ cannot be judged by its gate"}
+    lines = [f"### Job {_plain(report.job_id)} {head[verdict.passed]}", ""]
+    counts = f"{report.scored:,} of {report.units:,} units have a score"
+    lines += [f"{counts}, {report.calls:,} calls, {report.input_tokens + report.output_tokens:,} tokens.", ""]
+    lines += ["| check | | |", "|---|---|---|"]
+    lines += [f"| {_plain(c.name)} | {WORDS[c.passed]} | {_plain(c.told, TOLD_CHARS)} |" for c in verdict.checks]
+    lines += ["", "| dimension | mean | scale | failed |", "|---|--:|--:|--:|"]
+    for of in report.by_dimension[:50]:
+        mean = "–" if of.scores.mean is None else f"{of.scores.mean:.2f}"
+        scale = f"{of.dimension.scale_min}–{of.dimension.scale_max}"
+        lines.append(f"| {_plain(of.dimension.name or of.dimension.id)} | {mean} | {scale} | {of.scores.failures:,} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_csv(verdict: GateVerdict, out: Path) -> None:
+    """A row a check, safe for spreadsheets, whole or not at all. Raises OSError."""
+    with replacing(out) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        rows = csv.DictWriter(text, ["job_id", *Check.model_fields], quoting=csv.QUOTE_ALL)
+        rows.writeheader()
+        for check in verdict.checks:
+            row = {"job_id": verdict.job_id, **check.model_dump(), "passed": WORDS[check.passed]}
+            rows.writerow(
+                {name: cell(printable(value)) if isinstance(value, str) else value for name, value in row.items()}
+            )
+        text.flush()
+        text.detach()
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(printable(text, TOLD_CHARS))
+
+
+def _case(check: Check, job_id: str) -> bytes:
+    told = _attribute(check.told)
+    inner = {True: "", False: f"<failure message={told}/>", None: f"<error message={told}/>"}[check.passed]
+    said = f"<system-out>{escape(printable(check.told, TOLD_CHARS))}</system-out>"
+    return f"<testcase classname={_attribute(job_id)} name={_attribute(check.name)}>{inner}{said}</testcase>\n".encode()
+
+
+def _item_case(item: str, wrong: list[str], job_id: str) -> bytes:
+    inner = f"<failure message={_attribute('; '.join(wrong))}/>" if wrong else ""
+    return f"<testcase classname={_attribute(job_id)} name={_attribute(item)}>{inner}</testcase>\n".encode()
+
+
+def _plain(text: str, limit: int = 200) -> str:
+    """Text without meaning to Markdown."""
+    return _MARKUP.sub(r"\\\1", printable(text, limit))

@@ -1,0 +1,244 @@
+"""The gate: what passes, what fails, what cannot be told, and the forms in which it is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from pydantic import ValidationError
+
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.cli.gating import GateOptions, gate_job
+from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.gate import Check, GateVerdict, JobGate
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.reports import assessing, files, gating
+from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.gate_forms import markdown, write_csv, write_junit
+from dicast.app.reports.gating import FinishedRun, judged
+from dicast.errors import Exit
+from tests.command import JOB, ROOT
+from tests.reports.building import NOW, error, header, opinion
+from tests.reports.test_assessing import finished
+from tests.reports.test_html import HOSTILE
+
+ITEMS = 40
+
+
+def run_of(root: Path, *, lower: float = 0.0, failed: int = 0, **changes: Any) -> FinishedRun:
+    """Forty items by two judges, on average at 5.25 less `lower`."""
+    begin(root, "job-1", NOW)
+    opinions = [
+        opinion(n, judge, None if n < failed and judge == "kind" else round(4 + n % 3 + at / 2 - lower * (n % 2)))
+        for n in range(ITEMS)
+        for at, judge in enumerate(("strict", "kind"))
+    ]
+    files.write_page(root, "job-1", NOW, "0", 0, opinions, [error(n, "kind") for n in range(failed)])
+    return FinishedRun(job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(2 * ITEMS, **changes)))
+
+
+def told(gate: dict[str, Any], run: FinishedRun, before: FinishedRun | None = None) -> list[tuple[str, bool | None]]:
+    return [(check.name, check.passed) for check in judged(JobGate.model_validate(gate), run, before).checks]
+
+
+def test_a_mean_is_held_against_its_threshold_or_its_intervals_lower_end(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (check,) = judged(JobGate(fail_under={"clear": 5.0}), run).checks
+    assert check.passed and check.value is not None and check.low is not None and check.low < 5 < check.value
+    assert told({"fail_under": {"clear": 5.0}, "confident": True}, run) == [("mean of clear", False)]
+    assert told({"fail_under": {"clear": check.low - 0.01}, "confident": True}, run) == [("mean of clear", True)]
+    assert told({"fail_under": {"clear": 5.9}}, run) == [("mean of clear", False)]
+
+
+def test_errors_are_counted_against_their_share(tmp_path: Path) -> None:
+    run = run_of(tmp_path, failed=2)
+    assert [told({"max_errors": most}, run) for most in ("2.5%", 0.025, "0.02", 0)] == [
+        [("errors", True)], [("errors", True)], [("errors", False)], [("errors", False)],
+    ]  # fmt: skip
+
+
+def test_a_loss_must_be_proved_or_with_confidence_be_ruled_out(tmp_path: Path) -> None:
+    before, same, worse = run_of(tmp_path / "a"), run_of(tmp_path / "b"), run_of(tmp_path / "c", lower=1)
+    name = "clear not worse than job-1"
+    assert told({"not_worse_than": "x"}, same, before) == [(name, True)]
+    (check,) = judged(JobGate(not_worse_than="x"), worse, before).checks
+    assert check.passed is False and check.p is not None and check.p < 0.001 and check.value == pytest.approx(-0.425)
+    assert "would be found in four of five cases" in check.told
+    assert told({"not_worse_than": "x", "shift": 0.5}, worse, before) == [(name, True)], "no more than what counts"
+    assert told({"not_worse_than": "x", "shift": 0.5, "confident": True}, worse, before) == [(name, False)]
+    assert told({"not_worse_than": "x", "shift": 0.8, "confident": True}, worse, before) == [(name, True)]
+
+
+def test_runs_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
+    before, run = run_of(tmp_path / "a"), run_of(tmp_path / "b")
+    (dimension,) = run.report.dimensions
+    other = dimension.model_copy(update={"rubric": "another"})
+    foreign = FinishedRun(before.folder, before.report.model_copy(update={"dimensions": [other]}))
+    (check,) = judged(JobGate(not_worse_than="x"), run, foreign).checks
+    assert check.passed is None and "another rubric" in check.told
+    nothing = FinishedRun(before.folder, before.report.model_copy(update={"dimensions": []}))
+    assert told({"not_worse_than": "x"}, run, nothing) == [("not worse than job-1", None)]
+
+
+def test_agreement_is_with_the_people_who_rated_this_very_job(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path)
+    run = FinishedRun(folder, report)
+    assert told({"min_agreement": 0.5}, run) == [("agreement on clear", True)]
+    assert told({"min_agreement": 1.0}, run) == [("agreement on clear", False)]
+    unrated = FinishedRun(folder, report.model_copy(update={"rated": False, "statistics": None}))
+    assert told({"min_agreement": 0.5}, unrated) == [("agreement with people", None)]
+
+
+def test_a_calibration_must_be_there_and_be_for_this_job(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path)
+    agents = [agent.model_copy(update={"judge": f"digest of {agent.name}"}) for agent in report.agents]
+    dimensions = [dimension.model_copy(update={"rubric": "asked"}) for dimension in report.dimensions]
+    report = report.model_copy(update={"agents": agents, "dimensions": dimensions, "prompt": "worded"})
+    gate = {"calibrated": True, "fail_under": {"clear": 4.0}}
+    assert told(gate, FinishedRun(folder, report)) == [("calibration", None)]
+    maps, _ = assessing.calibrate(folder, report, "isotonic", ["clear"])
+    calibrated = report.model_copy(update={"calibration": Calibration(maps=maps)})
+    assert told(gate, FinishedRun(folder, calibrated)) == [("calibration of clear", True), ("mean of clear", True)]
+    stale = calibrated.model_copy(update={"prompt": "worded in another way"})
+    (check,) = judged(JobGate.model_validate(gate), FinishedRun(folder, stale)).checks
+    assert check.passed is None and "stale: it was made with another prompt" in check.told
+
+
+def test_what_cannot_be_told_does_not_pass(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    cancelled = FinishedRun(run.folder, run.report.model_copy(update={"status": "cancelled", "missing": 3}))
+    assert told({"max_errors": 1}, cancelled) == [("complete", None), ("errors", True)]
+    verdict = judged(JobGate(max_errors=1.0), cancelled)
+    assert verdict.passed is None
+    begin(tmp_path / "none", "job-1", NOW)
+    files.write_page(tmp_path / "none", "job-1", NOW, "0", 0, [opinion(0, score=None)], [error(0)])
+    empty = FinishedRun(
+        job_folder(tmp_path / "none", "job-1"), files.finish(tmp_path / "none", "job-1", NOW, header(1))
+    )
+    assert told({"fail_under": {"clear": 2}}, empty) == [("mean of clear", None)]
+    few = judged(JobGate(not_worse_than="x"), empty, run).checks[0]
+    assert few.passed is None and "the runs share 0 items" in few.told
+
+
+def test_items_may_be_clustered(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path, [], cluster="doc")
+    alone = judged(
+        JobGate(fail_under={"clear": 2}), FinishedRun(folder, report.model_copy(update={"cluster": None}))
+    ).checks[0]
+    (check,) = judged(JobGate(fail_under={"clear": 2}), FinishedRun(folder, report)).checks
+    assert check.value == alone.value and (check.low, check.high) != (alone.low, alone.high)
+
+
+def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path)
+    monkeypatch.setitem(sys.modules, "dicast.app.assessment.gating", None)
+    assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
+    for gate in (JobGate(fail_under={"clear": 4.0}, confident=True), JobGate(not_worse_than="x")):
+        with pytest.raises(gating.NoLibraries, match=r"dicast\[scores\]"):
+            judged(gate, run, run)
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        ({"max_errors": "200%"}, "less than or equal to 1"),
+        ({"shift": 1.0}, "belongs to not_worse_than"),
+        ({"not_worse_than": "a", "confident": True}, "cannot be proved"),
+        ({"fail_under": {"d": 11}}, "d has a scale of 1 to 10, got 11"),
+        ({"fail_under": {"e": 1}}, "'e' is none of the dimensions, which are d"),
+        ({"fail_over": {}}, "Extra inputs"),
+    ],
+)
+def test_gates_that_cannot_be(gate: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EvaluationJob.model_validate({**JOB, "gate": gate})
+
+
+# ---------------------------------------------------------------------- forms
+CHECKS = [
+    Check(name=f"mean of {HOSTILE}", kind="fail_under", passed=False, told=HOSTILE, value=1.5),
+    Check(name="=1+1", kind="max_errors", passed=True, told="| fine | <b>"),
+    Check(name="agreement", kind="min_agreement", passed=None, told="nobody knows"),
+]
+
+
+def test_junit_has_a_case_for_each_check_and_item(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    write_junit(
+        GateVerdict(job_id="job-1", checks=CHECKS), run.report, tmp_path / "j.xml", [("a", []), ("<b>\x00", [HOSTILE])]
+    )
+    checks, items = ElementTree.parse(tmp_path / "j.xml").getroot()
+    assert [checks.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    assert [[child.tag for child in case if child.tag != "system-out"] for case in checks] == [
+        ["failure"],
+        [],
+        ["error"],
+    ]
+    assert [case.get("name") for case in items] == ["a", "<b>\\x00"]
+    assert [len(case) for case in items] == [0, 1]
+
+
+def test_markdown_and_csv_hold_no_markup_and_no_formula(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    text = markdown(GateVerdict(job_id="job-1", checks=CHECKS), run.report)
+    assert "failed its gate" in text and not re.search(r"(?<!\\)[<`]", text)
+    assert all(line.replace("\\|", "").count("|") in (0, 4, 5) for line in text.splitlines())
+    write_csv(GateVerdict(job_id="job-1", checks=CHECKS), tmp_path / "c.csv")
+    with (tmp_path / "c.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["passed"] for row in rows] == ["failed", "passed", "cannot be told"] and rows[1]["name"] == "'=1+1"
+
+
+# ---------------------------------------------------------------------- the command
+def test_the_command_adds_to_the_jobs_gate_and_has_its_own_exit_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path, gate=JobGate(fail_under={"clear": 5.0}))
+    folder = str(run.folder)
+    assert gate_job(Terminal(), folder, GateOptions({}), json=False) is Exit.OK
+    assert "Gate passed" in capfd.readouterr().out
+    assert gate_job(Terminal(), folder, GateOptions({}, ["clear=5.9"]), json=True) is Exit.GATE_FAILED
+    assert json.loads(capfd.readouterr().out)["checks"][0]["bound"] == 5.9
+    assert gate_job(Terminal(), folder, GateOptions({"min_agreement": 0.1}), json=False) is Exit.GATE_UNTOLD
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    (tmp_path / "summary.md").write_text("before\n")
+    options = GateOptions(
+        {}, junit=str(tmp_path / "j.xml"), junit_items=True, csv=str(tmp_path / "c.csv"), summary=True
+    )
+    assert gate_job(Terminal(), folder, options, json=False) is Exit.OK
+    assert (tmp_path / "summary.md").read_text().startswith("before\n### Job job")
+    items = ElementTree.parse(tmp_path / "j.xml").getroot()[1]
+    assert len(items) == ITEMS and sum(len(case) > 0 for case in items) == 14, "those below 5"
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    capfd.readouterr()
+    assert gate_job(Terminal(), folder, GateOptions({}, summary=True), json=False) is Exit.OK
+    assert capfd.readouterr().out.startswith("### Job job")
+    for options, message in [
+        (GateOptions({}, ["clear"]), "DIMENSION=SCORE is wanted"),
+        (GateOptions({}, ["clear=11"]), "clear has a scale of 1 to 10"),
+        (GateOptions({"max_errors": "x"}), "gate: max_errors"),
+        (GateOptions({"not_worse_than": "nothing"}), "no finished job 'nothing'"),
+    ]:
+        with pytest.raises(Refused, match=message):
+            gate_job(Terminal(), folder, options, json=False)
+    nothing = run_of(tmp_path / "plain")
+    with pytest.raises(Refused, match="has no gate"):
+        gate_job(Terminal(), str(nothing.folder), GateOptions({}), json=False)
+
+
+def test_the_process_ends_with_the_gates_code(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    command = [sys.executable, "-m", "dicast", "gate", str(run.folder), "--fail-under", "clear=9", "--max-errors", "1%"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "mean of clear: 5" in done.stdout and "Gate failed" in done.stdout
