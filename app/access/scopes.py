@@ -18,6 +18,7 @@ class Scope(StrEnum):
     JOB_SUBMIT = "job:submit"
     JOB_READ = "job:read"
     POOL_ADMIN = "pool:admin"
+    RATING_WRITE = "rating:write"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ def report(
     cluster: Cluster = None,
     again: Annotated[bool, typer.Option("--again", help="Compute anew what the report holds already.")] = False,
     output: Page = None,
+    ratings: Annotated[
+        str | None, typer.Option(metavar="FILE", help="People's ratings, made since: they are kept with the job.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Show a finished job's report and what is known of its judges.
@@ -50,6 +53,7 @@ def report(
       dicast report JOB
       dicast report JOB --by system --cluster question
       dicast report JOB -o report.html
+      dicast report JOB --ratings FILE
 
     Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
     What is not computed yet is computed now and kept in report.json. Needs `pip install 'dicast[scores]'`.
@@ -58,7 +62,7 @@ def report(
 
     if json and output is not None:
         raise typer.BadParameter("--json and --output are two forms: give one")
-    show_statistics(context.obj, job, by or [], cluster, again=again, json=json, page=output)
+    show_statistics(context.obj, job, by or [], cluster, again=again, json=json, page=output, ratings=ratings)
 
 
 def compare(

@@ -47,15 +47,17 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
 
 def show_statistics(
     terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool,
-    page: str | None = None,
+    page: str | None = None, ratings: str | None = None,
 ) -> None:  # fmt: skip
     """Print the report with all figures, or write it to the HTML file `page`; what is not there yet is computed, and
-    kept in the report. Without the libraries, what there is is shown, and what is missing is said. Raises `NotKept`,
-    `Refused`."""
+    kept in the report. `ratings` are added to the job's first. Without the libraries, what there is is shown, and what
+    is missing is said. Raises `NotKept`, `DatasetError`, `Refused`."""
     from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.table import print_report  # noqa: PLC0415
 
     found = finished(job)
+    if ratings is not None:
+        found = _rated(terminal, found, ratings)
     report, known = found.report, found.report.statistics
     if again or by or cluster or known is None or known.state != "computed":
         report = _computed(terminal, found, by, cluster)
@@ -84,6 +86,18 @@ def _renew_page(folder: Path, report: Report) -> None:
 
     if (folder / NAME).exists():
         write_report(folder, report, folder / NAME)
+
+
+def _rated(terminal: Terminal, found: Finished, ratings: str) -> Finished:
+    """The job with these ratings among its own. Raises `DatasetError`, `Refused`."""
+    from dicast.app.operations.rating import add_ratings  # noqa: PLC0415  (takes long to load)
+
+    try:
+        report, count = add_ratings(found.folder, found.report, ratings)
+    except OSError as error:
+        raise Refused(f"the ratings cannot be kept in {found.folder}: {error.strerror or error}") from None
+    terminal.say(f"{count:,} ratings of {ratings} are kept with the job.")
+    return Finished(found.folder, report)
 
 
 def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:

@@ -176,6 +176,19 @@ class Browser:
             found[judge, dimension] = of
         return list(found.values())
 
+    def judged(self, folder: Path, items: Sequence[str]) -> list[tuple[str, str, str, float]]:
+        """Item, dimension, judge and mean score, where there is one, of these items. Raises OSError."""
+        asked = self._cursor()
+        try:
+            return asked.execute(
+                f"SELECT item_id, criterion_id, judge, avg(score) FROM {_source(folder)} "
+                f"WHERE item_id IN (SELECT unnest(?)) AND score IS NOT NULL {_plain(asked, folder)} GROUP BY ALL "
+                "ORDER BY ALL",
+                [list(items)],
+            ).fetchall()
+        finally:
+            asked.close()
+
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._made is None:
@@ -262,8 +275,7 @@ def _conditions(folder: Path, wishes: ItemWishes, at: int | None) -> tuple[str, 
     elif wishes.search:
         only = "" if wishes.judge is None else " AND judge = ?"
         parts.append(
-            f"item_id IN (SELECT item_id FROM {_source(folder)} "
-            f"WHERE contains(lower(argument), lower(?)){only})"
+            f"item_id IN (SELECT item_id FROM {_source(folder)} WHERE contains(lower(argument), lower(?)){only})"
         )
         given += [wishes.search] if wishes.judge is None else [wishes.search, wishes.judge]
     for bound, sign in ((wishes.least, ">="), (wishes.most, "<=")):

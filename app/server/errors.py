@@ -54,6 +54,12 @@ class NotAllowed(DicastError):
     problem = "not-allowed"
 
 
+class RatingNotDone(DicastError):
+    """The judges' scores are asked for by somebody who has not finished rating."""
+
+    problem = "rating-not-done"
+
+
 class FileRefused(DicastError):
     """A job names a file that it may not name."""
 

@@ -20,18 +20,21 @@ from dicast.app.server import (
     jobs,
     nodes,
     overview,
+    pages,
     pools,
     problems,
+    rating,
     results,
+    session,
     uploading,
-)
+)  # fmt: skip
 from dicast.app.server.doors import needs_of
 from dicast.app.server.headers import SafeHeaders
 from dicast.app.server.parts import Parts
 
 ROUTERS = (
-    jobs.router, following.router, results.router, browsing.router, uploading.router, pools.router, nodes.router,
-    cluster.router, overview.router, health.router,
+    jobs.router, following.router, results.router, browsing.router, rating.router, uploading.router, pools.router,
+    nodes.router, cluster.router, overview.router, session.router, health.router, pages.router,
 )  # fmt: skip
 
 DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."

@@ -32,6 +32,8 @@ SHOWN = ("prompt", "reference", "text")
 class NoSample(DicastError, ValueError):
     """The sample that is asked for cannot be drawn or written; the message says why."""
 
+    problem = "no-sample"
+
 
 @dataclass(frozen=True, slots=True)
 class SampleWishes:

@@ -1,0 +1,155 @@
+"""People's ratings of a job that has ended: the sample that they rate, and what becomes of the ratings."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from dicast.app import datasets
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item, ItemSource, RatingSource
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.judge_statistics import JobStatistics
+from dicast.app.domain.rating import Rating
+from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.domain.scale import Scale
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.operations.texts import items_of
+from dicast.app.reports.assessing import keep_report
+from dicast.app.reports.blind import Queue, QueuedItem, RatingRefused
+from dicast.app.reports.durable import replacing
+from dicast.app.reports.ratings import RATINGS, read_ratings
+from dicast.app.submission.sampling import SHOWN, NoSample, SampleWishes, write_sample
+
+if TYPE_CHECKING:
+    from dicast.app.application import Dicast
+
+MOST_ITEMS = 2000
+TEXT_BYTES = 64 * 2**20
+
+
+class WrongRatings(datasets.DatasetError):
+    """A file of ratings does not fit the job."""
+
+
+def draw_queue(dicast: Dicast, report: Report, folder: Path, size: int, seed: int) -> Queue:
+    """A sample of the job's items, as `dicast sample` draws it: the same seed draws the same. Raises `NoTexts`,
+    `NoSample`, `NoLibraries`, `RatingRefused`."""
+    known = datasets_items(items_of(dicast, report.job_id, folder))
+    job = EvaluationJob.model_construct(items=known, dimensions=_shells(report.dimensions))
+    with tempfile.TemporaryDirectory(prefix="dicast-sample-") as place:
+        path = Path(place) / "sample.jsonl"
+        write_sample(job, SampleWishes(size=min(size, len(known)), seed=seed), path)
+        return queue_of_file(dicast, report, path)
+
+
+def datasets_items(items: Iterable[Item]) -> list[Item]:
+    """All of them in memory. Raises `NoSample` where that is too much."""
+    found, size = [], 0
+    for item in items:
+        size += item.text_bytes
+        if size > TEXT_BYTES:
+            raise NoSample(
+                f"the items' texts have more than {TEXT_BYTES:,} bytes: draw with `dicast sample`, and give the file"
+            )
+        found.append(item)
+    return found
+
+
+def queue_of_file(dicast: Dicast, report: Report, path: Path) -> Queue:
+    """The items of a file that `dicast sample` has written, each once. Raises `DatasetError`, `RatingRefused`."""
+    source = ItemSource(path=str(path), id_field="item_id", text_field="text")
+    items: dict[str, QueuedItem] = {}
+    cursor: dict[str, int] | None = None
+    while True:
+        page, cursor = datasets.read_page(source, cursor, 500)
+        for item in page:
+            texts = {name: value for name in SHOWN if (value := getattr(item, name, None)) is not None}
+            items.setdefault(item.id, QueuedItem(item.id, texts, _probability(item)))
+        if cursor is None:
+            break
+    if not 1 <= len(items) <= MOST_ITEMS:
+        raise RatingRefused(f"a sample has 1 to {MOST_ITEMS:,} items, got {len(items):,}")
+    return Queue(_told_dimensions(dicast, report), list(items.values()))
+
+
+def _probability(item: Item) -> float | None:
+    given = item.metadata.get("probability")
+    try:
+        value = float(given) if isinstance(given, str | int | float) and given != "" else None
+    except ValueError:
+        value = None
+    if value is not None and not 0 < value <= 1:
+        raise RatingRefused(f"probability: must be above 0 and at most 1, got {given!r} ({item.id})")
+    return value
+
+
+def _told_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
+    """What people are told: all that judges are, or what the report knows once the job itself is forgotten."""
+    try:
+        spec, _ = dicast.ledger.described(report.job_id)
+    except UnknownJob:
+        known: dict[str, Dimension] = {}
+    else:
+        known = {dimension.id: dimension for dimension in spec.dimensions}
+    told = []
+    for of in report.dimensions:
+        whole = known.get(of.id)
+        told.append({
+            "id": of.id, "name": of.name, "min": of.scale_min, "max": of.scale_max,
+            "labels": list(getattr(of, "labels", None) or []),
+            "questions": list(getattr(of, "questions", None) or []),
+            "instructions": whole.instructions if whole is not None else "",
+            "levels": {str(score): text for score, text in sorted(whole.levels.items())} if whole is not None else {},
+        })  # fmt: skip
+    return told
+
+
+def add_ratings(folder: Path, report: Report, path: str) -> tuple[Report, int]:
+    """The report of a job that has ended, whose ratings are now those that it had and those of this file, and how many
+    these are; its statistics are to be computed anew. Of two ratings by one person of the same thing that of the file
+    counts. Raises `DatasetError`, `WrongRatings`, OSError."""
+    source = RatingSource(path=path)
+    job = EvaluationJob.model_construct(items=[], dimensions=_shells(report.dimensions), ratings=source)
+    known = _item_ids(folder)
+    ratings = {_key(rating): rating for rating in read_ratings(folder)}
+    seen = set[tuple[str, str, str]]()
+    for rating, place in datasets.read_ratings(job):
+        key = _key(rating)
+        if rating.item_id not in known:
+            raise WrongRatings(path, f"the item {rating.item_id!r} has no opinion in job {report.job_id}", place=place)
+        if key in seen:
+            raise WrongRatings(path, f"{rating.rater!r} has rated {rating.item_id!r} already", place=place)
+        seen.add(key)
+        ratings[key] = rating
+    if not seen:
+        raise WrongRatings(path, "holds no ratings: all cells are empty, or there is no row")
+    with replacing(folder / RATINGS) as out:
+        out.writelines(orjson.dumps(asdict(rating)) + b"\n" for rating in ratings.values())
+    waiting = JobStatistics(state="waiting", rated=True)
+    return keep_report(folder, report.model_copy(update={"rated": True, "statistics": waiting})), len(seen)
+
+
+def _shells(dimensions: Iterable[ReportDimension]) -> list[Dimension]:
+    """The dimensions as what reads ratings needs them."""
+    return [
+        Dimension.model_construct(id=of.id, name=of.name, scale=Scale(min=of.scale_min, max=of.scale_max), levels={})
+        for of in dimensions
+    ]
+
+
+def _key(rating: Rating) -> tuple[str, str, str]:
+    return rating.item_id, rating.dimension, rating.rater
+
+
+def _item_ids(folder: Path) -> set[str]:
+    import pyarrow.compute as pc  # noqa: PLC0415  takes long to load
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    column = pq.read_table(folder / "opinions.parquet", columns=["item_id"])["item_id"]
+    return set(pc.unique(column).to_pylist())

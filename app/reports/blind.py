@@ -1,0 +1,204 @@
+"""Blind rating by people: what is to be rated, and every rating from the moment in which it was acknowledged.
+
+    <results>/<job>/rating/queue.jsonl      the dimensions, then an item a line
+    <results>/<job>/rating/ratings.jsonl    a rating a line, in the form that `ratings:` of a job reads
+    <results>/<job>/rating/finished.json    the raters who are done: they may see the judges' scores, and rate no more
+    <results>/<job>/rating/lock, evaluating held by whoever changes one of these, or evaluates them, in any process
+
+A new rating is one line at the file's end, synced before it is acknowledged; a line that a killed server left half
+written was not, and is cut off by the next one. What is changed or taken back has the file written anew, whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dicast.app.domain.rating import MAX_RATERS
+from dicast.app.reports.durable import replacing, sync_folder
+from dicast.errors import DicastError
+
+FOLDER = "rating"
+RATINGS_FILE = "ratings.jsonl"
+_QUEUE, _FINISHED, _LOCK, _EVALUATING = "queue.jsonl", "finished.json", "lock", "evaluating"
+Key = tuple[str, str, str]
+"""Item, dimension, rater."""
+
+
+class RatingRefused(DicastError, ValueError):
+    """A rating or a queue cannot be taken; the message says why."""
+
+    problem = "rating-refused"
+
+
+class NothingToRate(DicastError, LookupError):
+    """The job has no queue of items to be rated."""
+
+    problem = "not-found"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedItem:
+    """An item to be rated: what people are shown of it, and how likely it was to be drawn, if known."""
+
+    id: str
+    texts: dict[str, Any]
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What is to be rated: the dimensions as plain data (`id`, `min`, `max` and what people are told), and items."""
+
+    dimensions: list[dict[str, Any]]
+    items: list[QueuedItem]
+
+
+class BlindRatings:
+    """The ratings of one job, in its folder. Any number of servers may use them at once; each call takes the time of
+    reading the files. Raises OSError where the disk refuses."""
+
+    def __init__(self, job_folder: Path) -> None:
+        self._folder = job_folder / FOLDER
+
+    @property
+    def file(self) -> Path:
+        """In the form that `ratings:` reads."""
+        return self._folder / RATINGS_FILE
+
+    def open_queue(self, queue: Queue) -> None:
+        """Put these items up for rating, in place of others that nobody has rated any of. Raises `RatingRefused`."""
+        self._folder.mkdir(exist_ok=True)
+        with self._locked():
+            if self._ratings():
+                raise RatingRefused("people have begun to rate this job's sample, which therefore stays as it is")
+            with replacing(self._folder / _QUEUE) as out:
+                out.write(orjson.dumps(queue.dimensions) + b"\n")
+                for item in queue.items:
+                    line = {"id": item.id, "texts": item.texts, "probability": item.probability}
+                    out.write(orjson.dumps(line) + b"\n")
+
+    def queue(self) -> Queue:
+        """Raises `NothingToRate`."""
+        try:
+            with (self._folder / _QUEUE).open("rb") as file:
+                dimensions = orjson.loads(file.readline())
+                return Queue(dimensions, [QueuedItem(**orjson.loads(line)) for line in file])
+        except FileNotFoundError:
+            raise NothingToRate("no sample of this job's items is up for rating yet") from None
+
+    def ratings(self) -> dict[Key, int]:
+        """All that is acknowledged."""
+        return self._ratings() if self._folder.is_dir() else {}
+
+    def finished(self) -> list[str]:
+        """The raters who are done."""
+        try:
+            found: list[str] = orjson.loads((self._folder / _FINISHED).read_bytes())
+        except FileNotFoundError:
+            return []
+        return found
+
+    def rate(self, item: str, dimension: str, rater: str, score: int | None) -> None:
+        """Set a rating, or take it back (None). When this returns it survives the process and a loss of power. The same
+        again changes nothing. Raises `NothingToRate` or `RatingRefused`."""
+        queue = self.queue()
+        probability = _checked(queue, item, dimension, score)
+        with self._locked():
+            if rater in self.finished():
+                raise RatingRefused(f"{rater!r} is done with rating and has seen the judges' scores")
+            known = self._ratings()
+            before = known.get((item, dimension, rater))
+            if score == before:
+                return
+            if score is not None and before is None:
+                if rater not in (raters := {key[2] for key in known}) and len(raters) >= MAX_RATERS:
+                    raise RatingRefused(f"a job has {MAX_RATERS} raters at most")
+                self._append(_line(item, dimension, rater, score, probability))
+                return
+            known.pop((item, dimension, rater))
+            if score is not None:
+                known[item, dimension, rater] = score
+            chances = {each.id: each.probability for each in queue.items}
+            with replacing(self.file) as out:
+                out.writelines(_line(*key, value, chances.get(key[0])) for key, value in known.items())
+
+    def finish(self, rater: str) -> None:
+        """A rater is done. Raises `RatingRefused` for one who has rated nothing."""
+        with self._locked():
+            done = self.finished()
+            if rater in done:
+                return
+            if not any(key[2] == rater for key in self._ratings()):
+                raise RatingRefused(f"{rater!r} has rated nothing yet")
+            with replacing(self._folder / _FINISHED) as out:
+                out.write(orjson.dumps([*done, rater]))
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Held by whoever makes statistics of the ratings; others go on rating."""
+        return self._locked(_EVALUATING)
+
+    @contextmanager
+    def _locked(self, name: str = _LOCK) -> Iterator[None]:
+        with (self._folder / name).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _ratings(self) -> dict[Key, int]:
+        try:
+            whole = self.file.read_bytes()
+        except FileNotFoundError:
+            return {}
+        lines = whole[: whole.rfind(b"\n") + 1].splitlines()  # what is behind it was never acknowledged
+        rows = map(orjson.loads, lines)
+        return {(row["item_id"], row["dimension"], row["rater"]): row["score"] for row in rows}
+
+    def _append(self, line: bytes) -> None:
+        """Within the lock."""
+        new = not self.file.exists()
+        with self.file.open("a+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                whole = _whole_lines(self.file.read_bytes())
+                if whole < size:
+                    file.truncate(whole)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            sync_folder(self._folder)
+
+
+def _whole_lines(content: bytes) -> int:
+    return content.rfind(b"\n") + 1
+
+
+def _line(item: str, dimension: str, rater: str, score: int, probability: float | None) -> bytes:
+    drawn = {} if probability is None else {"probability": probability}
+    return orjson.dumps({"item_id": item, "dimension": dimension, "rater": rater, "score": score, **drawn}) + b"\n"
+
+
+def _checked(queue: Queue, item: str, dimension: str, score: int | None) -> float | None:
+    """How likely the item was to be drawn. Raises `RatingRefused` for what is not in the queue, or off the scale."""
+    found = next((each for each in queue.items if each.id == item), None)
+    if found is None:
+        raise RatingRefused(f"item_id: {item[:200]!r} is not in the sample")
+    of = _named(queue.dimensions, dimension)
+    if score is not None and not of["min"] <= score <= of["max"]:
+        raise RatingRefused(f"score: must be a whole number from {of['min']} to {of['max']}, got {score}")
+    return found.probability
+
+
+def _named(dimensions: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    for dimension in dimensions:
+        if dimension["id"] == name:
+            return dimension
+    known = ", ".join(dimension["id"] for dimension in dimensions)
+    raise RatingRefused(f"dimension: {name[:200]!r} is none of the job's; there are {known}")

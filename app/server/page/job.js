@@ -1,0 +1,157 @@
+// One job: how it goes while it runs, and what it has brought when it has ended.
+
+import { act, confirmed, count, fixed, foreign, h, percent, say, show, span, tell, when, wide } from "./dom.js";
+import { at, download, follow, get, job as of } from "./ask.js";
+import { bars, step } from "./charts.js";
+import { Pace, badge, cancel, ended, progress, resume } from "./jobs.js";
+
+const here = (id, rest = "", params = {}) => at(`#/jobs/${encodeURIComponent(id)}${rest}`, params);
+
+export const crumbs = (id, last) => h("nav", { class: "crumbs", "aria-label": "Where you are" },
+  h("a", { href: "#/jobs" }, "Jobs"), last && h("a", { href: here(id) }, id), last && foreign(last, "span"));
+
+export async function jobView({ root, name, signal, session, ready }) {
+  const state = h("span"), actions = h("div", { class: "row" }), told = h("div"), results = h("div", { class: "results" });
+  const bar = progress(`Progress of ${name}`), pace = new Pace(), figures = h("dl", { class: "figures" });
+  const submits = session.scopes.includes("job:submit");
+  let before = "";
+
+  const update = (view) => {
+    pace.add(view.done);
+    bar.set(view.done, view.units);
+    const c = view.counters, over = ended(view.state);
+    const took = view.started_ms && view.finished_ms ? (view.finished_ms - view.started_ms) / 1000 : null;
+    const rate = over ? (took ? view.done / took : null) : pace.rate;
+    show(figures, [
+      ["Units", `${count(view.done)} of ${count(view.units)}`],
+      ["Rate", rate === null ? "–" : `${rate < 10 ? rate.toFixed(1) : count(Math.round(rate))} /s`],
+      over ? ["Took", took === null ? "–" : span(took)] : ["Time left", span(pace.left(view.units))],
+      ["Calls", count(c.calls)], ["Retries", count(c.retries)], ["Put back", count(c.requeues)], ["Timeouts", count(c.timeouts)],
+      ["Failed", count(c.failed), c.failed > 0], ["Tokens in", count(c.tokens_in)], ["Tokens out", count(c.tokens_out)],
+      c.possible_double_charges > 0 && ["Perhaps paid twice", count(c.possible_double_charges), true],
+    ].filter(Boolean).map(([label, value, bad]) => h("div", {}, h("dt", {}, label), h("dd", { class: bad ? "bad" : null }, value))));
+    show(told, view.waits_for && foreign(`Waits: ${view.waits_for}`, "p", { class: "card wrong" }), view.why && foreign(view.why, "p", { class: "card wrong" }));
+    if (view.state === before) return;
+    if (before) say(`The job is ${view.state}`);
+    before = view.state;
+    show(state, badge(view.state));
+    show(actions,
+      submits && !over && h("button", { type: "button", class: "danger", onclick: act(async () => {
+        if (await confirmed(`Cancel ${name}? No new calls are made; open ones end and count.`, "Cancel the job")) update(await cancel(name));
+      }) }, "Cancel"),
+      submits && over && view.state !== "lost" && h("button", { type: "button", class: "quiet", onclick: act(async () => {
+        update(await resume(name));
+        watch();
+      }) }, "Resume"));
+    if (over) outcome(name, results, view, signal, session).catch((error) => error.name !== "AbortError" && show(results, foreign(error.message, "p", { class: "card wrong" })));
+    else show(results);
+  };
+
+  const view = await get(of(name), signal);
+  update(view);
+  show(root, crumbs(name), h("div", { class: "head" }, h("h1", {}, name, " ", state), actions),
+    h("p", { class: "dim" }, "Project ", foreign(view.project), ` · submitted ${when(view.created_ms || view.started_ms)}`),
+    bar.element, figures, told, results);
+  ready();
+  const watch = () => follow(of(name, "/events"), (kind, seen) => {
+    if (kind === "gone") return true;
+    update(seen);
+    return kind === "ended";
+  }, signal).catch(() => {});
+  if (!ended(view.state)) watch();
+}
+
+/** What an ended job has brought. */
+async function outcome(name, root, view, signal, session) {
+  if (view.state === "lost") return show(root, h("p", { class: "card wrong" }, "The store has lost this job; submit it again."));
+  show(root, h("p", { class: "wait" }, "The results are read …"));
+  const report = await get(of(name, "/report"), signal);
+  const spread = await get(of(name, "/scores"), signal).catch(() => ({ scores: [] }));
+  const judged = report.scored > 0;
+  show(root,
+    h("div", { class: "row links" },
+      judged && h("a", { class: "button", href: here(name, "/items") }, "All items"),
+      judged && h("a", { class: "button", href: here(name, "/items", { sort: "disagreement", descending: "true" }) }, "Most disputed"),
+      judged && h("a", { class: "button", href: here(name, "/items", { sort: "overall" }) }, "Lowest scores"),
+      judged && session.scopes.includes("rating:write") && h("a", { class: "button", href: `#/rate/${encodeURIComponent(name)}` }, "Rate blind"),
+      files(name)),
+    judged && h("section", {}, h("h2", {}, "Judges and dimensions"),
+      h("p", { class: "dim" }, "Mean scores. A cell leads to what this judge scored lowest."),
+      heat(name, report)),
+    judged && h("section", {}, h("h2", {}, "Distributions"), distributions(report, spread.scores)),
+    failures(name, report),
+    words(report),
+    details(report));
+  return undefined;
+}
+
+const files = (name) => h("details", { class: "menu" }, h("summary", { class: "button" }, "Files"),
+  h("div", { class: "stack" }, [
+    ["Report, JSON", "/report", "report.json"], ["Opinions, JSONL", "/opinions?format=jsonl", "opinions.jsonl"],
+    ["Opinions, Parquet", "/opinions?format=parquet", "opinions.parquet"], ["Errors, JSONL", "/errors?format=jsonl", "errors.jsonl"],
+    ["Blind ratings, JSONL", "/rating/file", "ratings.jsonl"],
+  ].map(([label, path, file]) => h("button", { type: "button", class: "quiet", onclick: act(() => download(of(name, path), `${name}-${file}`)) }, label))));
+
+export const title = (dimension) => dimension.name || dimension.id;
+export const optionsOf = (dimension) => dimension.options || dimension.labels || [];
+/** A dimension whose labels have no order has no mean that says anything. */
+export const nominal = (dimension) => dimension.kind === "nominal" || dimension.nominal === true || dimension.ordered === false;
+
+function heat(name, report) {
+  const dimensions = report.by_dimension;
+  return wide("Means by judge and dimension", h("table", { class: "heat" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Judge"), dimensions.map((d) => h("th", { scope: "col", title: d.dimension.id }, foreign(title(d.dimension)))), h("th", { scope: "col" }, "Overall"))),
+    h("tbody", {}, report.by_agent.map((agent) => h("tr", {},
+      h("th", { scope: "row" }, foreign(agent.agent.name), h("div", { class: "dim" }, foreign(agent.agent.model || agent.agent.pool))),
+      dimensions.map((d) => {
+        const cell = d.by_judge.find((each) => each.judge === agent.agent.name);
+        const { scale_min: low, scale_max: high } = d.dimension;
+        const plain = nominal(d.dimension);
+        return h("td", { class: cell && !plain ? `tone${step(cell.mean, low, high) ?? "none"}` : "tonenone" },
+          cell ? h("a", { href: here(name, "/items", { judge: agent.agent.name, dimension: d.dimension.id, sort: "score" }), title: `${cell.n} scores, ${cell.failures} failed, standard deviation ${fixed(cell.sd)}` },
+            plain ? `${count(cell.n)}` : fixed(cell.mean), cell.failures > 0 && h("sup", { class: "bad" }, `${cell.failures}!`)) : "–");
+      }),
+      h("td", { class: `tone${step(agent.overall, 0, 1) ?? "none"}` }, percent(agent.overall))))),
+    h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "All judges"),
+      dimensions.map((d) => h("td", {}, nominal(d.dimension) ? "–" : fixed(d.scores.mean), h("span", { class: "dim" }, ` of ${d.dimension.scale_max}`))), h("td", {}, percent(report.overall))))));
+}
+
+function distributions(report, scores) {
+  return h("div", { class: "spread" }, report.by_dimension.map((d) => {
+    const { dimension } = d, names = optionsOf(dimension);
+    const own = scores.filter((each) => each.dimension === dimension.id);
+    return h("div", { class: "card" },
+      h("h3", {}, foreign(title(dimension))),
+      bars(d.scores.histogram, dimension.scale_min, dimension.scale_max, `Scores in ${title(dimension)}`, names),
+      h("p", { class: "dim" }, `${count(d.scores.n)} scores`, !nominal(dimension) && `, median ${fixed(d.scores.median, 1)}, deviation ${fixed(d.scores.sd)}`, d.mean_difference !== null && !nominal(dimension) && `, two judges lie ${fixed(d.mean_difference)} apart`),
+      own.length > 1 && h("details", {}, h("summary", {}, "Each judge"), own.slice(0, 20).map((each) => h("div", { class: "each" }, foreign(each.judge, "span"), bars(each.counts, dimension.scale_min, dimension.scale_max, `${each.judge} in ${title(dimension)}`, names)))));
+  }));
+}
+
+function failures(name, report) {
+  if (!report.errors.length) return null;
+  return h("section", {}, h("h2", {}, `Units without a score: ${count(report.failed)}`),
+    h("p", {}, h("a", { href: here(name, "/items", { failed: "true" }) }, "The items that they are of")),
+    wide("Errors", h("table", {},
+      h("thead", {}, h("tr", {}, ["Kind", "Times", "Reason", "First at"].map((label) => h("th", { scope: "col", class: label === "Times" ? "number" : null }, label)))),
+      h("tbody", {}, report.errors.flatMap((group) => (group.reasons.length ? group.reasons : group.examples.slice(0, 3).map((example) => ({ ...example, count: 1 }))).map((reason) => h("tr", {},
+        h("td", {}, group.kind.replaceAll("_", " "), reason.status_code ? ` (${reason.status_code})` : ""), h("td", { class: "number" }, count(reason.count)), h("td", { class: "long" }, foreign(reason.message)),
+        h("td", {}, h("a", { href: here(name, "/item", { id: reason.item_id }) }, foreign(reason.item_id))))))))));
+}
+
+/** The statistics in sentences. */
+export function words(report) {
+  const known = report.statistics;
+  if (!known) return null;
+  if (known.state !== "computed") {
+    return h("section", {}, h("h2", {}, "How far the judges can be trusted"), known.reason && foreign(`Not computed: ${known.reason}.`, "p"),
+      known.unknowable.length > 0 && h("details", {}, h("summary", {}, "What nobody can know without ratings by people"), h("ul", {}, known.unknowable.map((line) => h("li", {}, foreign(line))))));
+  }
+  return h("section", {}, h("h2", {}, "How far the judges can be trusted"), known.dimensions.map((d) => h("div", {}, h("h3", {}, foreign(d.dimension)), h("ul", {}, d.summary.map((line) => h("li", {}, foreign(line)))))));
+}
+
+const details = (report) => h("details", {}, h("summary", {}, "Configuration"),
+  wide("Configuration", h("table", { class: "small" },
+    h("thead", {}, h("tr", {}, ["Dimension", "Scale", "Weight", "Rubric"].map((label) => h("th", { scope: "col" }, label)))),
+    h("tbody", {}, report.dimensions.map((d) => h("tr", {}, h("td", {}, foreign(title(d))), h("td", {}, optionsOf(d).length ? foreign(optionsOf(d).join(", ")) : `${d.scale_min} to ${d.scale_max}`), h("td", {}, String(d.weight)), h("td", {}, h("code", {}, d.rubric))))))),
+  h("p", { class: "dim" }, `Ran ${report.started} to ${report.finished}, ${count(report.input_tokens)} tokens in, ${count(report.output_tokens)} out.`));

@@ -1,0 +1,299 @@
+// Blind rating: item by item, dimension by dimension, by keyboard alone. What judges said is not asked for, and not sent,
+// before the rater is done.
+
+import { ask, at, get, job as of } from "./ask.js";
+import { act, confirmed, count, fixed, foreign, h, notice, percent, say, show, wide } from "./dom.js";
+import { crumbs } from "./job.js";
+import { texts } from "./item.js";
+
+const NAME = "dicast-rater";
+const AHEAD = 2;
+
+export async function rateView({ root, name, query, signal, session, ready }) {
+  const rater = query.get("rater") || "";
+  if (!rater) return who(root, name, session, ready);
+  let state;
+  try {
+    state = await get(at(of(name, "/rating"), { rater }), signal);
+  } catch (error) {
+    if (error.status !== 404 || error.kind !== "not-found") throw error;
+    return open(root, name, session);
+  }
+  if (state.finished) return agreement(root, name, rater, signal, ready);
+  return new Rating(root, name, rater, state, signal).begin(ready);
+}
+
+const link = (name, rater) => `#/rate/${encodeURIComponent(name)}?${new URLSearchParams({ rater })}`;
+
+function who(root, name, session, ready) {
+  const field = h("input", { id: "rater", required: true, maxlength: 60, autocomplete: "nickname", value: localStorage.getItem(NAME) || (session.require_auth ? session.subject : "") });
+  show(root, crumbs(name, "Rate"), h("form", { class: "card stack narrow", onsubmit: (event) => {
+    event.preventDefault();
+    const rater = field.value.trim();
+    if (!rater) return;
+    localStorage.setItem(NAME, rater);
+    location.hash = link(name, rater);
+  } },
+    h("h1", {}, "Rate blind"),
+    h("p", {}, "You see items that judges have judged, and say what you think of them. What the judges said is shown when you are done."),
+    h("label", { for: "rater" }, "Your name"), field,
+    h("p", { class: "dim" }, "Your ratings are kept under it. Come back with the same name to go on."),
+    h("div", { class: "row" }, h("button", { class: "main" }, "Begin"))));
+  ready();
+  field.focus();
+}
+
+/** Puts a sample up, where there is none yet. */
+function open(root, name, session) {
+  if (!session.scopes.includes("job:submit")) {
+    return show(root, crumbs(name, "Rate"), h("h1", {}, "Nothing is to be rated yet"), h("p", {}, "Who submitted the job puts a sample up for rating."));
+  }
+  const size = h("input", { id: "size", type: "number", min: 1, max: 2000, value: "50", required: true });
+  const seed = h("input", { id: "seed", type: "number", min: 0, value: "1", required: true });
+  const file = h("input", { id: "file", type: "file", accept: ".jsonl,.csv" });
+  const said = h("div", { role: "alert" });
+  const begin = (work) => async (event) => {
+    event.preventDefault();
+    show(said);
+    try {
+      await ask("POST", of(name, "/rating"), { json: await work() });
+      dispatchEvent(new Event("hashchange"));
+    } catch (error) {
+      show(said, foreign(error.message, "p", { class: "card wrong" }));
+    }
+  };
+  return show(root, crumbs(name, "Rate"), h("h1", {}, "What is to be rated?"), said,
+    h("div", { class: "fields" },
+      h("form", { class: "card stack", onsubmit: begin(async () => ({ size: Number(size.value), seed: Number(seed.value) })) },
+        h("h2", {}, "Draw a sample"), h("label", { for: "size" }, "Items"), size, h("label", { for: "seed" }, "Seed: the same draws the same items"), seed,
+        h("div", { class: "row" }, h("button", { class: "main" }, "Draw"))),
+      h("form", { class: "card stack", onsubmit: begin(async () => {
+        const given = file.files[0];
+        const ending = given.name.slice(given.name.lastIndexOf(".")).toLowerCase();
+        const found = await ask("POST", `/uploads?ending=${encodeURIComponent(ending)}`, { body: given, type: "application/octet-stream" });
+        return { path: found.path };
+      }) },
+        h("h2", {}, "Or take a file"), h("p", {}, "One that ", h("code", {}, "dicast sample"), " has written, also of strata or of what judges disagreed on."),
+        h("label", { for: "file" }, "The file, .jsonl or .csv"), Object.assign(file, { required: true }),
+        h("div", { class: "row" }, h("button", { class: "main" }, "Upload")))));
+}
+
+class Rating {
+  constructor(root, name, rater, state, signal) {
+    Object.assign(this, { root, name, rater, signal, state, texts: new Map(), undone: [], queue: Promise.resolve() });
+    this.dimensions = state.dimensions;
+    this.given = new Map(state.items.map((id) => [id, new Map(Object.entries(state.given[id] || {}))]));
+    this.steps = state.items.flatMap((id) => this.dimensions.map((_, n) => [id, n]));
+    const first = this.steps.findIndex(([id, n]) => !this.given.get(id).has(this.dimensions[n].id));
+    this.at = first < 0 ? this.steps.length : first;
+  }
+
+  async begin(ready) {
+    this.bar = h("progress", { max: this.steps.length, "aria-label": "Rated" });
+    this.part = h("span", { class: "part" });
+    this.item = h("div", { class: "rated" });
+    this.panel = h("section", { class: "card ask", "aria-label": "Your rating" });
+    const others = this.state.raters.filter((each) => each.name !== this.rater);
+    show(this.root, crumbs(this.name, "Rate"),
+      h("div", { class: "head" }, h("h1", {}, "Rate blind"), h("p", { class: "dim" }, "as ", foreign(this.rater), others.length > 0 && ` · ${others.length} other${others.length > 1 ? "s" : ""} rate, too`)),
+      h("div", { class: "progress" }, this.bar, this.part),
+      h("div", { class: "rating" }, this.item, this.panel));
+    const press = (event) => this.key(event);
+    document.addEventListener("keydown", press, { signal: this.signal });
+    if (this.at < this.steps.length) await this.text(this.steps[this.at][0]);
+    ready();
+    await this.draw();
+  }
+
+  get done() { return [...this.given.values()].reduce((sum, of) => sum + of.size, 0); }
+
+  async text(id) {
+    if (!this.texts.has(id)) this.texts.set(id, get(at(of(this.name, "/rating/item"), { id }), this.signal));
+    try { return await this.texts.get(id); } catch (error) { this.texts.delete(id); throw error; }
+  }
+
+  async draw() {
+    this.bar.value = this.done;
+    this.part.textContent = `${count(this.done)} of ${count(this.steps.length)}`;
+    if (this.at >= this.steps.length) return this.end();
+    const [id, n] = this.steps[this.at];
+    if (this.drawn !== id) {
+      const found = await this.text(id);
+      show(this.item, h("p", { class: "dim" }, `Item ${Math.floor(this.at / this.dimensions.length) + 1} of ${this.state.items.length}`), texts(found.texts));
+      this.drawn = id;
+      scrollTo(0, 0);
+    }
+    this.question(id, n);
+    for (const [next] of this.steps.slice(this.at + 1, this.at + 1 + AHEAD * this.dimensions.length)) this.text(next).catch(() => {});
+    return undefined;
+  }
+
+  question(id, n) {
+    const dimension = this.dimensions[n], given = this.given.get(id).get(dimension.id);
+    const scores = this.choices(dimension);
+    const button = (score, place) => h("button", { type: "button", class: "level", "aria-pressed": String(given === score), "data-score": score, onclick: () => this.rate(score) },
+      this.digit(dimension, place) !== null && h("kbd", {}, this.digit(dimension, place)), foreign(this.label(dimension, score), "b"), dimension.levels[score] && foreign(dimension.levels[score], "span"));
+    const entry = h("input", { id: "entry", type: "number", min: dimension.min, max: dimension.max, step: 1, value: String(given ?? "") });
+    show(this.panel,
+      h("p", { class: "dim" }, `Dimension ${n + 1} of ${this.dimensions.length}`),
+      h("h2", { tabindex: "-1" }, foreign(dimension.name || dimension.id)),
+      dimension.instructions && foreign(dimension.instructions, "p", { class: "instructions" }),
+      dimension.questions?.length > 0 && h("ol", {}, dimension.questions.map((question) => h("li", {}, foreign(question)))),
+      scores ? h("div", { class: `levels${scores.some((score) => dimension.levels[score]) ? "" : " plain"}` }, scores.map(button))
+        : h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (entry.value !== "") this.rate(Number(entry.value)); } },
+          h("label", { for: "entry" }, `${dimension.min} to ${dimension.max}`), entry, h("button", { class: "main" }, "Rate"),
+          Object.keys(dimension.levels).length > 0 && h("dl", { class: "told" }, Object.entries(dimension.levels).map(([score, told]) => [h("dt", {}, score), foreign(told, "dd")]))),
+      h("div", { class: "row" },
+        h("button", { type: "button", class: "quiet", onclick: () => this.move(-1), disabled: this.at === 0 }, h("kbd", {}, "←"), " Back"),
+        h("button", { type: "button", class: "quiet", onclick: () => this.move(1) }, "On ", h("kbd", {}, "→")),
+        h("button", { type: "button", class: "quiet", onclick: () => this.undo(), disabled: !this.undone.length }, "Undo ", h("kbd", {}, "U"))));
+    if (scores) this.panel.querySelector("h2").focus({ preventScroll: true });
+    else entry.focus({ preventScroll: true });
+  }
+
+  /** The scores that have a button each, or nothing where there are too many. */
+  choices(dimension) {
+    const wide = dimension.max - dimension.min + 1;
+    return wide <= 20 ? Array.from({ length: wide }, (_, n) => dimension.min + n) : null;
+  }
+
+  label(dimension, score) { return (dimension.options || dimension.labels || [])[score - dimension.min] ?? String(score); }
+
+  /** The key of a choice: its own digit where scores are digits (0 stands for 10), else its place. */
+  digit(dimension, place) {
+    const named = (dimension.options || dimension.labels || []).length > 0;
+    const score = named ? place + 1 : dimension.min + place;
+    if (!named && dimension.min >= 1 && score === 10) return "0";
+    return score >= 0 && score <= 9 ? String(score) : null;
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    const typing = event.target.matches("input, textarea, select");
+    if (typing && !(event.target.id === "entry" && event.target.value === "" && ["ArrowLeft", "ArrowRight", "u", "U", "Backspace"].includes(event.key))) return;
+    const now = this.steps[this.at];
+    const dimension = now && this.dimensions[now[1]];
+    const scores = dimension && this.choices(dimension);
+    if (event.key === "ArrowRight" || event.key === "j") this.move(1);
+    else if (event.key === "ArrowLeft" || event.key === "k") this.move(-1);
+    else if (event.key === "u" || event.key === "U" || event.key === "Backspace") this.undo();
+    else if (/^[0-9]$/.test(event.key) && scores) this.later(async () => this.press(event.key));
+    else return;
+    event.preventDefault();
+  }
+
+  /** A digit counts for the question that is shown when its turn comes: who types ahead rates one after the other. */
+  async press(key) {
+    const now = this.steps[this.at];
+    if (!now) return;
+    const dimension = this.dimensions[now[1]], scores = this.choices(dimension);
+    const place = scores ? scores.findIndex((_, n) => this.digit(dimension, n) === key) : -1;
+    if (place >= 0) await this.store(scores[place]);
+    else notice(`${key} is not on this scale.`);
+  }
+
+  /** One thing after the other, in the order in which it was asked for. */
+  later(work) {
+    this.queue = this.queue.then(work).catch((error) => { if (error.name !== "AbortError") notice(error.message); });
+    return this.queue;
+  }
+
+  rate(score) { return this.later(() => this.store(score)); }
+
+  async send(id, dimension, score) {
+    await ask("POST", of(this.name, "/rating/scores"), { json: { rater: this.rater, item_id: id, dimension, score }, signal: this.signal });
+    if (score === null) this.given.get(id).delete(dimension);
+    else this.given.get(id).set(dimension, score);
+  }
+
+  async store(score) {
+    const now = this.steps[this.at];
+    if (!now) return;
+    const [id, n] = now, dimension = this.dimensions[n].id;
+    const before = this.given.get(id).get(dimension) ?? null;
+    await this.send(id, dimension, score);
+    this.undone.push([this.at, before]);
+    this.at += 1;
+    await this.draw();
+    say(`${this.label(this.dimensions[n], score)} is kept`);
+  }
+
+  move(by) {
+    return this.later(async () => {
+      this.at = Math.max(0, Math.min(this.steps.length, this.at + by));
+      await this.draw();
+    });
+  }
+
+  undo() {
+    return this.later(async () => {
+      const last = this.undone.at(-1);
+      if (!last) return notice("There is nothing to take back.");
+      const [id, n] = this.steps[last[0]];
+      await this.send(id, this.dimensions[n].id, last[1]);
+      this.undone.pop();
+      this.at = last[0];
+      await this.draw();
+      say("Taken back");
+      return undefined;
+    });
+  }
+
+  end() {
+    const left = this.steps.length - this.done;
+    this.drawn = null;
+    show(this.item);
+    show(this.panel,
+      h("h2", { tabindex: "-1" }, left ? `${count(left)} ratings are left out` : "You have rated everything"),
+      h("p", {}, "Your ratings are kept. You can still change them, by going back. Once you see what the judges said, you cannot any more."),
+      h("div", { class: "row" },
+        h("button", { type: "button", class: "main", disabled: this.done === 0, onclick: act(() => this.finish(left)) }, "I am done: show the agreement"),
+        h("button", { type: "button", class: "quiet", onclick: () => this.move(-1) }, h("kbd", {}, "←"), " Back"),
+        left > 0 && h("button", { type: "button", class: "quiet", onclick: () => this.later(async () => {
+          this.at = this.steps.findIndex(([id, n]) => !this.given.get(id).has(this.dimensions[n].id));
+          await this.draw();
+        }) }, "To the first that is left out")));
+    this.panel.querySelector("h2").focus({ preventScroll: true });
+  }
+
+  async finish(left) {
+    if (left && !(await confirmed(`${count(left)} ratings are left out. Are you done?`, "I am done"))) return;
+    say("The agreement is computed");
+    show(this.panel, h("p", { class: "wait" }, "The agreement is computed; this takes some seconds …"));
+    try {
+      told(this.root, this.name, await ask("POST", of(this.name, "/rating/finish"), { json: { rater: this.rater }, signal: this.signal }));
+    } catch (error) {
+      this.end();
+      throw error;
+    }
+  }
+}
+
+async function agreement(root, name, rater, signal, ready) {
+  const found = await get(at(of(name, "/rating/agreement"), { rater }), signal);
+  ready();
+  told(root, name, found);
+}
+
+/** How people and judges agree, and where this rater and they lie farthest apart. */
+function told(root, name, found) {
+  const figure = (of) => (of.value === null || of.value === undefined ? h("span", { class: "dim", title: of.reason || "" }, "–") : [fixed(of.value), of.low !== null && h("span", { class: "dim" }, ` ${fixed(of.low)} to ${fixed(of.high)}`)]);
+  show(root, crumbs(name, "Rate"), h("h1", { tabindex: "-1" }, "How you and the judges agree"),
+    h("p", {}, `${count(found.ratings)} ratings by `, foreign(found.rater), ". They are part of the job's report now."),
+    found.reason && foreign(`The statistics are not computed: ${found.reason}.`, "p", { class: "card" }),
+    found.dimensions.map((d) => h("section", { class: "card" }, h("h2", {}, foreign(d.dimension)),
+      h("ul", {}, d.summary.map((line) => h("li", {}, foreign(line)))),
+      wide(`Agreement in ${d.dimension}`, h("table", { class: "small" },
+        h("thead", {}, h("tr", {}, ["Voice", "Pearson", "Spearman", "Kappa", "Lies higher by"].map((label, n) => h("th", { scope: "col", class: n ? "number" : null }, label)))),
+        h("tbody", {}, d.voices.map((voice) => h("tr", {}, h("th", { scope: "row" }, foreign(voice.name)), [voice.pearson, voice.spearman, voice.kappa, voice.bias].map((of) => h("td", { class: "number" }, figure(of)))))))))),
+    h("section", {}, h("h2", {}, "Item by item, what lies farthest apart first"),
+      wide("Item by item", h("table", {},
+        h("thead", {}, h("tr", {}, ["Item", "Dimension", "You", "Judges", "Apart"].map((label, n) => h("th", { scope: "col", class: n > 1 && n !== 3 ? "number" : null }, label)))),
+        h("tbody", {}, found.compared.map((each) => h("tr", {},
+          h("td", {}, h("a", { href: `#/jobs/${encodeURIComponent(name)}/item?${new URLSearchParams({ id: each.item_id })}` }, foreign(each.item_id))),
+          h("td", {}, foreign(each.dimension)), h("td", { class: "number" }, String(each.score)),
+          h("td", {}, Object.entries(each.judges).map(([judge, score], n) => [n ? ", " : "", foreign(judge), ` ${fixed(score, Number.isInteger(score) ? 0 : 2)}`])),
+          h("td", { class: "number" }, percent(each.apart)))))))));
+  root.querySelector("h1").focus({ preventScroll: true });
+  scrollTo(0, 0);
+}

@@ -1,0 +1,83 @@
+"""`/` and `/page/{file}`: the page's files, from memory: those that lie in its folder when the first is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from fastapi import Header
+from fastapi import Path as InPath
+from starlette.responses import Response
+
+from dicast.app.access.scopes import Claims
+from dicast.app.server import page
+from dicast.app.server.doors import guarded_router, needs
+from dicast.app.server.errors import NotThere
+from dicast.app.server.parts import GivenParts
+
+router = guarded_router("page")
+
+KINDS: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Nothing runs that did not come as a file of this server, and no text becomes markup, even by mistake."""
+
+Everybody = Annotated[Claims, needs(rate=0)]
+Known = Annotated[str | None, Header(alias="if-none-match", max_length=200)]
+_FILE = {"schema": {"type": "string"}}
+
+
+class _File(NamedTuple):
+    content: bytes
+    kind: str
+    mark: str
+
+
+@cache
+def files() -> Mapping[str, _File]:
+    """The page's files by name."""
+    found = {}
+    for path in sorted(Path(page.__file__).parent.iterdir()):
+        if path.suffix in KINDS and path.is_file():
+            content = path.read_bytes()
+            mark = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+            found[path.name] = _File(content, KINDS[path.suffix], mark)
+    return found
+
+
+@router.get("/", response_class=Response, responses={200: {"content": {"text/html": _FILE}}, 304: {}})
+def show_page(parts: GivenParts, _: Everybody, known: Known = None) -> Response:
+    """The page for people. It says whether a token is needed, and nothing else of this installation."""
+    found = files()["index.html"]
+    auth = b"required" if parts.require_auth else b"none"
+    content = found.content.replace(b'data-auth=""', b'data-auth="' + auth + b'"')
+    return _answer(_File(content, found.kind, f'{found.mark[:-1]}-{auth.decode()}"'), known)
+
+
+@router.get(
+    "/page/{file}", response_class=Response,
+    responses={200: {"content": {kind.partition(";")[0]: _FILE for kind in KINDS.values()}}, 304: {}},
+)  # fmt: skip
+def show_file(
+    _: Everybody, file: Annotated[str, InPath(max_length=60, pattern=r"^[a-z-]+\.[a-z]+$")], known: Known = None
+) -> Response:
+    """A file of the page."""
+    found = files().get(file)
+    if found is None:
+        raise NotThere("the page has no such file")
+    return _answer(found, known)
+
+
+def _answer(file: _File, known: str | None) -> Response:
+    headers = {"ETag": file.mark, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+    if known == file.mark:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.kind, headers=headers)

@@ -1,0 +1,224 @@
+"""`/jobs/{job}/rating`: people rate a sample of an ended job's items, and see the judges' scores when they are done."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from starlette.responses import FileResponse, Response
+
+from dicast.app.access.scopes import Claims, Scope
+from dicast.app.domain.fields import MAX_ID_LENGTH, Id
+from dicast.app.domain.judge_statistics import DimensionStatistics
+from dicast.app.domain.report import Report
+from dicast.app.operations.rating import add_ratings, draw_queue, queue_of_file
+from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, NothingToRate
+from dicast.app.reports.files import read_report
+from dicast.app.reports.finishing import keep_computed
+from dicast.app.server.doors import guarded_router, needs
+from dicast.app.server.errors import RatingNotDone
+from dicast.app.server.jobs import JobName, Reader, Submitter
+from dicast.app.server.parts import GivenParts, Parts
+from dicast.app.server.results import JSONL, place_of
+
+router = guarded_router("rating")
+
+RATER_CHARS = 60
+COMPARED_MAX = 300
+"""Items of a rater that are shown beside the judges' scores, those that lie farthest apart first."""
+
+Rater = Annotated[Claims, needs(Scope.RATING_WRITE)]
+RaterName = Annotated[Id, StringConstraints(max_length=RATER_CHARS)]
+RaterQuery = Annotated[RaterName, Query(description="the name that a person has chosen")]
+ItemQuery = Annotated[str, Query(alias="id", min_length=1, max_length=MAX_ID_LENGTH)]
+
+
+class Sampling(BaseModel):
+    """What is put up for rating: so many items that are drawn here, or those of an uploaded file that `dicast sample`
+    has written."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    size: int = Field(default=50, ge=1, le=2000)
+    seed: int = Field(default=1, ge=0, le=2**32)
+    path: str | None = Field(default=None, max_length=400, description="`path` of an upload; then nothing is drawn")
+
+
+class GivenRating(BaseModel):
+    """One rating; `score` null takes it back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rater: RaterName
+    item_id: Id
+    dimension: Id
+    score: int | None
+
+
+class Finishing(BaseModel):
+    """Who is done."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rater: RaterName
+
+
+class RaterView(BaseModel):
+    """Who else rates, and how many ratings are there."""
+
+    name: str
+    ratings: int
+    finished: bool
+
+
+class RatingView(BaseModel):
+    """What is to be rated: `items` in this rater's own order, and `given`, item -> dimension -> score."""
+
+    job: str
+    dimensions: list[dict[str, JsonValue]]
+    items: list[str]
+    given: dict[str, dict[str, int]]
+    finished: bool
+    raters: list[RaterView]
+
+
+class ItemToRate(BaseModel):
+    """What a person is shown of an item: its texts, and nothing that a judge has said."""
+
+    id: str
+    texts: dict[str, JsonValue]
+
+
+class Compared(BaseModel):
+    """One item and dimension: the rater's score beside the judges'."""
+
+    item_id: str
+    dimension: str
+    score: int
+    judges: dict[str, float]
+    apart: float = Field(description="from the judges' mean, in parts of the scale")
+
+
+class Agreement(BaseModel):
+    """How a rater who is done agrees with the judges. `reason` says why there are no statistics."""
+
+    rater: str
+    ratings: int
+    reason: str | None
+    dimensions: list[DimensionStatistics]
+    compared: list[Compared]
+
+
+@router.post("/jobs/{job}/rating", status_code=201)
+def open_rating(parts: GivenParts, claims: Submitter, job: JobName, sampling: Sampling) -> RatingView:
+    """Put a sample up for rating. It stays as it is once somebody has begun."""
+    report, folder = place_of(parts, claims, job)
+    if sampling.path is not None:
+        queue = queue_of_file(parts.dicast, report, parts.uploads.find(sampling.path))
+    else:
+        queue = draw_queue(parts.dicast, report, folder, sampling.size, sampling.seed)
+    blind = BlindRatings(folder)
+    blind.open_queue(queue)
+    parts.record(claims, "rating.open", job, details={"items": len(queue.items)})
+    return _view(blind, job, "")
+
+
+@router.get("/jobs/{job}/rating")
+def show_rating(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery) -> RatingView:
+    """What is to be rated, and what this rater has rated."""
+    return _view(BlindRatings(place_of(parts, claims, job)[1]), job, rater)
+
+
+@router.get("/jobs/{job}/rating/item")
+def show_item(parts: GivenParts, claims: Rater, job: JobName, id: ItemQuery) -> ItemToRate:
+    """The texts of a sampled item."""
+    for item in BlindRatings(place_of(parts, claims, job)[1]).queue().items:
+        if item.id == id:
+            return ItemToRate(id=item.id, texts=item.texts)
+    raise NothingToRate("the item is not in the sample")
+
+
+@router.post("/jobs/{job}/rating/scores")
+def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) -> GivenRating:
+    """Rate an item in one dimension; what is answered is on disk."""
+    blind = BlindRatings(place_of(parts, claims, job)[1])
+    blind.rate(rating.item_id, rating.dimension, rating.rater, rating.score)
+    return rating
+
+
+@router.post("/jobs/{job}/rating/finish")
+def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing) -> Agreement:
+    """A rater is done, and rates no more. All ratings go into the job's report, whose statistics are made anew."""
+    _, folder = place_of(parts, claims, job)
+    blind = BlindRatings(folder)
+    blind.queue()
+    blind.finish(finishing.rater)
+    with blind.evaluating():
+        report = read_report(parts.dicast.settings.results_dir, job)
+        report, count = add_ratings(folder, report, str(blind.file))
+        keep_computed(folder, report)
+    parts.record(claims, "rating.finish", job, details={"rater": finishing.rater, "ratings": count})
+    return agreement(parts, claims, job, finishing.rater)
+
+
+@router.get("/jobs/{job}/rating/agreement")
+def agreement(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery) -> Agreement:
+    """How a rater agrees with the judges; for who is done."""
+    report, folder = place_of(parts, claims, job)
+    blind = BlindRatings(folder)
+    blind.queue()
+    if rater not in blind.finished():
+        raise RatingNotDone(f"{rater!r} is not done with rating, and sees the judges' scores then")
+    mine = {key[:2]: score for key, score in blind.ratings().items() if key[2] == rater}
+    known = report.statistics
+    computed = known is not None and known.state == "computed"
+    return Agreement(
+        rater=rater, ratings=len(mine), reason=None if known is None or computed else known.reason,
+        dimensions=known.dimensions if known is not None and computed else [],
+        compared=_compared(parts, report, folder, mine),
+    )  # fmt: skip
+
+
+@router.get("/jobs/{job}/rating/file", response_class=Response)
+def ratings_file(parts: GivenParts, claims: Reader, job: JobName) -> Response:
+    """All ratings so far, as `ratings:` of a job reads them."""
+    blind = BlindRatings(place_of(parts, claims, job)[1])
+    if not blind.file.is_file():
+        raise NothingToRate("nobody has rated anything of this job here")
+    return FileResponse(blind.file, media_type=JSONL, filename=f"{job}-{RATINGS_FILE}")
+
+
+def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
+    queue, ratings, done = blind.queue(), blind.ratings(), blind.finished()
+    given: dict[str, dict[str, int]] = {}
+    counts: dict[str, int] = {}
+    for (item, dimension, name), score in ratings.items():
+        counts[name] = counts.get(name, 0) + 1
+        if name == rater:
+            given.setdefault(item, {})[dimension] = score
+    return RatingView(
+        job=job, dimensions=queue.dimensions, given=given, finished=rater in done,
+        items=sorted((item.id for item in queue.items), key=lambda id: _drawn(rater, id)),
+        raters=[RaterView(name=name, ratings=count, finished=name in done) for name, count in sorted(counts.items())],
+    )  # fmt: skip
+
+
+def _drawn(rater: str, item: str) -> bytes:
+    """Each rater goes through the items in an order of their own, the same at each return."""
+    return hashlib.blake2b(f"{rater}\0{item}".encode(), digest_size=8).digest()
+
+
+def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, str], int]) -> list[Compared]:
+    scales = {of.id: of.scale_max - of.scale_min for of in report.dimensions}
+    judges: dict[tuple[str, str], dict[str, float]] = {}
+    for item, dimension, judge, score in parts.browser.judged(folder, sorted({item for item, _ in mine})):
+        judges.setdefault((item, dimension), {})[judge] = score
+    found: list[Compared] = []
+    for (item, dimension), score in mine.items():
+        given: dict[str, float] = judges.get((item, dimension), {})
+        apart: float = abs(score - sum(given.values()) / len(given)) / scales[dimension] if given else 0.0
+        found.append(Compared(item_id=item, dimension=dimension, score=score, judges=given, apart=apart))
+    return sorted(found, key=lambda each: -each.apart)[:COMPARED_MAX]

@@ -1,0 +1,316 @@
+"""The page in a real browser: each flow, by eye's measure, by keyboard and for screen readers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dicast.app.access.scopes import Scope
+from dicast.app.application import Dicast
+from dicast.app.ledger.client import UnknownJob
+from dicast.app.reports.blind import BlindRatings
+from dicast.app.reports.folders import job_folder
+from dicast.app.server import page as page_files
+from tests.e2e.cluster import until
+from tests.page import world
+from tests.page.conftest import Watched
+from tests.server.serving import client, installation, served
+
+Open = Callable[..., Watched]
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def made(open_installation: tuple[Dicast, str]) -> tuple[Dicast, str]:
+    """With a job that has ended, a hostile one, and one that runs."""
+    dicast, address = open_installation
+    world.finished(dicast, "editorials", 60, failed=9)
+    world.finished(dicast, "hostile", 4, hostile=True, failed=2)
+    world.running(dicast, "nightly", 140)
+    with client(address) as http:
+        for job in ("editorials", "hostile"):
+            assert http.post(f"/jobs/{job}/rating", json={"size": 4}).status_code == 201
+    return dicast, address
+
+
+VIEWS = (
+    "#/jobs", "#/jobs/editorials", "#/jobs/nightly", "#/jobs/editorials/items?sort=disagreement&descending=true",
+    "#/jobs/editorials/item?id=essay-007", "#/pools", "#/pools/sim", "#/nodes", "#/submit", "#/rate/editorials",
+    "#/rate/editorials?rater=eve", "#/jobs/hostile", "#/jobs/hostile/items", "#/jobs/hostile/item?id=item-2",
+    "#/rate/hostile?rater=eve",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light"), (3840, "dark")])
+def test_every_view_at_every_width(made: tuple[Dicast, str], open_page: Open, width: int, scheme: str) -> None:
+    seen = open_page(made[1], viewport={"width": width, "height": 900}, color_scheme=scheme)
+    for view in VIEWS:
+        seen.go(view)
+        assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, width)
+        if width < 3840:
+            assert seen.axe() == [], (view, width, scheme)
+    seen.go("#/nothing")
+    assert seen.page.inner_text("h1") == "There is nothing here"
+
+
+def test_it_is_small_and_soon_there(made: tuple[Dicast, str], open_page: Open) -> None:
+    folder = Path(page_files.__file__).parent
+    assert (
+        sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".html", ".css", ".js", ".svg"))
+        <= 300_000
+    )
+    seen = open_page(made[1])
+    seen.go()
+    painted = []
+    for _ in range(5):
+        seen.go()
+        painted.append(seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+    assert min(painted) <= 300
+    with client(made[1]) as http:
+        policy = http.get("/").headers["content-security-policy"]
+        assert "unsafe" not in policy and "script-src 'self'" in policy and "trusted-types 'none'" in policy
+        mark = http.get("/page/main.js").headers["etag"]
+        assert http.get("/page/main.js", headers={"If-None-Match": mark}).status_code == 304
+        assert http.get("/page/__init__.py").status_code in (404, 422)
+
+
+def test_hostile_texts_stay_texts(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen = open_page(made[1])
+    for path in ("#/jobs/hostile", "#/jobs/hostile/items?argument=%3Cscript", "#/rate/hostile?rater=eve"):
+        seen.go(path)
+        assert "<script>" in seen.page.inner_text("main")
+        assert seen.page.locator("main script, main img, main iframe").count() == 0
+    seen.go("#/jobs/hostile/items")
+    seen.page.get_by_role("link", name=world.HOSTILE_ID[:20]).click()
+    seen.page.wait_for_selector(".text mark")
+    assert "<script>" in seen.page.inner_text(".text mark >> nth=0")
+    seen.go("#/jobs/hostile/item?id=item-1")
+    seen.page.get_by_role("button", name=re.compile("Show all")).click()
+    until(lambda: len(seen.page.text_content("main") or "") > 900_000, "a line of a megabyte is shown")
+    assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_a_job_is_followed_cancelled_and_resumed(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    name = f"live-{next(_names)}"
+    world.running(dicast, name, 30)
+    seen = open_page(address)
+    seen.go("#/jobs")
+    row = seen.page.get_by_role("row", name=re.compile(name))
+    assert "running" in row.inner_text()
+    row.get_by_role("link").click()
+    seen.page.wait_for_selector("text=30 of 360")
+    world.progress(dicast, name, 90)
+    seen.page.wait_for_selector("text=90 of 360")
+    assert seen.page.get_by_role("progressbar").get_attribute("value") == "90"
+    seen.page.get_by_role("button", name="Cancel").click()
+    seen.page.get_by_role("button", name="Keep it").click()
+    seen.page.get_by_role("button", name="Cancel").click()
+    seen.page.get_by_role("button", name="Cancel the job").click()
+    until(lambda: dicast.ledger.status(name).state != "running", "the job is cancelled")
+    world.finished(dicast, f"{name}-ended", 3, failed=2)
+    seen.go(f"#/jobs/{name}-ended")
+    seen.page.get_by_role("button", name="Resume").click()
+    until(lambda: dicast.ledger.status(f"{name}-ended").state == "submitted", "the job is resumed")
+
+
+def test_a_job_is_submitted_or_refused_in_the_same_words(
+    made: tuple[Dicast, str], open_page: Open, tmp_path: Path
+) -> None:
+    dicast, address = made
+    seen = open_page(address)
+    seen.expected = ["422", "404"]
+    seen.go("#/submit")
+    seen.page.fill("#text", "id: pasted\nagents: [{name: a}]\ndimensions: [{id: d}]\n")
+    seen.page.get_by_role("button", name="Submit").click()
+    told = seen.page.locator(".card.wrong").inner_text()
+    with client(address) as http:
+        lines = http.post("/jobs", content="id: pasted\nagents: [{name: a}]\ndimensions: [{id: d}]\n",
+                          headers={"Content-Type": "application/yaml"}).json()["errors"]  # fmt: skip
+    assert len(lines) == 2 and all(line in told for line in lines)
+    (tmp_path / "items.jsonl").write_text(json.dumps({"id": "i", "text": "a text"}) + "\n")
+    seen.page.get_by_text("Items in a file").click()
+    seen.page.set_input_files("#items", tmp_path / "items.jsonl")
+    named = seen.page.wait_for_selector("details code").inner_text()
+    (tmp_path / "job.yaml").write_text(
+        f"id: pasted\nagents: [{{name: a}}]\ndimensions: [{{id: d, instructions: '?'}}]\n{named}\n"
+    )
+    seen.page.set_input_files("#file", tmp_path / "job.yaml")
+    until(lambda: named in seen.page.input_value("#text"), "the file is read")
+    seen.page.get_by_role("button", name="Submit").click()
+    seen.page.wait_for_selector("h1:has-text('pasted')")
+    assert dicast.ledger.status("pasted").units == 1
+
+
+def test_results_are_sorted_filtered_and_linked(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen = open_page(made[1])
+    seen.go("#/jobs/editorials")
+    seen.page.get_by_role("row", name=re.compile("^statistician")).get_by_role("link").first.click()
+    seen.page.wait_for_selector("text=60 found")
+    assert "judge=statistician" in seen.page.url and "sort=score" in seen.page.url
+    seen.page.get_by_role("link", name="On", exact=True).click()
+    seen.page.wait_for_selector("text=51 to 60 of 60")
+    seen.page.fill("#search", "ESSAY-00")
+    seen.page.keyboard.press("Enter")
+    seen.page.wait_for_selector("text=10 found")
+    address = seen.page.url
+    seen.page.get_by_role("link", name="Disagreement").click()
+    seen.page.wait_for_selector("th[aria-sort=descending]")
+    again = open_page(made[1])
+    again.page.goto(address)
+    again.page.wait_for_selector("text=10 found")
+    with again.page.expect_download() as found:
+        again.go("#/jobs/editorials")
+        again.page.get_by_text("Files").click()
+        again.page.get_by_role("button", name="Opinions, JSONL").click()
+    assert len(Path(found.value.path()).read_text().splitlines()) == 540
+
+
+def test_wishes_of_a_pool_are_set_and_taken_back(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen, address = open_page(made[1]), made[1]
+    seen.expected = ["422"]
+    seen.go("#/pools/sim")
+    seen.page.get_by_label("Ceiling").fill("7")
+    seen.page.get_by_role("button", name="Set").click()
+    with client(address) as http:
+        until(lambda: http.get("/pools/sim").json()["override"].get("ceiling") == 7, "the ceiling is set")
+        seen.page.get_by_label("Fixed limit").fill("9")
+        seen.page.get_by_role("button", name="Set").click()
+        assert "ceiling" in seen.page.wait_for_selector("#notice:not([hidden])").inner_text()
+        seen.page.get_by_role("button", name="Take all back").click()
+        until(lambda: "ceiling" not in http.get("/pools/sim").json()["override"], "the ceiling is taken back")
+
+
+# ------------------------------------------------------------------ blind rating
+def press(seen: Watched, *keys: str) -> None:
+    for key in keys:
+        seen.page.keyboard.press(key)
+
+
+def test_a_person_rates_by_keyboard_alone(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    blind = BlindRatings(job_folder(dicast.settings.results_dir, "editorials"))
+    sent: list[str] = []
+    seen = open_page(address)
+    seen.page.on("request", lambda request: sent.append(request.url))
+    seen.go("#/rate/editorials", wait="#rater")
+    seen.page.keyboard.type("ada")
+    press(seen, "Enter")
+    seen.page.wait_for_selector("text=Item 1 of 4")
+
+    def mine() -> list[int]:
+        return [score for key, score in blind.ratings().items() if key[2] == "ada"]
+
+    press(seen, "4", "2")  # typed ahead: one after the other
+    seen.page.wait_for_selector("#entry")  # a scale of 101 values
+    seen.page.keyboard.type("77")
+    press(seen, "Enter")
+    seen.page.wait_for_selector("text=Item 2 of 4")
+    assert mine() == [4, 2, 77]
+    press(seen, "9")
+    seen.page.wait_for_selector("#notice:not([hidden])")
+    press(seen, "Backspace", "Backspace", "u")
+    until(lambda: mine() == [], "all is taken back")
+    press(seen, "5", "ArrowRight", "ArrowLeft", "1")
+    seen.page.wait_for_selector("#entry")
+    assert mine() == [5, 1]
+    seen.page.reload()  # and on, where it was left
+    seen.page.wait_for_selector("text=2 of 12")
+    for n in range(3):
+        seen.page.wait_for_selector("#entry")
+        seen.page.keyboard.type(str(10 * n))
+        press(seen, "Enter")
+        seen.page.wait_for_selector(f"text=Item {n + 2} of 4")
+        press(seen, "3", "4")
+    seen.page.wait_for_selector("#entry")
+    seen.page.keyboard.type("50")
+    press(seen, "Enter")
+    seen.page.wait_for_selector("text=You have rated everything")
+    assert len(mine()) == 12
+    assert not [
+        url
+        for url in sent
+        if re.search(
+            r"/(report|opinions|items?|scores|text|agreement)(\?|$)",
+            url.replace("/rating/item", "").replace("/rating/scores", ""),
+        )
+    ]
+    press(seen, "Tab", "Enter")
+    seen.page.wait_for_selector("text=How you and the judges agree", timeout=60_000)
+    assert "12 ratings by ada" in seen.page.inner_text("main")
+    assert seen.axe() == []
+    seen.page.reload()
+    seen.page.wait_for_selector("text=How you and the judges agree")
+
+
+def test_two_raters_at_once(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    world.finished(dicast, "pair", 6)
+    with client(address) as http:
+        http.post("/jobs/pair/rating", json={"size": 6})
+    seen = [open_page(address), open_page(address)]
+    for each, name in zip(seen, ("ben", "cleo"), strict=True):
+        each.go(f"#/rate/pair?rater={name}")
+    for _ in range(3):
+        for each in seen:
+            press(each, "3", "5")
+        for each in seen:
+            each.page.wait_for_selector("#entry")
+            each.page.keyboard.type("40")
+            press(each, "Enter")
+        for each in seen:
+            each.page.wait_for_selector("#entry", state="detached")
+    ratings = BlindRatings(job_folder(dicast.settings.results_dir, "pair")).ratings()
+    assert [sum(key[2] == name for key in ratings) for name in ("ben", "cleo")] == [9, 9]
+
+
+# ------------------------------------------------------------------ tokens
+def test_one_signs_in_out_and_is_told_when_the_token_ends(tmp_path: Path, redis_url: str, open_page: Open) -> None:
+    dicast = installation(tmp_path, redis_url)
+    world.finished(dicast, "editorials", 5)
+    token = dicast.tokens.issue("ada", [Scope.JOB_READ], ttl_s=600)
+    rater = dicast.tokens.issue("rater", [Scope.RATING_WRITE], ttl_s=600)
+    with served(dicast) as address:
+        seen = open_page(address)
+        seen.expected = ["401", "404"]
+        seen.go("#/jobs/editorials", wait="#token")
+        assert seen.axe() == []
+        seen.page.fill("#token", "nonsense")
+        press(seen, "Enter")
+        assert "no token of Dicast's" in seen.page.wait_for_selector(".wrong:not(:empty)").inner_text()
+        seen.page.fill("#token", token)
+        press(seen, "Enter")
+        seen.page.wait_for_selector("h1:has-text('editorials')")
+        assert seen.page.get_by_role("button", name="Resume").count() == 0, "the token is for reading"
+        assert token not in seen.page.content() and token not in seen.page.url
+        assert seen.page.evaluate("document.cookie + JSON.stringify(localStorage)") == "{}"
+        dicast.tokens.revoke(next(each.id for each in dicast.tokens.list() if each.subject == "ada"))
+        seen.page.get_by_role("link", name="All items").click()
+        assert "revoked" in seen.page.wait_for_selector(".wrong:not(:empty)").inner_text()
+        seen.page.fill("#token", rater)
+        press(seen, "Enter")
+        seen.page.wait_for_selector("text=the token is not for this")
+        seen.page.get_by_role("button", name="Sign out").click()
+        seen.page.wait_for_selector("#token")
+        assert seen.page.evaluate("sessionStorage.length") == 0
+        seen.expected = ["401", "403", "404"]
+
+
+def test_without_a_job_it_says_so(tmp_path: Path, redis_url: str, open_page: Open) -> None:
+    dicast = installation(tmp_path, redis_url, DICAST_REQUIRE_AUTH="false")
+    with served(dicast) as address:
+        seen = open_page(address)
+        seen.go("#/jobs")
+        assert "There is no job yet." in seen.page.inner_text("main")
+        seen.go("#/nodes")
+        assert "No worker is known." in seen.page.inner_text("main")
+        seen.expected = ["404", "does not answer"]
+        seen.page.goto(f"{address}/#/jobs/nobody")
+        seen.page.wait_for_selector("text=no job 'nobody'")
+    with pytest.raises(UnknownJob):
+        dicast.ledger.status("nobody")

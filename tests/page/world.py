@@ -1,0 +1,132 @@
+"""Finished jobs for the page to show, made as a worker would write them, and what is hostile in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dicast.app.application import Dicast
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
+from dicast.app.reports.files import finish, write_page
+from dicast.app.reports.folders import begin
+from dicast.app.reports.resuming import write_items
+
+START = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+SCRIPT = "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'>"
+HOSTILE = (
+    f"{SCRIPT} \u202eRTL\u202c \u05e9\u05dc\u05d5\u05dd \u200b\ufeff zero \x00 NUL 👩‍👩‍👧‍👦 "
+    "{{7*7}} javascript:alert(1)"
+)
+"""In every field that holds free text."""
+HOSTILE_ID = '<img src=x onerror="window.stolen=3">&"\' שלום 👩'
+"""As hostile as an id may be: without characters that cannot be seen."""
+LONG_LINE = "word" * 249_000
+"""1 MB without a space: as much as a text may have, but for its prompt."""
+PLAIN = (
+    "The council plans to close the ring road to cars on Sundays. Supporters point to cleaner air and to shops that "
+    "gained customers when the market street was closed. Opponents fear for deliveries and for those who walk badly."
+)
+
+
+def job(name: str, items: int, *, hostile: bool = False) -> dict[str, Any]:
+    """A job with three judges and three dimensions."""
+    text = HOSTILE if hostile else PLAIN
+    return {
+        "id": name, "project": SCRIPT[:60] if hostile else "newsroom",
+        "items": [_item(n, hostile=hostile) for n in range(items)],
+        "agents": [
+            {"name": HOSTILE_ID if hostile and n == 0 else judge, "persona": "p"} for n, judge in enumerate(JUDGES)
+        ],
+        "dimensions": [
+            {"id": HOSTILE_ID if hostile else "clear", "name": text[:90] if hostile else "Clear position",
+             "instructions": f"{text} Does the text take one position and hold it?", "scale": {"min": 1, "max": 5},
+             "levels": {1: f"no position {text[:80]}", 3: "a position, but late", 5: "unmistakable throughout"}},
+            {"id": "fair", "name": "Fair to those who disagree", "instructions": "Are objections met, not mocked?",
+             "scale": {"min": 1, "max": 5}},
+            {"id": "sound", "name": "Sound figures", "instructions": "Are numbers right, and do they prove enough?",
+             "scale": {"min": 0, "max": 100}},
+        ],
+    }  # fmt: skip
+
+
+JUDGES = ("copy editor", "statistician", "undecided voter")
+
+
+def _item(n: int, *, hostile: bool) -> dict[str, Any]:
+    if hostile:
+        text = LONG_LINE if n == 1 else f"{HOSTILE} {n}"
+        return {"id": HOSTILE_ID if n == 0 else f"item-{n}", "text": text, "prompt": HOSTILE}
+    return {
+        "id": f"essay-{n:03}",
+        "text": f"{PLAIN}\n\nThis is draft {n}. " + PLAIN,
+        "prompt": "Write an opinion piece of 80 words.",
+    }
+
+
+def finished(dicast: Dicast, name: str, items: int, *, hostile: bool = False, failed: int = 0) -> Report:
+    """A job that has ended, in the store and among the files."""
+    spec = EvaluationJob.model_validate(job(name, items, hostile=hostile))
+    root = dicast.settings.results_dir
+    assert isinstance(spec.items, list)
+    begin(root, name, "abc")
+    opinions = list(_opinions(spec, failed, HOSTILE if hostile else "The position comes late, but holds."))
+    errors = [
+        EvaluationError(judge=o.judge, criterion_id=o.criterion_id, item_id=o.item_id, replicate=0,
+                        kind=ErrorKind.TIMEOUT, message=HOSTILE if hostile else "no answer within 60 s", attempts=3)
+        for o in opinions if o.score is None
+    ]  # fmt: skip
+    write_page(root, name, "abc", "0", 0, opinions, errors)
+    write_items(root, name, "abc", [spec.items])
+    header = ReportHeader(
+        job_id=name, project=spec.project, status="completed", units=len(opinions), started=START,
+        finished=START + timedelta(seconds=80), wall_s=80.0, calls=len(opinions) + 7, retries=7,
+        agents=[ReportAgent.of(agent) for agent in spec.agents],
+        dimensions=[ReportDimension.of(d) for d in spec.dimensions],
+    )  # fmt: skip
+    report = finish(root, name, "abc", header)
+    dicast.submit(spec)
+    ms = round(1000 * START.timestamp())
+    fields = {
+        "state": "completed", "report": report.model_dump_json(), "incarnation": "abc", "started_ms": str(ms),
+        "finished_ms": str(ms + 80_000), "done": str(report.units), "scored": str(report.scored),
+        "failed": str(report.failed), "calls": str(header.calls), "retries": "7", "tokens_in": "91234",
+        "tokens_out": "20411",
+    }  # fmt: skip
+    dicast.store.hset(dicast.keys.at("job", name), mapping=fields)
+    return report
+
+
+def running(dicast: Dicast, name: str, done: int, units_items: int = 40) -> None:
+    """A job that is under way, as far as the store tells."""
+    dicast.submit(job(name, units_items))
+    progress(dicast, name, done)
+
+
+def progress(dicast: Dicast, name: str, done: int) -> None:
+    ms = str(round(1000 * START.timestamp()))
+    fields = {"state": "running", "started_ms": ms, "done": str(done), "scored": str(done), "calls": str(done + 3),
+              "retries": "2", "requeues": "1", "tokens_in": str(done * 210), "tokens_out": str(done * 60)}  # fmt: skip
+    dicast.store.hset(dicast.keys.at("job", name), mapping=fields)
+
+
+def _opinions(spec: EvaluationJob, failed: int, argument: str) -> Iterator[Opinion]:
+    rng, left = random.Random(7), failed
+    assert isinstance(spec.items, list)
+    for item in spec.items:
+        good = rng.gauss(0.6, 0.2)
+        for n, agent in enumerate(spec.agents):
+            for d in spec.dimensions:
+                at = min(1.0, max(0.0, good + (n - 1) * 0.12 + rng.gauss(0, 0.12)))
+                score: int | None = round(d.scale.min + at * (d.scale.max - d.scale.min))
+                if left and rng.random() < 0.1:
+                    score, left = None, left - 1
+                yield Opinion(
+                    judge=agent.name, criterion_id=d.id, item_id=item.id, replicate=0, score=score,
+                    argument="" if score is None else f"{argument} ({item.id[:40]})",
+                    cited_evidence=[] if score is None else [item.text[:48], "cleaner  air and to the SHOPS"],
+                    model=HOSTILE[:40] if argument == HOSTILE else "small-judge-3b", latency_s=1.0,
+                )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Blind rating over HTTP: nothing that judges said before one is done, and nothing lost that was acknowledged."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from dicast.app import datasets
+from dicast.app.access.scopes import Scope
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Terminal
+from dicast.app.cli.statistics import show_statistics
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.reports.blind import BlindRatings
+from dicast.app.reports.files import read_report
+from dicast.app.reports.folders import job_folder
+from tests.page.world import finished, job
+from tests.server.serving import client, problem
+
+ITEMS = 8
+
+
+@pytest.fixture
+def people(dicast: Dicast, address: str):
+    """Somebody who may rate and see nothing else, before a job with a sample of five."""
+    finished(dicast, "r", ITEMS)
+    submitter = dicast.tokens.issue("owner", [Scope.JOB_SUBMIT], ttl_s=600)
+    with client(address, submitter) as http:
+        assert http.post("/jobs/r/rating", json={"size": 5, "seed": 3}).status_code == 201
+    with client(address, dicast.tokens.issue("rater", [Scope.RATING_WRITE], ttl_s=600)) as http:
+        yield http
+
+
+def rate(http: httpx2.Client, rater: str, item: str, score: int | None, dimension: str = "clear") -> httpx2.Response:
+    given = {"rater": rater, "item_id": item, "dimension": dimension, "score": score}
+    return http.post("/jobs/r/rating/scores", json=given)
+
+
+def kept(dicast: Dicast) -> BlindRatings:
+    return BlindRatings(job_folder(dicast.settings.results_dir, "r"))
+
+
+def test_nothing_of_the_judges_is_sent_before_a_rater_is_done(people: httpx2.Client, dicast: Dicast) -> None:
+    seen = people.get("/jobs/r/rating?rater=ada").json()
+    assert len(seen["items"]) == 5 and seen["given"] == {} and not seen["finished"]
+    assert [of["id"] for of in seen["dimensions"]] == ["clear", "fair", "sound"]
+    assert seen["dimensions"][0]["levels"]["3"] == "a position, but late"
+    item = people.get("/jobs/r/rating/item", params={"id": seen["items"][0]})
+    assert item.json()["texts"].keys() == {"text", "prompt"}
+    assert "judge" not in item.text and "statistician" not in json.dumps(seen)
+    for path in ("opinions", "report", "items", "item?id=essay-001", "scores", "errors", "rating/file"):
+        problem(people.get(f"/jobs/r/{path}"), 403, "token-refused")
+    problem(people.get("/jobs/r/rating/agreement?rater=ada"), 409, "rating-not-done")
+    problem(people.post("/jobs/r/rating/finish", json={"rater": "ada"}), 422, "rating-refused")
+    other = people.get("/jobs/r/rating?rater=ben").json()["items"]
+    assert sorted(other) == sorted(seen["items"]) and other != seen["items"], "each has an order of their own"
+
+
+def test_ratings_are_kept_changed_and_taken_back(people: httpx2.Client, dicast: Dicast) -> None:
+    first, second = people.get("/jobs/r/rating?rater=ada").json()["items"][:2]
+    for score in (2, 2, 4):
+        assert rate(people, "ada", first, score).status_code == 200
+    rate(people, "ben", first, 1)
+    rate(people, "ada", second, 5)
+    rate(people, "ada", second, None)
+    assert kept(dicast).ratings() == {(first, "clear", "ada"): 4, (first, "clear", "ben"): 1}
+    assert people.get("/jobs/r/rating?rater=ada").json()["given"] == {first: {"clear": 4}}
+    for wrong in ({"score": 6}, {"score": 0}, {"dimension": "none"}, {"item": "none"}):
+        given = {"item": first, "score": 3, "dimension": "clear", **wrong}
+        problem(rate(people, "ada", given["item"], given["score"], given["dimension"]), 422, "rating-refused")
+    for wrong_name in ("", " ada", "a\x00b", "x" * 61, "\u202eada"):
+        assert rate(people, wrong_name, first, 3).status_code == 422
+    job_of = EvaluationJob.model_validate({**job("x", 1), "ratings": str(kept(dicast).file)})
+    assert {(r.rater, r.score) for r, _ in datasets.read_ratings(job_of)} == {("ada", 4.0), ("ben", 1.0)}
+
+
+def test_a_line_that_was_cut_off_costs_nothing_that_was_acknowledged(people: httpx2.Client, dicast: Dicast) -> None:
+    first, second = people.get("/jobs/r/rating?rater=ada").json()["items"][:2]
+    rate(people, "ada", first, 3)
+    with kept(dicast).file.open("ab") as file:
+        file.write(b'{"item_id": "' + second.encode())
+    assert kept(dicast).ratings() == {(first, "clear", "ada"): 3}
+    assert rate(people, "ada", second, 2).status_code == 200
+    assert kept(dicast).ratings() == {(first, "clear", "ada"): 3, (second, "clear", "ada"): 2}
+    assert all(json.loads(line) for line in kept(dicast).file.read_text().splitlines())
+
+
+def test_raters_at_once_lose_nothing(people: httpx2.Client, dicast: Dicast, address: str) -> None:
+    items = people.get("/jobs/r/rating?rater=ada").json()["items"]
+    token = people.headers["authorization"].split()[1]
+
+    def all_of(rater: str) -> None:
+        with client(address, token) as http:
+            for dimension in ("clear", "fair"):
+                for n, item in enumerate(items):
+                    assert rate(http, rater, item, 5, dimension).status_code == 200
+                    assert rate(http, rater, item, 1 + n % 4, dimension).status_code == 200
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(all_of, ("ada", "ben", "cleo", "dan")))
+    found = kept(dicast).ratings()
+    assert len(found) == 4 * 2 * 5 and 5 not in found.values()
+
+
+def test_who_is_done_sees_the_agreement_and_rates_no_more(people: httpx2.Client, dicast: Dicast) -> None:
+    items = people.get("/jobs/r/rating?rater=ada").json()["items"]
+    for n, item in enumerate(items):
+        for dimension, score in (("clear", 1 + n % 5), ("fair", 3), ("sound", 10 * n)):
+            assert rate(people, "ada", item, score, dimension).status_code == 200
+    found = people.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60).json()
+    assert (found["rater"], found["ratings"], found["reason"]) == ("ada", 15, None)
+    assert [of["dimension"] for of in found["dimensions"]] == ["clear", "fair", "sound"]
+    assert all(of["summary"] and {v["name"] for v in of["voices"]} >= {"statistician"} for of in found["dimensions"])
+    assert len(found["compared"]) == 15 and found["compared"][0]["judges"].keys() >= {"copy editor"}
+    problem(rate(people, "ada", items[0], 1), 422, "rating-refused")
+    problem(people.get("/jobs/r/rating/agreement?rater=ben"), 409, "rating-not-done")
+    report = read_report(dicast.settings.results_dir, "r")
+    assert report.rated and report.statistics is not None and report.statistics.dimensions[0].raters == ["ada"]
+    with client(str(people.base_url), dicast.tokens.issue("o", [Scope.JOB_SUBMIT], ttl_s=60)) as owner:
+        problem(owner.post("/jobs/r/rating", json={"size": 2}), 422, "rating-refused")
+
+
+def test_a_sample_may_come_from_a_file(dicast: Dicast, http: httpx2.Client, token: str, address: str) -> None:
+    finished(dicast, "r", ITEMS)
+    rows = [
+        {"item_id": f"essay-00{n}", "rater": who, "probability": 0.5, "clear": None, "text": f"t{n}"}
+        for who in "ab"
+        for n in (1, 2)
+    ]
+    path = http.post("/uploads?ending=.jsonl", content="".join(json.dumps(row) + "\n" for row in rows)).json()["path"]
+    assert sorted(http.post("/jobs/r/rating", json={"path": path}).json()["items"]) == ["essay-001", "essay-002"]
+    with client(address, dicast.tokens.issue("rater", [Scope.RATING_WRITE], ttl_s=600)) as rater:
+        rate(rater, "ada", "essay-001", 3)
+    assert http.get("/jobs/r/rating/file").json() == {
+        "item_id": "essay-001", "dimension": "clear", "rater": "ada", "score": 3, "probability": 0.5,
+    }  # fmt: skip
+    problem(http.post("/jobs/r/rating", json={"path": "/etc/passwd"}), 403, "file-refused")
+
+
+def test_ratings_are_added_to_an_ended_job_by_the_command(
+    dicast: Dicast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished(dicast, "r", ITEMS)
+    folder = job_folder(dicast.settings.results_dir, "r")
+    path = tmp_path / "people.csv"
+    path.write_text("item_id,rater,clear\n" + "".join(f"essay-00{n},ada,{1 + n % 5}\n" for n in range(ITEMS)))
+    show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rated"], told["statistics"]["state"]) == (True, "computed")
+    assert told["statistics"]["dimensions"][0]["rated_items"] == ITEMS
+    for wrong, message in (("nobody,ada,1", "has no opinion in job r"), ("essay-001,ada,9", "from 1 to 5"),
+                           ("essay-001,ada,1\nessay-001,ada,2", "already")):  # fmt: skip
+        path.write_text(f"item_id,rater,clear\n{wrong}\n")
+        with pytest.raises(datasets.DatasetError, match=message):
+            show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
