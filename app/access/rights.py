@@ -24,7 +24,7 @@ COMMANDS = (
     # the names of keys, which the governor goes through for the pools that are in use
     "scan",
     # strings
-    "get", "incr", "mget", "set", "setex",
+    "get", "getrange", "incr", "mget", "set", "setex", "setrange",
     # hashes
     "hdel", "hexists", "hget", "hgetall", "hincrby", "hincrbyfloat", "hkeys", "hlen", "hmget", "hscan", "hset",
     "hsetnx", "hvals",
