@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from dicast.app.domain.scale import Scale
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
     from dicast.app.refusals import InvalidJob, JobRefused
-    from dicast.app.reports.results import load_opinions, load_report, load_statistics, to_pandas, to_polars
+    from dicast.app.reports.results import (
+        load_opinions,
+        load_report,
+        load_statistics,
+        statistics_frame,
+        to_pandas,
+        to_polars,
+    )
     from dicast.app.submission.calibrations import CalibrationError
     from dicast.app.submission.job_file import JobFileError, load_calibration, load_job, load_rubric
     from dicast.app.submission.rubrics import RubricError
@@ -40,7 +47,7 @@ __all__ = [
     "Dimension", "EvaluationJob", "InvalidJob", "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost",
     "JobRefused", "JobStatistics", "Opinion", "RatingSource", "Report", "RubricError", "Scale", "UnknownJob",
     "UnknownPool", "celery", "evaluate", "load_calibration", "load_job", "load_opinions", "load_report", "load_rubric",
-    "load_statistics", "to_pandas", "to_polars",
+    "load_statistics", "statistics_frame", "to_pandas", "to_polars",
 ]  # fmt: skip
 
 _NAMES = {
@@ -57,7 +64,9 @@ _NAMES = {
     "app.domain.scale": ["Scale"],
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
-    "app.reports.results": ["load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"],
+    "app.reports.results": [
+        "load_opinions", "load_report", "load_statistics", "statistics_frame", "to_pandas", "to_polars",
+    ],
     "app.submission.calibrations": ["CalibrationError"],
     "app.submission.job_file": ["JobFileError", "load_calibration", "load_job", "load_rubric"],
     "app.submission.rubrics": ["RubricError"],

@@ -12,6 +12,7 @@ from dicast.app.domain.judge_statistics import Figure, PeoplesMean, VoiceStatist
 from dicast.app.statistics.agreement import Comparison, among, judge_with_people, person_with_others
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.means import mean
 from dicast.app.statistics.powered import powered_mean
 
 NOBODY_RATED = "nobody has rated this dimension"
@@ -24,23 +25,29 @@ def person(of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics | N
     if not people.raters:
         return None
     if len(people.raters) == 1:
-        return _nothing("a person", "people", ONE_RATER)
-    return _voice("a person", "people", person_with_others(people.scores, of.level, of.levels, rng), None, of)
+        return _nothing("a person", "people", ONE_RATER).model_copy(update={"mean": _of_all_ratings(of)})
+    found = _voice("a person", "people", person_with_others(people.scores, of.level, of.levels, rng), None, of)
+    return found.model_copy(update={"mean": _of_all_ratings(of)})
+
+
+def _of_all_ratings(of: DimensionScores) -> Figure:
+    scores = of.people.scores
+    items = np.repeat(np.arange(len(scores)), scores.shape[1])
+    return figure(mean(scores.ravel(), clusters=items, bounds=of.bounds))
 
 
 def voice(
     name: str, kind: Literal["judge", "panel"], scores: Floats, of: DimensionScores, rng: np.random.Generator
 ) -> VoiceStatistics:
     """A judge or the panel, by its scores (items x replicates), against people."""
-    replicates = scores.shape[1]
-    repeats = None
+    replicates, whole = scores.shape[1], combine_mean(scores)
+    repeats, own = None, figure(mean(whole, bounds=of.bounds))
     if replicates > 1:
         found = among(scores, of.level, of.levels, rng).alpha
         repeats = of_levels(found, of)
     if not of.people.raters:
-        return _nothing(name, kind, NOBODY_RATED).model_copy(update={"repeats": repeats})
+        return _nothing(name, kind, NOBODY_RATED).model_copy(update={"repeats": repeats, "mean": own})
     people, rated = of.people.scores, of.people.rated
-    whole = combine_mean(scores)
     found_mean = judge_with_people(whole[rated], people, of.level, of.levels, rng)
     # A mean of replicates is on no level: what counts levels is told of the first one.
     first = judge_with_people(scores[rated, 0], people, of.level, of.levels, rng) if replicates > 1 else None
@@ -52,6 +59,7 @@ def voice(
             "icc_with_people": figure(together.icc_single),
             "peoples_mean": _powered(whole, of),
             "repeats": repeats,
+            "mean": own,
         }
     )
 
@@ -94,6 +102,6 @@ def _voice(
 def _nothing(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> VoiceStatistics:
     unknown = Figure.unknown(reason)
     return VoiceStatistics(
-        name=name, kind=kind, pearson=unknown, spearman=unknown, kendall=unknown, kappa=unknown, base_rate=None,
-        bias=unknown, lower_limit=unknown, upper_limit=unknown, confusion=None, items=0, missing=1.0,
+        name=name, kind=kind, mean=unknown, pearson=unknown, spearman=unknown, kendall=unknown, kappa=unknown,
+        base_rate=None, bias=unknown, lower_limit=unknown, upper_limit=unknown, confusion=None, items=0, missing=1.0,
     )  # fmt: skip

@@ -79,12 +79,14 @@ class VoiceStatistics(_Plain):
     confusion table with one other person: judges and people stand side by side. `base_rate` is the share of people's
     commonest score: read kappa beside it. `confusion` counts this voice's scores (rows, from the scale's lowest)
     against people's.
+    `mean` is that of this voice's own scores of all items, of people that of all ratings.
     `alpha_with_people` and `icc_with_people` are those of the people with this voice among them, to be read beside
     people's own. `repeats` is alpha over the replicates of one judge.
     """
 
     name: str
     kind: Literal["judge", "panel", "people"]
+    mean: Figure = Figure.unknown("earlier versions did not compute it")
     pearson: Figure
     spearman: Figure
     kendall: Figure

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.report import Report
+from dicast.app.domain.statistic_rows import StatisticRow, statistic_rows
 from dicast.app.reports.assessing import compute
 from dicast.app.reports.collecting import ResultsAway, results_root
 from dicast.app.reports.files import NoResults, read_opinions, read_report
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-__all__ = ["NoResults", "ResultsAway", "load_opinions", "load_report", "load_statistics", "to_pandas", "to_polars"]
+__all__ = [
+    "NoResults", "ResultsAway", "load_opinions", "load_report", "load_statistics", "statistics_frame", "to_pandas",
+    "to_polars",
+]  # fmt: skip
 
 Job = Report | Mapping[str, Any] | str
 
@@ -62,6 +66,35 @@ def load_statistics(
         return report.statistics
     root = results_root(report, _root(results_dir))
     return compute(job_folder(root, report.job_id), report, by, cluster)
+
+
+@overload
+def statistics_frame(
+    job: Job, results_dir: str | Path | None = None, library: Literal["pandas"] = "pandas"
+) -> pandas.DataFrame: ...
+@overload
+def statistics_frame(
+    job: Job, results_dir: str | Path | None = None, *, library: Literal["polars"]
+) -> polars.DataFrame: ...
+def statistics_frame(
+    job: Job, results_dir: str | Path | None = None, library: Literal["pandas", "polars"] = "pandas"
+) -> Any:
+    """A row for each figure of the statistics (`StatisticRow` has the columns), as `load_statistics` gives them.
+    Unknown figures have a reason and no numbers. Raises what `load_statistics` does, and ImportError."""
+    rows = list(statistic_rows(load_statistics(job, results_dir)))
+    if library == "polars":
+        import polars
+
+        texts = dict.fromkeys(StatisticRow._fields, polars.String)
+        kinds = texts | dict.fromkeys(_FRACTIONS, polars.Float64) | {"items": polars.Int64}
+        return polars.DataFrame(rows, kinds, orient="row")
+    import pandas
+
+    frame = pandas.DataFrame(rows, columns=list(StatisticRow._fields))
+    return frame.astype(dict.fromkeys(_FRACTIONS, "float64") | {"items": "int64"})
+
+
+_FRACTIONS = ("value", "low", "high", "confidence", "p")
 
 
 def to_pandas(job: Job, results_dir: str | Path | None = None) -> pandas.DataFrame:

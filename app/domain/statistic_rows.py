@@ -1,0 +1,62 @@
+"""A job's statistics as rows, one a figure: for data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from dicast.app.domain.judge_statistics import Figure, JobStatistics
+
+
+class StatisticRow(NamedTuple):
+    """One figure.
+
+    `part` is where it stands in a dimension's statistics (`voices`, `person`, `judges`, `people`, `groups.means`, ...;
+    '' for its own figures), `name` whose it is (a judge, a group, `a - b` for a difference), `statistic` what it is.
+    Unknown figures have a `reason` and neither value nor interval; `p` is corrected for all that were compared.
+    """
+
+    dimension: str
+    part: str
+    name: str
+    statistic: str
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    items: int
+    method: str
+    reason: str | None
+    p: float | None
+
+
+def statistic_rows(found: JobStatistics) -> Iterator[StatisticRow]:
+    """All figures, in the order of the report."""
+    for dimension in found.dimensions:
+        for path, name, p, figure in _figures(dimension, (), "", None):
+            yield StatisticRow(
+                dimension.dimension, ".".join(path[:-1]), name, path[-1], figure.value, figure.low, figure.high,
+                figure.confidence, figure.items, figure.method, figure.reason, p,
+            )  # fmt: skip
+
+
+def _figures(
+    model: BaseModel, path: tuple[str, ...], name: str, p: float | None
+) -> Iterator[tuple[tuple[str, ...], str, float | None, Figure]]:
+    name, p = _name(model) or name, getattr(model, "p", p)
+    for field, value in model:
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Figure):
+                yield (*path, field), name, p, one
+            elif isinstance(one, BaseModel):
+                yield from _figures(one, (*path, field), name, p)
+
+
+def _name(model: BaseModel) -> str:
+    given = {field: value for field, value in model if isinstance(value, str)}
+    if {"first", "second"} <= given.keys():
+        return f"{given['first']} - {given['second']}"
+    named = [given[field] for field in ("by", "probe", "name", "voice", "label") if given.get(field)]
+    return ": ".join(named)
