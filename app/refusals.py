@@ -40,7 +40,7 @@ FORMS = {
     "agents": "agents: [{name: physicist, persona: You teach physics.}]",
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
     "deployments": "deployments: [{pool: openai}, {pool: azure, model: gpt-4.1}]",
-    "scale": "scale: {min: 1, max: 5}",
+    "scale": "scale: {min: 1, max: 5}, {labels: [poor, fair, good]}, {checklist: [..., ...]} or pass_fail",
     "levels": "levels: {1: poor, 5: excellent}, scores first",
     "metadata": "metadata: {language: en}",
     "keep": "keep: [language, source]",
@@ -194,7 +194,7 @@ def _field(place: list[Any]) -> str:
 
 
 def _form(place: list[Any]) -> str:
-    name = next((part for part in reversed(place) if part in FORMS), None)
+    name = "scale" if "scale" in place else next((part for part in reversed(place) if part in FORMS), None)
     return f"; write {FORMS[name]}" if name is not None else ""
 
 

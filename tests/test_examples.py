@@ -74,6 +74,15 @@ def test_two_deployments(example: Callable[[str], str]) -> None:
     assert sum(counts.values()) == 20
 
 
+def test_labels(example: Callable[[str], str]) -> None:
+    told = example("labels.py")
+    assert re.search(r"^tone \{'rude': \d, 'neutral': \d, 'friendly': \d\}$", told, re.MULTILINE)
+    assert re.search(r"^whole \{'Is a sum named\?': \d, 'Is a time named\?': \d\}$", told, re.MULTILINE)
+    answered = re.findall(r"^[ab] whole (\d) \[(True|False), (True|False)\]$", told, re.MULTILINE)
+    assert len(answered) == 2 and all(int(n) == list(yes).count("True") for n, *yes in answered)
+    assert len(re.findall(r"^[ab] sendable (?:0 fail|1 pass)$", told, re.MULTILINE)) == 2
+
+
 def test_every_program_is_run_and_described() -> None:
     programs = {path.name for path in EXAMPLES.glob("*.py")}
     tested = set(re.findall(r'example\("(\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8")))

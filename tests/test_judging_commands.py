@@ -183,7 +183,8 @@ def test_the_command_draws_from_a_job_file(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(a_job(ratings="people.csv")))
     said = dicast(tmp_path, "sample", "job.json", "-n", "7", "--to", "people.csv", "--rater", "ada")
     assert said.returncode == 0, said.stderr
-    assert "7 of 60 items in people.csv" in said.stderr and "clear  1 to 5  clear (1: bad)" in said.stderr
+    assert "7 of 60 items in people.csv" in said.stderr
+    assert "clear  a whole number from 1 to 5  clear (1: bad)" in said.stderr
     assert len((tmp_path / "people.csv").read_text().splitlines()) == 8
     again = dicast(tmp_path, "sample", "job.json", "-n", "7", "--to", "people.csv")
     assert again.returncode == 2 and "is there already" in again.stderr

@@ -196,3 +196,45 @@ def test_the_plan_tells_of_ratings(app: Any, tmp_path: Path) -> None:
     ready = app.prepared(a_job(long_csv(tmp_path, "i0,clear,ada,3", "i1,clear,ben,4")))
     assert ready.extra["ratings_fingerprint"]
     assert json.loads(orjson.dumps(ready.ratings)) == {"ratings": 2, "items": 2, "raters": ["ada", "ben"]}
+
+
+WORDS = {
+    "tone": {"labels": ["rude", "neutral", "friendly"]},
+    "topic": {"labels": ["money", "law"], "ordered": False},
+    "better": {"preference": "strength"},
+    "whole": {"checklist": ["a?", "b?", "c?"]},
+}
+
+
+def words_job(ratings: Any) -> dict[str, Any]:
+    dimensions = [{"id": name, "instructions": "?", "scale": scale} for name, scale in WORDS.items()]
+    return {**a_job(ratings), "dimensions": dimensions}
+
+
+def test_people_rate_in_words(tmp_path: Path) -> None:
+    rows = [
+        "i0,tone,ada,friendly", "i1,tone,ada,0", "i2,tone,ada, neutral ", "i0,topic,ada,law", "i0,better,ada,A better",
+        "i1,better,ada,-2", "i2,better,ada,tie", "i0,whole,ada,0.33", "i1,whole,ada,1", "i2,whole,ada,0.667",
+        "i3,tone,ada,",
+    ]  # fmt: skip
+    scores = [score for *_, score in found(words_job(long_csv(tmp_path, *rows)))]
+    assert scores == [2, 0, 1, 1, 1, -2, 0, 1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ("i0,tone,ada,Friendly", "score: must be one of rude, neutral, friendly, or a whole number from 0 to 2"),
+        ("i0,tone,ada,3", "score: must be one of rude, neutral, friendly, or a whole number from 0 to 2"),
+        ("i0,tone,ada,1.5", "takes what lies between"),
+        ("i0,topic,ada,0.5", "must be one of money, law, or a whole number from 0 to 1"),
+        ("i0,better,ada,C", "must be one of B much better, B better, tie, A better, A much better, or a whole"),
+        ("i0,whole,ada,2", "must be the share of yes, 0 to 1, of the 3 questions of"),
+        ("i0,whole,ada,0.5", "ratings: {fractions: true} takes what lies between two numbers of them"),
+        ("i0,whole,ada,yes", "must be the share of yes, 0 to 1"),
+    ],
+)
+def test_words_that_are_none(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(DatasetError) as refused:
+        found(words_job(long_csv(tmp_path, row)))
+    assert message in str(refused.value) and "line 2" in str(refused.value)

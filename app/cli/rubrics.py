@@ -18,6 +18,6 @@ def show_rubrics(terminal: Terminal, name: str | None) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     for known in names():
         dimension = load_rubric(known)
-        scale = f"{dimension.scale.min} to {dimension.scale.max}"
+        scale = dimension.scale.told.removeprefix("a whole number from ")
         table.add_row(Text(known), Text(dimension.name, style="dim"), Text(scale), Text(f"version {dimension.version}"))
     terminal.out.print(table)

@@ -7,6 +7,7 @@ from pathlib import Path
 from dicast.app import datasets
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import finished
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
@@ -24,15 +25,19 @@ def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleWishes, dis
         found = finished(disagreement_of)
         wishes = SampleWishes(wishes.size, wishes.strata, (found.folder, found.report), wishes.raters, wishes.seed)
     items = write_sample(_located(job), wishes, Path(to))
-    terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in a whole number a cell:")
+    terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in one value a cell:")
     for dimension in job.dimensions:
-        scale = dimension.scale
-        levels = "; ".join(f"{score}: {told}" for score, told in sorted(dimension.levels.items()))
-        name = dimension.name or dimension.id
-        terminal.say(
-            printable(f"  {dimension.id}  {scale.min} to {scale.max}  {name}{f' ({levels})' if levels else ''}", 300)
-        )
+        terminal.say(printable(f"  {dimension.id}  {_told(dimension)}", 500))
     terminal.say(f"Leave a cell empty where you cannot tell. Then, in the job:\n  ratings: {to}")
+
+
+def _told(dimension: Dimension) -> str:
+    """What a person may fill in, and what it means."""
+    scale = dimension.scale
+    levels = "; ".join(f"{scale.label(score) or score}: {told}" for score, told in sorted(dimension.levels.items()))
+    questions = " ".join(f"({number}) {question}" for number, question in enumerate(scale.checklist, 1))
+    more = levels or questions
+    return f"{scale.told}  {dimension.name or dimension.id}{f' ({more})' if more else ''}"
 
 
 def _located(job: EvaluationJob) -> EvaluationJob:

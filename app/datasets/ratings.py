@@ -2,8 +2,9 @@
 
 Long form has a row a rating. Wide form has a row an item (and rater) and a column a dimension; a file is taken as wide
 where `columns` says so, or where it has no column for the dimension but columns with the dimensions' ids. An empty cell
-is a missing rating. Whatever else is no score on its dimension's scale raises `DatasetError` with the file, the line
-(in Parquet the row), the field, the bound and the value.
+is a missing rating. On scales of labels and preferences a cell holds the label, as the scale writes it, or its number;
+of a checklist the share of its questions that are answered with yes. Whatever else is no score on its dimension's scale
+raises `DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.rating import NOBODY_NAMED, Rating
 from dicast.config.nearest import nearest
 
+ROUNDED = 0.005 + 1e-9
+"""How far a share may lie from one of a whole number of questions and still mean it: it has two decimals at least."""
 INLINE = "items"
 """Stands for the file, in messages about ratings beside items that came with the job."""
 
@@ -164,19 +167,43 @@ class _Reader:
         return number
 
     def _score(self, value: Any, field: str, dimension: str, place: str) -> float | None:
+        scale, whole = self._scales[dimension], not self._source.fractions
+        if isinstance(value, str) and scale.options:
+            score = scale.score_of(value.strip())
+            if score is not None:
+                return float(score)
         number = _number(value)
         if number is None:
             return None
-        scale, whole = self._scales[dimension], not self._source.fractions
+        if scale.checklist:
+            return self._of_share(number, value, field, dimension, place)
+        whole = whole or scale.nominal
         kind = "a whole number" if whole else "a number"
-        bound = f"must be {kind} from {scale.min} to {scale.max} (the scale of {quoted(dimension)})"
+        range = f"{kind} from {scale.min} to {scale.max}"
+        words = f"one of {', '.join(scale.options)}, or " if scale.options else ""
+        bound = f"must be {words}{range} (the scale of {quoted(dimension)})"
         if math.isnan(number):
             raise self._wrong(place, field, f"{bound}; leave the cell of a missing rating empty", value)
         if not scale.min <= number <= scale.max:
             raise self._wrong(place, field, bound, value)
         if whole and number != int(number):
-            raise self._wrong(place, field, f"{bound}; ratings: {{fractions: true}} takes what lies between", value)
+            more = "" if scale.nominal else "; ratings: {fractions: true} takes what lies between"
+            raise self._wrong(place, field, f"{bound}{more}", value)
         return number
+
+    def _of_share(self, share: float, value: Any, field: str, dimension: str, place: str) -> float:
+        """A checklist's share of yes as their number: 0.33 of 3 questions is 1."""
+        questions = self._scales[dimension].max
+        bound = f"must be the share of yes, 0 to 1, of the {questions} questions of {quoted(dimension)}"
+        if not 0 <= share <= 1:  # NaN is not, either
+            raise self._wrong(place, field, bound, value)
+        score = share * questions
+        if abs(score - round(score)) <= ROUNDED * questions:
+            return float(round(score))
+        if not self._source.fractions:
+            more = "; ratings: {fractions: true} takes what lies between two numbers of them"
+            raise self._wrong(place, field, f"{bound}{more}", value)
+        return score
 
     def _wrong(self, place: str, field: str, wrong: str, value: object) -> DatasetError:
         return DatasetError(self._path, f"{field}: {wrong}, got {quoted(value)}", place=place)

@@ -4,7 +4,8 @@ Every answer begins with the call's nonce, which tells it from the answer to ano
 schema and keeps it, a new one costs seconds, and its prompt cache may begin with it: there the schema holds nothing
 that differs from call to call, the nonce is any text, and the model copies it from the question. Where the schema
 becomes a grammar for the one call, it may hold the nonce itself: then even a model too weak to copy it must write it.
-Keys stand in the order in which a constrained model writes them: it argues and quotes before it scores.
+Keys stand in the order in which a constrained model writes them: it argues and quotes before it scores. A score is a
+number under `score`, a label or preference under `label`, or a checklist's answers under `answers`, by their numbers.
 
 Lengths are bounded so that even a weak model comes to the end of its answer within `max_tokens`. They bind the model,
 not the reader: app/domain/verdict.py accepts longer arguments from providers that know no such bound.
@@ -53,33 +54,44 @@ def room(max_tokens: int, opinions: int = 1) -> Room:
 def single_schema(scale: Scale, limits: Room, nonce: str | None = None) -> Schema:
     """One opinion: `{"nonce", "argument", "cited_evidence", "score"}`. With a `nonce`, no other is valid; without one
     all calls with the same scale share the schema: not to be changed."""
-    schema = _single(scale.min, scale.max, limits)
+    schema = _single(scale.min, scale.max, scale.options, len(scale.checklist), limits)
     return schema if nonce is None else _only(nonce, schema)
 
 
 @lru_cache
-def _single(lowest: int, highest: int, limits: Room) -> Schema:
-    return _object({"nonce": _NONCE, **_opinion(lowest, highest, limits)})
+def _single(lowest: int, highest: int, options: tuple[str, ...], questions: int, limits: Room) -> Schema:
+    return _object({"nonce": _NONCE, **_argued(limits), **_verdict(lowest, highest, options, questions)})
 
 
 def batch_schema(dimensions: Sequence[Dimension], limits: Room, nonce: str | None = None) -> Schema:
     """All opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`; `nonce` as above.
 
-    The score's bounds are those of the widest scale; the reader checks each score against its own.
+    Criteria with numbers share one form, whose score has the bounds of the widest scale; the reader checks each score
+    against its own. Others have a form each, unless their scales are equal.
     """
-    lowest, highest = min(d.scale.min for d in dimensions), max(d.scale.max for d in dimensions)
-    entry = {
-        "criterion_id": {"type": "string", "enum": [d.id for d in dimensions]},
-        **_opinion(lowest, highest, limits),
-    }
+    forms = [_object(entry) for entry in _entries(dimensions, limits)]
     opinions = {
         "type": "array",
-        "items": _object(entry),
+        "items": forms[0] if len(forms) == 1 else {"anyOf": forms},
         "minItems": len(dimensions),
         "maxItems": len(dimensions),
     }
     schema = _object({"nonce": _NONCE, "opinions": opinions})
     return schema if nonce is None else _only(nonce, schema)
+
+
+def _entries(dimensions: Sequence[Dimension], limits: Room) -> list[Schema]:
+    alike: dict[tuple[tuple[str, ...], int], list[Dimension]] = {}
+    for dimension in dimensions:
+        alike.setdefault((dimension.scale.options, len(dimension.scale.checklist)), []).append(dimension)
+    return [
+        {
+            "criterion_id": {"type": "string", "enum": [d.id for d in group]},
+            **_argued(limits),
+            **_verdict(min(d.scale.min for d in group), max(d.scale.max for d in group), options, questions),
+        }
+        for (options, questions), group in alike.items()
+    ]
 
 
 def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
@@ -104,7 +116,7 @@ def _only(nonce: str, schema: Schema) -> Schema:
     return {**schema, "properties": {**schema["properties"], "nonce": {"type": "string", "enum": [nonce]}}}
 
 
-def _opinion(lowest: int, highest: int, limits: Room) -> Schema:
+def _argued(limits: Room) -> Schema:
     return {
         "argument": {"type": "string", "minLength": 20, "maxLength": limits.argument_chars},
         "cited_evidence": {
@@ -112,8 +124,15 @@ def _opinion(lowest: int, highest: int, limits: Room) -> Schema:
             "items": {"type": "string", "minLength": 1, "maxLength": limits.quote_chars},
             "maxItems": limits.quotes,
         },
-        "score": {"type": "integer", "minimum": lowest, "maximum": highest},
     }
+
+
+def _verdict(lowest: int, highest: int, options: tuple[str, ...], questions: int) -> Schema:
+    if options:
+        return {"label": {"type": "string", "enum": list(options)}}
+    if questions:
+        return {"answers": _object({str(number): {"type": "boolean"} for number in range(1, questions + 1)})}
+    return {"score": {"type": "integer", "minimum": lowest, "maximum": highest}}
 
 
 def _object(properties: Schema) -> Schema:

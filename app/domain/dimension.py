@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import to_json
 
 from dicast.app.domain.fields import Id, Strict, Text, Version
@@ -24,9 +24,9 @@ class Dimension(Strict):
     instructions: Text
     scale: Scale = Scale()
     version: Version = Field(default="", description="of the rubric, as its author counts")
-    levels: dict[int, str] = Field(default_factory=dict, description="score -> what earns it")
+    levels: dict[int, str] = Field(default_factory=dict, description="score or label -> what earns it")
     examples: dict[int, list[Text]] = Field(
-        default_factory=dict, description="score -> what has earned it, each a text"
+        default_factory=dict, description="score or label -> what has earned it, each a text"
     )
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     panel: PanelRule | None = Field(default=None, description="how the judges' scores become one; None: the job's")
@@ -40,11 +40,13 @@ class Dimension(Strict):
     @model_validator(mode="before")
     @classmethod
     def _level_keys(cls, data: Any) -> Any:
-        """JSON has only text keys: {"1": "..."} means level 1. A level may be `{means: ..., examples: [...]}`."""
+        """JSON has only text keys: {"1": "..."} means level 1. A level may be `{means: ..., examples: [...]}`. Of a
+        scale with labels, the keys are labels."""
         if not isinstance(data, dict):
             return data
         given = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
-        found = {name: _by_score(name, value) for name, value in given.items()}
+        scale = _readable(data.get("scale")) if given else None
+        found = {name: _by_score(name, value, scale) for name, value in given.items()}
         levels, examples = found.get("levels", {}), dict(found.get("examples", {}))
         for score, level in levels.items():
             if isinstance(level, dict) and level.keys() <= {"means", "examples"} and "means" in level:
@@ -56,6 +58,8 @@ class Dimension(Strict):
     @model_validator(mode="after")
     def _levels_on_scale(self) -> Self:
         for name, scores in (("levels", self.levels), ("examples", self.examples)):
+            if scores and self.scale.kind == "checklist":
+                raise ValueError(f"{name}: a checklist has none; its questions say what earns a point")
             for score in scores:
                 if not self.scale.min <= score <= self.scale.max:
                     raise ValueError(f"{name}: {score} is outside the scale {self.scale.min}..{self.scale.max}")
@@ -64,13 +68,35 @@ class Dimension(Strict):
         return self
 
 
-def _by_score(name: str, given: dict[Any, Any]) -> dict[Any, Any]:
-    """What texts that are whole numbers mean."""
+def _readable(scale: Any) -> Scale | None:
+    """The scale, or None where it is wrong, which is said of it elsewhere."""
+    if scale is None or isinstance(scale, Scale):
+        return scale
+    try:
+        return Scale.model_validate(scale)
+    except ValidationError:
+        return None
+
+
+def _by_score(name: str, given: dict[Any, Any], scale: Scale | None) -> dict[Any, Any]:
+    """What texts that are whole numbers, or labels of the scale, mean."""
     found = {}
     for key, value in given.items():
-        whole = isinstance(key, str) and re.fullmatch(r"-?\d{1,9}", key)
-        score = int(key) if whole else key
+        score = _score(name, key, scale)
         if score in found:
-            raise ValueError(f"{name}: {score} is described twice")
+            raise ValueError(f"{name}: {key} is described twice")
         found[score] = value
     return found
+
+
+def _score(name: str, key: Any, scale: Scale | None) -> Any:
+    if not isinstance(key, str):
+        return key
+    if re.fullmatch(r"-?\d{1,9}", key):
+        return int(key)
+    if scale is None or not scale.options:
+        return key
+    score = scale.score_of(key)
+    if score is None:
+        raise ValueError(f"{name}: {key[:60]!r} is none of the scale's labels: {', '.join(scale.options)}")
+    return score

@@ -17,7 +17,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
 
 
-def _printable(value: str) -> str:
+def printable_text(value: str) -> str:
     """Ids are shown in logs, tables and pages: no control, format or surrogate characters."""
     for char in value:
         if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn"}:
@@ -74,15 +74,18 @@ def _writable(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Id = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), BeforeValidator(_named), AfterValidator(_printable)
+    str,
+    StringConstraints(min_length=1, max_length=MAX_ID_LENGTH),
+    BeforeValidator(_named),
+    AfterValidator(printable_text),
 ]
 JobId = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), BeforeValidator(_named), AfterValidator(_job_id)
 ]
 Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
-MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
-Version = Annotated[str, StringConstraints(max_length=50), BeforeValidator(_counted), AfterValidator(_printable)]
+MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(printable_text)]
+Version = Annotated[str, StringConstraints(max_length=50), BeforeValidator(_counted), AfterValidator(printable_text)]
 LabelText = Annotated[str, AfterValidator(_label)]
 PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_pool_name)]
 

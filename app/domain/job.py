@@ -16,7 +16,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import Item, ItemSource, RatingSource
-from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.panel import MAJORITY, PanelRule
 
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
@@ -166,7 +166,7 @@ class EvaluationJob(Strict):
 
     def panel_of(self, dimension: Dimension) -> PanelRule:
         """How the judges' scores become one in this dimension."""
-        return dimension.panel or self.panel or PanelRule()
+        return dimension.panel or self.panel or (MAJORITY if dimension.scale.nominal else PanelRule())
 
     @property
     def keeps_board(self) -> bool:
@@ -190,6 +190,11 @@ class EvaluationJob(Strict):
         names = {agent.name for agent in self.agents}
         for dimension in self.dimensions:
             rule = self.panel_of(dimension)
+            if dimension.scale.nominal and rule.combine not in ("majority", "dawid_skene"):
+                raise ValueError(
+                    f"panel: {rule.combine} means nothing for the labels of {dimension.id}, which have no order: "
+                    "say `panel: majority` or `panel: dawid_skene` in that dimension"
+                )
             weights = rule.given_weights
             if rule.weights == "learned" and self.ratings is None:
                 raise ValueError(f"panel.weights ({dimension.id}): they are learned from ratings, and the job has none")

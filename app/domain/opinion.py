@@ -19,7 +19,8 @@ class Usage(BaseModel):
 class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
-    `score` is null when the unit ended in an error; the reason is then in the job's errors.
+    `score` is null when the unit ended in an error; the reason is then in the job's errors. `label` is what a score
+    means on a scale of labels or preferences; `answers` are those to a checklist's questions, in their order.
     `pool` is where the call was made or, if none was, where the unit was to be sent last.
     `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
     divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
@@ -33,6 +34,8 @@ class Opinion(BaseModel):
     item_id: str
     replicate: int = Field(ge=0)
     score: int | None
+    label: str | None = None
+    answers: list[bool] | None = None
     argument: str
     cited_evidence: list[str] = Field(default_factory=list)
     model: str

@@ -141,3 +141,5 @@ def commonest(scores: Sequence[float]) -> float:
 _COMBINED: Mapping[str, Callable[[list[float]], float]] = {
     "mean": fmean, "median": median, "trimmed": _trimmed, "majority": commonest, "worst": min
 }  # fmt: skip
+MAJORITY = PanelRule(combine="majority")
+"""How opinions become one where a mean says nothing."""

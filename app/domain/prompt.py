@@ -17,9 +17,11 @@ missing announcement: an opening that a text forges opens nothing, and a closing
 The request behind the material has one machine-readable line each, at the start of a line, where nothing that a job
 brings can stand (material is quoted, instructions are indented):
 
-    SCALE: <min>..<max>                                    a single call's scale
-    CRITERION: <id as a JSON string> SCALE: <min>..<max>   one line for each criterion of a batched call
-    NONCE: <hex>                                           the value that the answer's "nonce" must have
+    SCALE: <min>..<max>                       a single call's scale of numbers
+    LABELS: <JSON list of texts>              what it may answer, of labels and preferences
+    QUESTIONS: <number>                       of a checklist
+    CRITERION: <id as a JSON string> <scale>  for each criterion of a batched call: its id, and one of the above
+    NONCE: <hex>                              the value that the answer's "nonce" must have
 
 An answer counts only if it carries the nonce, in a structured channel too: what stands between us and the model (a
 gateway, a proxy, a connection that is used again) may hand over the answer to another call, which fits the schema.
@@ -38,6 +40,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.material import material
+from dicast.app.domain.scale import Scale
 
 _RULES = """\
 You are one judge of a panel. You judge a text, by the criteria that you are given, and by nothing else.
@@ -63,13 +66,12 @@ def single_prompt(
     """Ask for one opinion. `structured` tells whether the provider constrains its answers to a schema, `fixed_nonce`
     whether the schema may be one for this call alone."""
     limits = room(agent.max_tokens)
-    score = f"a whole number from {dimension.scale.min} to {dimension.scale.max}"
     request = [
         "Judge the text above by this one criterion:",
         _criterion(dimension),
         _scale(dimension),
         f"NONCE: {nonce}",
-        f"{_ANSWER} {_repeat(nonce)} {_opinion(limits, score)}",
+        f"{_ANSWER} {_repeat(nonce)} {_opinion(limits)} {_verdict(dimension.scale)}",
     ]
     schema = single_schema(dimension.scale, limits, nonce if fixed_nonce else None) if structured else None
     return Prompt(_system(agent.persona), _message(item, nonce, request), schema, agent.max_tokens)
@@ -85,7 +87,7 @@ def batch_prompt(
     for dimension in dimensions:
         criterion_id = json.dumps(dimension.id, ensure_ascii=not dimension.id.isprintable())
         request += [f"CRITERION: {criterion_id} {_scale(dimension)}", _criterion(dimension)]
-    opinion = _opinion(limits, "a whole number on the criterion's scale")
+    opinion = f"{_opinion(limits)} {_verdicts([dimension.scale for dimension in dimensions])}"
     request.append(f"NONCE: {nonce}")
     request.append(
         f'{_ANSWER} {_repeat(nonce)} Under "opinions", list {len(dimensions)} objects, one for each '
@@ -110,16 +112,27 @@ def _message(item: Item, nonce: str, request: Sequence[str]) -> str:
 
 
 def _criterion(dimension: Dimension) -> str:
-    levels = [f"{score} = {meaning.strip()}" for score, meaning in sorted(dimension.levels.items())]
+    scale = dimension.scale
+    levels = [f"{_named(scale, score)} = {meaning.strip()}" for score, meaning in sorted(dimension.levels.items())]
     examples = [
-        f"Example of {score}: {text.strip()}" for score, texts in sorted(dimension.examples.items()) for text in texts
+        f"Example of {_named(scale, score)}: {text.strip()}"
+        for score, texts in sorted(dimension.examples.items())
+        for text in texts
     ]
-    parts = [dimension.name or dimension.id, dimension.instructions.strip(), *levels, *examples]
+    questions = [f"Question {number}: {question.strip()}" for number, question in enumerate(scale.checklist, 1)]
+    parts = [dimension.name or dimension.id, dimension.instructions.strip(), *levels, *examples, *questions]
     return "\n".join(f"  {line}" for part in parts for line in part.splitlines())
 
 
+def _named(scale: Scale, score: int) -> str:
+    return scale.label(score) or str(score)
+
+
 def _scale(dimension: Dimension) -> str:
-    return f"SCALE: {dimension.scale.min}..{dimension.scale.max}"
+    scale = dimension.scale
+    if scale.options:
+        return f"LABELS: {json.dumps(scale.options, ensure_ascii=not all(map(str.isprintable, scale.options)))}"
+    return f"QUESTIONS: {scale.max}" if scale.checklist else f"SCALE: {scale.min}..{scale.max}"
 
 
 _ANSWER = "Answer with one JSON object and nothing else."
@@ -129,10 +142,42 @@ def _repeat(nonce: str) -> str:
     return f'Under "nonce", repeat "{nonce}".'
 
 
-def _opinion(limits: Room, score: str) -> str:
+def _opinion(limits: Room) -> str:
     """The keys in words. Weak judges copy a filled-in form, its placeholders and its score included."""
     return (
         f'Under "argument", say in at most {limits.argument_chars} characters what the text does well and what it does '
         f'badly by this criterion. Under "cited_evidence", copy at most {limits.quotes} short passages of the text, '
-        f'word for word. Under "score", put {score}.'
+        "word for word."
     )
+
+
+def _verdict(scale: Scale) -> str:
+    if scale.options:
+        return 'Under "label", put one of the labels, exactly as it is written.'
+    if scale.checklist:
+        return f'Under "answers", put an object with the keys {_keys(scale)}, {_ANSWERED}'
+    return f'Under "score", put a whole number from {scale.min} to {scale.max}.'
+
+
+def _verdicts(scales: Sequence[Scale]) -> str:
+    kinds = {"labels" if scale.options else scale.kind for scale in scales}
+    said = []
+    if "numbers" in kinds:
+        said.append(("that has a SCALE", 'Under "score", put a whole number on the criterion\'s scale.'))
+    if "labels" in kinds:
+        said.append(("that has LABELS", 'Under "label", put one of the criterion\'s labels, exactly as it is written.'))
+    if "checklist" in kinds:
+        said.append((
+            "that has QUESTIONS",
+            f'Under "answers", put an object whose keys are the numbers of the criterion\'s questions, {_ANSWERED}',
+        ))  # fmt: skip
+    if len(said) == 1:
+        return said[0][1]
+    return " ".join(f"For a criterion {which}: {what[0].lower()}{what[1:]}" for which, what in said)
+
+
+def _keys(scale: Scale) -> str:
+    return ", ".join(f'"{number}"' for number in range(1, scale.max + 1))
+
+
+_ANSWERED = "each true where the answer to the question is yes, else false."

@@ -10,13 +10,16 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.error_groups import ErrorGroup, ErrorTally
 from dicast.app.domain.fingerprints import judge_digest
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.job import Agent
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
+from dicast.app.domain.labelled import QuestionShare, QuestionTally, label_counts
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.panel import LearnedPanel, PanelRule
 from dicast.app.domain.probes import Probe
+from dicast.app.domain.scale import Kind
 from dicast.app.domain.statistics import (
     Disagreement,
     PairwiseDifferences,
@@ -29,11 +32,7 @@ from dicast.app.domain.statistics import (
 )
 from dicast.app.domain.stop import Stop
 
-MAX_EXAMPLES = 20
-MAX_REASONS = 20
-EXAMPLES_A_REASON = 5
 MAX_MODELS = 20
-MAX_EXAMPLE_LENGTH = 500
 MAX_CELLS = 10_000
 OTHER_MODELS = "(others)"
 
@@ -68,6 +67,15 @@ class ReportDimension(Frozen):
     version: str = ""
     panel: PanelRule = PanelRule()
     learned: LearnedPanel | None = Field(default=None, description="what the panel's rule has learned from the job")
+    kind: Kind = "numbers"
+    labels: list[str] = Field(default_factory=list, description="what the scores mean, from `scale_min` on, if labels")
+    ordered: bool = Field(default=True, description="false: the labels have no order, and no mean")
+    questions: list[str] = Field(default_factory=list, description="of a checklist; a score is the number of yes")
+
+    @property
+    def nominal(self) -> bool:
+        """Whether its scores have no order, so that no mean of them says anything."""
+        return not self.ordered
 
     def combined(self, item_id: str, scores: Mapping[str, float], *, rated: bool) -> float | None:
         """One score of an item from each judge's; raises `NotLearned`."""
@@ -87,6 +95,10 @@ class ReportDimension(Frozen):
             rubric=dimension.rubric,
             version=dimension.version,
             panel=panel or PanelRule(),
+            kind=dimension.scale.kind,
+            labels=list(dimension.scale.options),
+            ordered=dimension.scale.ordered,
+            questions=dimension.scale.checklist,
         )
 
 
@@ -125,28 +137,33 @@ class ReportHeader(Frozen):
 
 
 class JudgeCell(Frozen):
-    """One judge on one dimension."""
+    """One judge on one dimension; `labels` as in `DimensionReport`."""
 
     judge: str
     n: int
     failures: int
     mean: float | None
     sd: float | None
+    labels: dict[str, int] = {}
 
 
 class PanelCell(Frozen):
-    """The panel's scores of one dimension, one an item: the mean and deviation over `n` items."""
+    """The panel's scores of one dimension, one an item: the mean and deviation over `n` items; `labels` as in
+    `DimensionReport`, without the items whose score lies between two labels."""
 
     n: int
     mean: float | None
     sd: float | None
+    labels: dict[str, int] = {}
 
 
 class DimensionReport(Frozen):
     """All opinions on one dimension. `by_judge` is empty where judges x dimensions exceed `MAX_CELLS`.
 
     `mean_difference`: how far two judges of the same text lie apart on average, in units of the scale; a hint, not a
-    coefficient of agreement. None without two judges of one text. `panel` is None where its scores were not asked for.
+    coefficient of agreement. None without two judges of one text. Of labels without an order it is the share of such
+    pairs that differ. `labels` tells how often each label was given, `questions` how often each question of a checklist
+    was answered with yes; both are empty for other scales. `panel` is None where its scores were not asked for.
     """
 
     dimension: ReportDimension
@@ -154,6 +171,8 @@ class DimensionReport(Frozen):
     mean_difference: float | None
     pairs: int
     by_judge: list[JudgeCell]
+    labels: dict[str, int] = {}
+    questions: list[QuestionShare] = []
     panel: PanelCell | None = None
 
 
@@ -170,30 +189,6 @@ class AgentReport(Frozen):
     overall: float | None
     scores: ScoreStatistics | None
     models: dict[str, int] = {}
-
-
-class ErrorReason(Frozen):
-    """How many errors of a kind say the same, and where the first was."""
-
-    status_code: int | None
-    message: str
-    count: int
-    judge: str
-    criterion_id: str
-    item_id: str
-
-
-class ErrorGroup(Frozen):
-    """All errors of one kind, messages cut to `MAX_EXAMPLE_LENGTH` characters.
-
-    `reasons` are what they say, most frequent first: of more than `MAX_REASONS`, those that came first. `examples` are
-    the first few, so that each reason has some.
-    """
-
-    kind: ErrorKind
-    count: int
-    examples: list[EvaluationError]
-    reasons: list[ErrorReason] = []
 
 
 class ResultFiles(Frozen):
@@ -214,7 +209,8 @@ class Report(ReportHeader):
 
         sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d
 
-    over the dimensions d that have a score; mean_d runs over all judges, items and replicates alike.
+    over the dimensions d that have a score, without those whose labels have no order; mean_d runs over all judges,
+    items and replicates alike.
     `agreement_share` is the share of the texts that `mean_difference` was measured on, 1 up to about 100,000 scores.
     """
 
@@ -243,11 +239,12 @@ class ReportBuilder:
     def __init__(self, header: ReportHeader) -> None:
         self._header = header
         self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
-        self._differences = PairwiseDifferences()
+        self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
+        self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
         self._input_tokens = self._output_tokens = 0
         self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
-        self._errors: dict[ErrorKind, _Errors] = {}
+        self._errors: dict[ErrorKind, ErrorTally] = {}
 
     def add_opinion(self, opinion: Opinion) -> None:
         """Count one opinion; raises `UnknownVoice`."""
@@ -258,6 +255,8 @@ class ReportBuilder:
                 f"job {self._header.job_id} has no judge {opinion.judge!r} with criterion {opinion.criterion_id!r}"
             ) from None
         tally.add(opinion.score)
+        if opinion.answers is not None and opinion.criterion_id in self._questions:
+            self._questions[opinion.criterion_id].add(opinion.answers)
         if opinion.score is not None:
             models = self._models[opinion.judge]
             models[opinion.model if opinion.model in models or len(models) < MAX_MODELS else OTHER_MODELS] += 1
@@ -268,7 +267,7 @@ class ReportBuilder:
 
     def add_error(self, error: EvaluationError) -> None:
         self._error_counts[error.kind] += 1
-        self._errors.setdefault(error.kind, _Errors()).add(error)
+        self._errors.setdefault(error.kind, ErrorTally()).add(error)
 
     def build(self, files: ResultFiles) -> Report:
         """The report of all that was added."""
@@ -284,7 +283,9 @@ class ReportBuilder:
             missing=self._header.units - scored - failed,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
-            overall=weighted_position(_weighted(d.dimension, d.scores) for d in by_dimension),
+            overall=weighted_position(
+                _weighted(d.dimension, d.scores) for d in by_dimension if not d.dimension.nominal
+            ),
             by_dimension=by_dimension,
             by_agent=by_agent,
             agreement_share=self._differences.share,
@@ -310,21 +311,27 @@ class ReportBuilder:
         cells = []
         if len(self._tallies) <= MAX_CELLS:
             for judge, tally in tallies.items():
-                s = tally.describe()
-                cells.append(JudgeCell(judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd))
+                s = tally.describe(nominal=dimension.nominal)
+                counts = label_counts(dimension.labels, dimension.scale_min, s.histogram)
+                cells.append(JudgeCell(judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd, labels=counts))
+        scores = merged(tallies.values()).describe(nominal=dimension.nominal)
+        asked = self._questions.get(dimension.id)
         return DimensionReport(
             dimension=dimension,
-            scores=merged(tallies.values()).describe(),
+            scores=scores,
             mean_difference=difference.mean_difference if difference else None,
             pairs=difference.pairs if difference else 0,
             by_judge=cells,
+            labels=label_counts(dimension.labels, dimension.scale_min, scores.histogram),
+            questions=asked.shares() if asked is not None else [],
         )
 
     def _agent(self, agent: ReportAgent) -> AgentReport:
         dimensions = self._header.dimensions
         tallies = [self._tallies[agent.name, d.id] for d in dimensions]
         whole = merged(tallies)
-        one_scale = len({(d.scale_min, d.scale_max) for d in dimensions}) == 1
+        one_scale = len({(d.kind, d.scale_min, d.scale_max, *d.labels) for d in dimensions}) == 1
+        nominal = any(d.nominal for d in dimensions)
         return AgentReport(
             agent=agent,
             n=whole.histogram.total(),
@@ -332,37 +339,11 @@ class ReportBuilder:
             overall=weighted_position(
                 Weighted(t.histogram, d.scale_min, d.scale_max, d.weight)
                 for t, d in zip(tallies, dimensions, strict=True)
+                if not d.nominal
             ),
-            scores=describe(whole.histogram, whole.failures) if one_scale else None,
+            scores=describe(whole.histogram, whole.failures, nominal=nominal) if one_scale else None,
             models=dict(self._models[agent.name].most_common()),
         )
-
-
-class _Errors:
-    """Gathers the errors of one kind; bounded, whatever comes."""
-
-    def __init__(self) -> None:
-        self.examples: list[EvaluationError] = []
-        self._counts: Counter[tuple[int | None, str]] = Counter()
-        self._first: dict[tuple[int | None, str], EvaluationError] = {}
-
-    def add(self, error: EvaluationError) -> None:
-        error = error.model_copy(update={"message": error.message[:MAX_EXAMPLE_LENGTH]})
-        reason = error.status_code, error.message
-        if reason in self._counts or len(self._counts) < MAX_REASONS:
-            self._counts[reason] += 1
-            self._first.setdefault(reason, error)
-        if len(self.examples) < MAX_EXAMPLES and self._counts[reason] <= EXAMPLES_A_REASON:
-            self.examples.append(error)
-
-    def told(self) -> list[ErrorReason]:
-        return [
-            ErrorReason(
-                status_code=status, message=message, count=count, judge=self._first[status, message].judge,
-                criterion_id=self._first[status, message].criterion_id, item_id=self._first[status, message].item_id,
-            )
-            for (status, message), count in self._counts.most_common()
-        ]  # fmt: skip
 
 
 def _weighted(dimension: ReportDimension, scores: ScoreStatistics) -> Weighted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class ScoreStatistics(BaseModel):
     """What is known of a group of scores. `failures` are opinions without a score and enter nothing else.
 
-    Without scores, and for `sd` (of a sample, n - 1) with fewer than two, the figures are None.
+    Without scores, of labels without an order, and for `sd` (of a sample, n - 1) with fewer than two scores, the
+    figures are None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,13 +35,13 @@ class ScoreStatistics(BaseModel):
     histogram: dict[int, int] = Field(description="score -> how often, ascending, without zeros")
 
 
-def describe(histogram: Mapping[int, int], failures: int = 0) -> ScoreStatistics:
-    """The statistics of the scores that `histogram` counts."""
+def describe(histogram: Mapping[int, int], failures: int = 0, *, nominal: bool = False) -> ScoreStatistics:
+    """The statistics of the scores that `histogram` counts; of `nominal` ones no more than how often each occurs."""
     counts = {score: histogram[score] for score in sorted(histogram) if histogram[score]}
     n = sum(counts.values())
-    if not n:
+    if not n or nominal:
         return ScoreStatistics(
-            n=0, failures=failures, mean=None, median=None, sd=None, min=None, max=None, histogram={}
+            n=n, failures=failures, mean=None, median=None, sd=None, min=None, max=None, histogram=counts
         )
     total = sum(score * count for score, count in counts.items())
     squares = sum(score * score * count for score, count in counts.items())
@@ -79,8 +80,8 @@ class Tally:
         else:
             self.histogram[score] += 1
 
-    def describe(self) -> ScoreStatistics:
-        return describe(self.histogram, self.failures)
+    def describe(self, *, nominal: bool = False) -> ScoreStatistics:
+        return describe(self.histogram, self.failures, nominal=nominal)
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:
@@ -118,7 +119,8 @@ def weighted_position(groups: Iterable[Weighted]) -> float | None:
 
 
 class Disagreement(NamedTuple):
-    """How far judges lie apart on one criterion: the mean over `pairs` of |difference| in units of the scale."""
+    """How far judges lie apart on one criterion: the mean over `pairs` of |difference| in units of the scale. Of labels
+    without an order, the share of the pairs that differ."""
 
     mean_difference: float
     pairs: int
@@ -133,8 +135,9 @@ class PairwiseDifferences:
     the outcome is the same in whatever order scores arrive. Exact as long as `share` is 1.
     """
 
-    def __init__(self, capacity: int = 100_000) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int = 100_000, nominal: Collection[str] = ()) -> None:
+        """`nominal` are the criteria whose labels have no order."""
+        self._capacity, self._nominal = capacity, frozenset(nominal)
         self._kept = 0
         self._threshold = 1 << 64
         self._texts: dict[tuple[str, int], tuple[int, dict[str, list[int]]]] = {}
@@ -172,9 +175,13 @@ class PairwiseDifferences:
         for _, scores_by_criterion in self._texts.values():
             for criterion_id, scores in scores_by_criterion.items():
                 k = len(scores)
+                pairs[criterion_id] += k * (k - 1) // 2
+                if criterion_id in self._nominal:
+                    alike = sum(n * (n - 1) // 2 for n in Counter(scores).values())
+                    differences[criterion_id] += k * (k - 1) // 2 - alike
+                    continue
                 # The i-th smallest of k is subtracted from k - 1 - i larger ones and has i smaller ones subtracted.
                 differences[criterion_id] += sum(x * (2 * i - k + 1) for i, x in enumerate(sorted(scores)))
-                pairs[criterion_id] += k * (k - 1) // 2
         return {c: Disagreement(differences[c] / n, n) for c, n in pairs.items() if n}
 
 

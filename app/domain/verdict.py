@@ -12,8 +12,11 @@ Finding the answer (`Malformed` if it cannot be found):
 Reading an opinion (malformed, or corrupt in a batch, unless all hold):
 
 4. The keys are `argument`, `cited_evidence`, `score` (and `criterion_id` in a batch, else `nonce`), all of them, once.
+   In place of `score` stands `label` on a scale of labels or preferences, `answers` on a checklist.
 5. `score` is a whole number on the dimension's scale. 7.0 is 7, as JSON Schema's "integer" has it; "7", true, null,
-   7.0000001, NaN, 1e999 and numbers of thousands of digits are no scores.
+   7.0000001, NaN, 1e999 and numbers of thousands of digits are no scores. `label` is one of the scale's as it is
+   written there: upper and lower case differ, white space counts, only Unicode's two ways to write one letter do not.
+   `answers` is an object with one key for each question, its number, and true or false under it.
 6. `argument` is a text that is not blank, `cited_evidence` a list of texts, blank ones left out, both within bounds.
    Both are cleaned (app/domain/text.py), so that no store, file or terminal chokes on what is kept.
 
@@ -39,16 +42,19 @@ MAX_QUOTE_CHARS = 5_000
 MAX_QUOTES = 50
 RAW_CHARS = 500
 
-_OPINION_KEYS = frozenset({"argument", "cited_evidence", "score"})
+_ARGUED_KEYS = frozenset({"argument", "cited_evidence"})
 
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """One accepted opinion. Holds: the score is on the scale, the texts are clean."""
+    """One accepted opinion. Holds: the score is on the scale, the texts are clean. `label` is what the score means on a
+    scale that has words for it, `answers` are those of a checklist: the score is the number of the true ones."""
 
     score: int
     argument: str
     cited_evidence: tuple[str, ...]
+    label: str | None = None
+    answers: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +186,44 @@ def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale) -> Judgment:
 
 def _verdict(opinion: dict[str, Json], scale: Scale) -> Judgment:
     """Rules 4 to 6."""
-    if missing := _OPINION_KEYS - opinion.keys():
+    key = "label" if scale.options else "answers" if scale.checklist else "score"
+    keys = {*_ARGUED_KEYS, key}
+    if missing := keys - opinion.keys():
         raise _Refused(f"lacks {', '.join(sorted(missing))}")
-    if unknown := opinion.keys() - _OPINION_KEYS:
+    if unknown := opinion.keys() - keys:
         raise _Refused(f"has the unknown key {shown(min(unknown), 60)!r}")
+    answers = _answers(opinion[key], scale) if scale.checklist else None
+    if answers is not None:
+        score = sum(answers)
+    else:
+        score = _label(opinion[key], scale) if scale.options else _score(opinion[key], scale)
     return Judgment(
-        score=_score(opinion["score"], scale),
+        score=score,
         argument=_argument(opinion["argument"]),
         cited_evidence=_evidence(opinion["cited_evidence"]),
+        label=scale.label(score),
+        answers=answers,
     )
+
+
+def _label(value: Json, scale: Scale) -> int:
+    if not isinstance(value, str):
+        raise _Refused("label must be text")
+    score = scale.score_of(value)
+    if score is None:
+        raise _Refused(f"label must be one of the scale's, got {shown(value, 60)!r}")
+    return score
+
+
+def _answers(value: Json, scale: Scale) -> tuple[bool, ...]:
+    if not isinstance(value, dict):
+        raise _Refused("answers must be an object")
+    keys = [str(number) for number in range(1, scale.max + 1)]
+    if value.keys() != set(keys):
+        raise _Refused(f"answers must have the keys 1 to {scale.max}")
+    if not all(isinstance(answer, bool) for answer in value.values()):
+        raise _Refused("each of the answers must be true or false")
+    return tuple(value[key] is True for key in keys)
 
 
 def _score(value: Json, scale: Scale) -> int:

@@ -80,6 +80,8 @@ class Call:
             item_id=self.item.id,
             replicate=self.replicate,
             score=verdict.score,
+            label=verdict.label,
+            answers=None if verdict.answers is None else list(verdict.answers),
             argument=verdict.argument,
             cited_evidence=list(verdict.cited_evidence),
             model=self.model,

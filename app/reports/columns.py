@@ -22,6 +22,8 @@ _LINES = pa.schema(
         ("item_id", pa.string()),
         ("replicate", pa.int32()),
         ("score", pa.int64()),
+        ("label", pa.string()),
+        ("answers", pa.list_(pa.bool_())),
         ("argument", pa.string()),
         ("cited_evidence", pa.list_(pa.string())),
         ("model", pa.string()),

@@ -24,9 +24,9 @@ Format = Literal["csv", "jsonl", "parquet"]
 def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path) -> Path:
     """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path.
 
-    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` is a JSON list, no score is an empty cell,
-    and a text that a spreadsheet would run as a formula gets a leading apostrophe; take JSONL or Parquet where texts
-    must stay exact. Raises `NoResults`, ValueError for another format, OSError.
+    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` and `answers` are JSON lists, no score is an
+    empty cell, and a text that a spreadsheet would run as a formula gets a leading apostrophe; take JSONL or Parquet
+    where texts must stay exact. Raises `NoResults`, ValueError for another format, OSError.
     """
     if format not in get_args(Format):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
@@ -53,6 +53,7 @@ def _write_csv(file: IO[bytes], opinions: Iterable[Opinion], keep: Sequence[str]
         del row["usage"], row["metadata"]
         row |= {column: as_text(opinion.metadata.get(name)) for column, name in kept.items()}
         row["cited_evidence"] = orjson.dumps(opinion.cited_evidence).decode()
+        row["answers"] = None if opinion.answers is None else orjson.dumps(opinion.answers).decode()
         rows.writerow({k: cell(v) if isinstance(v, str) else v for k, v in row.items()})
     text.flush()
     text.detach()

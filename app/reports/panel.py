@@ -1,7 +1,8 @@
 """The panel's scores: one an item and dimension, from what all judges gave it.
 
-<results>/<job>/panel.parquet     item_id, criterion_id, score (null without any opinion), opinions, and of a job with
-                                  a calibration `calibrated` (null where no map holds)
+<results>/<job>/panel.parquet     item_id, criterion_id, score (null without any opinion), opinions, label
+                                  (the score in words, if it is one), and of a job with a calibration `calibrated`
+                                  (null where no map holds)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import CalibrationMap
 from dicast.app.domain.panel import commonest
 from dicast.app.domain.printable import cell
-from dicast.app.domain.report import DimensionReport, PanelCell, Report
+from dicast.app.domain.report import DimensionReport, PanelCell, Report, ReportDimension
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.ratings import read_ratings
 
@@ -33,7 +34,13 @@ PANEL = "panel.parquet"
 OPINIONS = "opinions.parquet"
 ROWS = 65_536
 SCHEMA = pa.schema(
-    [("item_id", pa.string()), ("criterion_id", pa.string()), ("score", pa.float64()), ("opinions", pa.int32())]
+    [
+        ("item_id", pa.string()),
+        ("criterion_id", pa.string()),
+        ("score", pa.float64()),
+        ("opinions", pa.int32()),
+        ("label", pa.string()),
+    ]
 )
 
 
@@ -44,6 +51,7 @@ class PanelScore(NamedTuple):
     criterion_id: str
     score: float | None
     opinions: int
+    label: str | None = None
     calibrated: float | None = None
 
 
@@ -70,13 +78,20 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     for (item, at), group in groupby(rows, key=itemgetter(0, 1)):
         dimension = report.dimensions[at]
         given = [(judges[judge], score) for _, _, judge, score in group if score is not None]
-        one = commonest if dimension.panel.combine == "dawid_skene" else fmean  # a mean of labels is none
+        words = dimension.nominal or dimension.panel.combine == "dawid_skene"
+        one = commonest if words else fmean  # a mean of labels is none
         by_judge = {judge: one([score for _, score in own]) for judge, own in groupby(given, key=itemgetter(0))}
         name = items.dictionary[item].as_py()
         score = dimension.combined(name, by_judge, rated=(name, dimension.id) in rated)
         map_ = maps.get(dimension.id)
         calibrated = None if score is None or map_ is None else map_.apply(score)
-        yield PanelScore(name, dimension.id, score, len(given), calibrated)
+        yield PanelScore(name, dimension.id, score, len(given), _label(score, dimension), calibrated)
+
+
+def _label(score: float | None, dimension: ReportDimension) -> str | None:
+    if score is None or not dimension.labels or score != int(score):
+        return None
+    return dimension.labels[int(score) - dimension.scale_min]
 
 
 def _maps(report: Report) -> dict[str, CalibrationMap | None]:
@@ -97,11 +112,11 @@ def _codes(column: Any, names: Sequence[str]) -> Any:
 
 def keep_panel(folder: Path, report: Report) -> Report:
     """Write the panel's scores beside the opinions; the report that names them and tells their means."""
-    tallies, schema = {dimension.id: _Moments() for dimension in report.dimensions}, _schema(report)
+    tallies, schema = {dimension.id: _Tally(dimension) for dimension in report.dimensions}, _schema(report)
     with replacing(folder / PANEL) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for rows in _pieces(panel_scores(folder, report)):
             for row in rows:
-                tallies[row.criterion_id].add(row.score)
+                tallies[row.criterion_id].add(row)
             writer.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=schema))
     by_dimension: list[DimensionReport] = [
         of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
@@ -150,20 +165,26 @@ def _pieces(rows: Iterator[PanelScore]) -> Iterator[list[PanelScore]]:
         yield piece
 
 
-class _Moments:
-    """Mean and deviation of scores as they come, after B. P. Welford (Technometrics 4, 1962, 419-420)."""
+class _Tally:
+    """Mean and deviation of scores as they come, after B. P. Welford (Technometrics 4, 1962, 419-420), and how often
+    each label occurs."""
 
-    def __init__(self) -> None:
+    def __init__(self, dimension: ReportDimension) -> None:
         self._n, self._mean, self._squares = 0, 0.0, 0.0
+        self._nominal, self._labels = dimension.nominal, dict.fromkeys(dimension.labels, 0)
 
-    def add(self, score: float | None) -> None:
-        if score is not None:
+    def add(self, row: PanelScore) -> None:
+        if row.score is not None:
             self._n += 1
-            apart = score - self._mean
+            apart = row.score - self._mean
             self._mean += apart / self._n
-            self._squares += apart * (score - self._mean)
+            self._squares += apart * (row.score - self._mean)
+        if row.label is not None:
+            self._labels[row.label] += 1
 
     def cell(self) -> PanelCell:
         n = self._n
+        if self._nominal:
+            return PanelCell(n=n, mean=None, sd=None, labels=self._labels)
         sd = math.sqrt(self._squares / (n - 1)) if n > 1 else None
-        return PanelCell(n=n, mean=self._mean if n else None, sd=sd)
+        return PanelCell(n=n, mean=self._mean if n else None, sd=sd, labels=self._labels)

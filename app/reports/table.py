@@ -14,9 +14,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from dicast.app.domain.error_groups import ErrorGroup, ErrorReason
 from dicast.app.domain.opinion import EvaluationError
 from dicast.app.domain.printable import printable
-from dicast.app.domain.report import AgentReport, DimensionReport, ErrorGroup, ErrorReason, Report
+from dicast.app.domain.report import AgentReport, DimensionReport, Report
+from dicast.app.reports.words_table import said_in_words, scale_name
 
 MAX_ROWS = 60
 MAX_JUDGE_COLUMNS = 6
@@ -106,6 +108,7 @@ class ReportView:
         dimensions = _dimensions(report, style, options.max_width)
         yield dimensions
         yield _more(len(report.dimensions), "dimensions")
+        yield from said_in_words(report.by_dimension[:MAX_ROWS], style)
         yield _judges(report, style, options.max_width)
         yield _more(len(report.agents), "judges")
         if report.errors:
@@ -162,7 +165,7 @@ def _fitting(report: Report, rows: list[DimensionReport], style: TableStyle, roo
     """The columns that `room` characters hold; those that matter least are left out first."""
     mean = _Column("mean", [Text(_number(r.scores.mean)) for r in rows], Text(_percent(report.overall)))
     failures = _Column("failed", [_failures(r.scores.failures) for r in rows], _failures(report.failed))
-    scale = _Column("scale", [Text(f"{r.dimension.scale_min}..{r.dimension.scale_max}") for r in rows])
+    scale = _Column("scale", [Text(scale_name(r.dimension)) for r in rows])
     spread = _Column(
         "spread",
         [style.bars(r.scores.histogram, r.dimension.scale_min, r.dimension.scale_max) for r in rows],

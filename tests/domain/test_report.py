@@ -6,14 +6,11 @@ import orjson
 import pytest
 
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.error_groups import EXAMPLES_A_REASON, MAX_EXAMPLE_LENGTH, MAX_EXAMPLES, MAX_REASONS
 from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
 from dicast.app.domain.report import (
-    EXAMPLES_A_REASON,
-    MAX_EXAMPLE_LENGTH,
-    MAX_EXAMPLES,
     MAX_MODELS,
-    MAX_REASONS,
     OTHER_MODELS,
     Report,
     ReportAgent,

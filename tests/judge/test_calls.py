@@ -55,6 +55,9 @@ def told(monkeypatch):
     return found
 
 
+WORDLESS = {"label": None, "answers": None}
+
+
 def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
     return {"judge": "a0", "criterion_id": dimension, "item_id": "i0", "replicate": 1, "attempts": attempts}
 
@@ -70,7 +73,7 @@ def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     opinion = found["opinion"]
     usage = opinion.pop("usage")
     assert (usage["input_tokens"], usage["output_tokens"]) == (3, 4)
-    assert opinion == unit("d1") | {
+    assert opinion == unit("d1") | WORDLESS | {
         "score": 7, "argument": "So.", "cited_evidence": ["a quote"], "model": "answering", "pool": "p",
         "latency_s": 1.2346,
         "metadata": {"lang": "de"},
@@ -86,7 +89,7 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     found = orjson.loads(results[1].payload)
     opinion, error = found["opinion"], found["error"]
     del opinion["usage"]
-    assert opinion == unit("d1") | {
+    assert opinion == unit("d1") | WORDLESS | {
         "score": None, "argument": decision.argument, "cited_evidence": [], "model": "asked", "pool": "p",
         "latency_s": 0.2505,
         "metadata": {"lang": "de"},

@@ -43,7 +43,7 @@ def finished(root: Path, **changes: Any) -> tuple[Path, Report]:
     return job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(len(opinions), **given))
 
 
-WANTED = [("item-1", "clear", 4.5, 3), ("item-0", "clear", 7.0, 1), ("item-2", "clear", None, 0)]
+WANTED = [("item-1", "clear", 4.5, 3, None), ("item-0", "clear", 7.0, 1, None), ("item-2", "clear", None, 0, None)]
 """As they are kept; as they are told they have no calibrated score."""
 
 
@@ -81,7 +81,8 @@ def test_they_are_exported_whether_kept_or_not(tmp_path: Path, format: str) -> N
     if format == "csv":
         with out.open(newline="") as file:
             rows: list[Any] = list(csv.reader(file))[1:]
-        assert rows == [["item-1", "clear", "4.5", "3"], ["item-0", "clear", "7.0", "1"], ["item-2", "clear", "", "0"]]
+        wanted = [["item-1", "clear", "4.5", "3"], ["item-0", "clear", "7.0", "1"], ["item-2", "clear", "", "0"]]
+        assert rows == [[*row, ""] for row in wanted]
         return
     read = pq.read_table(out).to_pylist() if format == "parquet" else [json.loads(line) for line in out.open()]
     assert [tuple(row.values()) for row in read] == WANTED

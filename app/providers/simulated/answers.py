@@ -11,14 +11,18 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 # The machine-readable lines of app/domain/prompt.py; quoted material cannot imitate them at the start of a line.
 _NONCE = re.compile(r"^(?:NONCE:|END OF MATERIAL) ([0-9a-f]{16,64})$", re.MULTILINE)
 _SCALE = re.compile(r"^SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$", re.MULTILINE)
+_LABELS = re.compile(r"^LABELS: (\[.*\])$", re.MULTILINE)
+_QUESTIONS = re.compile(r"^QUESTIONS: (\d{1,3})$", re.MULTILINE)
 _CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$', re.MULTILINE)
 _QUALITY = re.compile(r"^> QUALITY (0(?:\.\d{1,6})?|1)$", re.MULTILINE)
+_LABEL = re.compile(r"^> LABEL (.+)$", re.MULTILINE)
+_PREFERENCES = (("B", "tie", "A"), ("B much better", "B better", "tie", "A better", "A much better"))
 # Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
 _DESCRIBED = re.compile(r"\{[^{}]*\}\s*$")
 _SENTENCE = (
@@ -27,6 +31,7 @@ _SENTENCE = (
 )
 _WORDS = _SENTENCE.split()
 _MAX_DEPTH = 30
+_VERDICTS = ("score", "label", "answers")
 
 
 def nonce_of(prompt: str) -> str | None:
@@ -36,10 +41,12 @@ def nonce_of(prompt: str) -> str | None:
 
 
 class Eye(NamedTuple):
-    """How a judge sees a text's quality: with normal errors of this deviation and bias, in points of the scale."""
+    """How a judge sees a text's quality: with normal errors of this deviation and bias, in points of the scale. Of two
+    texts it sees the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
 
     noise: float
     bias: float = 0.0
+    label_error: float = 0.0
 
 
 class SimulatedJudge:
@@ -58,14 +65,18 @@ class SimulatedJudge:
 
     def plain(self) -> dict[str, Any]:
         """The object that the prompt asks for."""
-        scale = _SCALE.search(self._prompt)
-        low, high = (int(scale[1]), int(scale[2])) if scale else (1, 10)
-        return {
+        argued = {
             "nonce": self._nonce,
             "argument": self._words(self._argument_chars),
             "cited_evidence": [self._words(40)],
-            "score": self._score(low, high),
         }
+        if labels := _LABELS.search(self._prompt):
+            return {**argued, "label": self._label(json.loads(labels[1]))}
+        if questions := _QUESTIONS.search(self._prompt):
+            return {**argued, "answers": self._answers([str(n) for n in range(1, int(questions[1]) + 1)])}
+        scale = _SCALE.search(self._prompt)
+        low, high = (int(scale[1]), int(scale[2])) if scale else (1, 10)
+        return {**argued, "score": self._score(low, high)}
 
     def instance(self, schema: Mapping[str, Any]) -> Any:
         """A value that satisfies the schema."""
@@ -80,7 +91,8 @@ class SimulatedJudge:
         if len(schema.get("enum") or ()) == 1:  # no choice, so what follows is as if nothing had been asked
             return schema["enum"][0]
         if schema.get("enum"):
-            return schema["enum"][self._below(len(schema["enum"]))]
+            choices = schema["enum"]
+            return self._label(choices) if name == "label" else choices[self._below(len(choices))]
         alternatives = schema.get("anyOf") or schema.get("oneOf")
         if alternatives:
             return self._value(alternatives[0], root, name, depth + 1)
@@ -91,6 +103,8 @@ class SimulatedJudge:
         match _kind(schema):
             case "object":
                 properties = schema.get("properties", {})
+                if name == "answers":
+                    return self._answers(list(properties))
                 value = {key: self._value(part, root, key, depth + 1) for key, part in properties.items()}
             case "array":
                 value = self._array(schema, root, name, depth)
@@ -135,13 +149,38 @@ class SimulatedJudge:
 
     def _score(self, low: int, high: int) -> int:
         """Drawn evenly, or seen in the text."""
-        told = _QUALITY.search(self._prompt) if self._eye is not None else None
-        if self._eye is None or told is None:
-            return self._between(low, high)
+        told = _QUALITY.findall(self._prompt) if self._eye is not None else []
+        return self._seen(low + float(told[0]) * (high - low), low, high) if told else self._between(low, high)
+
+    def _label(self, labels: Sequence[str]) -> str:
+        """Drawn evenly, or seen in the text: the label that it names, the place that its quality has among the labels,
+        or which of two texts has the higher one."""
+        top = len(labels) - 1
+        if self._eye is None:
+            return labels[self._below(top + 1)]
+        told = _QUALITY.findall(self._prompt)
+        if tuple(labels) in _PREFERENCES and len(told) == 2:
+            apart = float(told[0]) - float(told[1])
+            return labels[self._seen(top / 2 + apart * top, 0, top)]
+        named = _LABEL.search(self._prompt)
+        if named is None or named[1] not in labels:
+            return labels[self._score(0, top)]
+        others = [label for label in labels if label != named[1]]
+        mistaken = self._below(2**53) < self._eye.label_error * 2**53
+        return others[self._below(len(others))] if mistaken else named[1]
+
+    def _answers(self, numbers: Sequence[str]) -> dict[str, bool]:
+        """Drawn evenly, or as many yes, the first ones, as the text's quality earns."""
+        if self._eye is None or not _QUALITY.search(self._prompt):
+            return {number: bool(self._below(2)) for number in numbers}
+        earned = self._score(0, len(numbers))
+        return {number: at < earned for at, number in enumerate(numbers)}
+
+    def _seen(self, true: float, low: int, high: int) -> int:
+        assert self._eye is not None
         even = [(self._below(2**53) + 1) / (2**53 + 1) for _ in range(2)]
         normal = math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
-        seen = low + float(told[1]) * (high - low) + self._eye.bias + self._eye.noise * normal
-        return min(max(round(seen), low), high)
+        return min(max(round(true + self._eye.bias + self._eye.noise * normal), low), high)
 
     def _between(self, low: int, high: int) -> int:
         return low + self._below(high - low + 1)
@@ -183,16 +222,22 @@ def _variants(items: Any, root: Mapping[str, Any], prompt: str) -> list[Mapping[
     if not isinstance(items, Mapping):
         return []
     items = _resolved(items, root)
-    alternatives = items.get("anyOf") or items.get("oneOf")
-    if alternatives:
-        return list(alternatives)
-    properties = items.get("properties", {})
     scales = {json.loads(name): (int(low), int(high)) for name, low, high in _CRITERION.findall(prompt)}
+    alternatives = items.get("anyOf") or items.get("oneOf") or [items]
+    named = [_each(_resolved(alternative, root), scales) for alternative in alternatives]
+    if len(named) == 1:
+        return named[0]
+    return [variant for own, form in zip(named, alternatives, strict=True) for variant in own or [form]]
+
+
+def _each(form: Mapping[str, Any], scales: Mapping[str, tuple[int, int]]) -> list[Mapping[str, Any]]:
+    """A form for each value of its enumerated identifier."""
+    properties = form.get("properties", {})
     for key, part in properties.items():
         choices = part.get("enum") if isinstance(part, Mapping) else None
         if choices and key.endswith("id"):
             return [
-                {**items, "properties": {**properties, key: {"const": choice}, **_score_of(scales.get(choice))}}
+                {**form, "properties": {**properties, key: {"const": choice}, **_score_of(scales.get(choice))}}
                 for choice in choices
             ]
     return []
@@ -221,9 +266,11 @@ def spoil(fault: str, answer: Any) -> str:
     entry = entries[0] if entries else {}
     match fault:
         case "out_of_range":
-            entry["score"] = 1_000_000
+            key = _verdict_key(entry)
+            entry[key] = {"label": "no such label", "answers": {"1000": True}}.get(key, 1_000_000)
         case "wrong_type":
-            entry["score"] = str(entry.get("score", 7))
+            key = _verdict_key(entry)
+            entry[key] = str(entry.get(key, 7)) if key == "score" else 7
         case "wrong_nonce":
             answer["nonce"] = "0" * 16
         case "missing":
@@ -236,9 +283,9 @@ def spoil(fault: str, answer: Any) -> str:
 
 
 def _entries(answer: Any) -> list[dict[str, Any]]:
-    """Every object with a score, wherever it lies."""
+    """Every object with a verdict, wherever it lies."""
     if isinstance(answer, dict):
-        own = [answer] if "score" in answer else []
+        own = [answer] if answer.keys() & set(_VERDICTS) else []
         return own + [entry for value in answer.values() for entry in _entries(value)]
     return [entry for value in answer for entry in _entries(value)] if isinstance(answer, list) else []
 
@@ -255,16 +302,23 @@ def _remove_one(answer: Any) -> None:
     if batch is not None:
         batch.pop()
     else:
-        _entries(answer)[0].pop("score", None)
+        entry = _entries(answer)[0]
+        entry.pop(_verdict_key(entry), None)
 
 
 def _contradicted(answer: Any) -> str:
-    """A batch with two opinions on one criterion, or a single opinion that gives its score twice."""
+    """A batch with two opinions on one criterion, or a single opinion that gives its verdict twice."""
     batch = _batch(answer)
     if batch is None:
-        return json.dumps(answer).removesuffix("}") + ', "score": 1}'
-    batch.append({**batch[0], "score": batch[0]["score"] + 1})
+        return json.dumps(answer).removesuffix("}") + f', "{_verdict_key(answer)}": 1}}'
+    key = _verdict_key(batch[0])
+    other = batch[0]["score"] + 1 if key == "score" else None
+    batch.append({**batch[0], key: other})
     return json.dumps(answer)
+
+
+def _verdict_key(entry: Mapping[str, Any]) -> str:
+    return next((key for key in _VERDICTS if key in entry), "score")
 
 
 def _rename(entry: dict[str, Any], answer: Any) -> None:

@@ -69,6 +69,7 @@ class Behaviour(BaseModel):
     exhausted: bool = _option(False, "refuse everything: the account has no money left")
     quality_noise: float | None = _number(None, "score by the text's line QUALITY 0.7 (0 to 1), so inexactly")
     quality_bias: float = _option(0.0, "what such a score is above or below that, on the criterion's scale")
+    label_error: float = _number(0.0, "share of wrong labels where the text's line LABEL good names one", le=1)
     answer_chars: int = _number(160, "length of an argument", le=100_000)
     drip_interval: float = _number(0.05, "a dripping body sends one byte each so many s", ge=0.001)
     huge_bytes: int = _number(100_000_000, "unpacked size of 'huge' and 'bomb' bodies", ge=1)

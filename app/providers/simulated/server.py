@@ -303,7 +303,7 @@ class SimulatedProvider:
 
     def _text(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> str:
         noise = behaviour.quality_noise
-        eye = Eye(noise, behaviour.quality_bias) if noise is not None else None
+        eye = Eye(noise, behaviour.quality_bias, behaviour.label_error) if noise is not None else None
         judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars, eye)
         answer = judge.plain() if call.schema is None else judge.instance(call.schema)
         spoilt = fault in ANSWER_FAULTS and fault != "swapped"

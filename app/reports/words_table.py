@@ -1,0 +1,57 @@
+"""The part of a report's table for scales that are told in words: labels, preferences, checklists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from dicast.app.domain.report import DimensionReport, ReportDimension
+
+if TYPE_CHECKING:
+    from dicast.app.reports.table import TableStyle
+
+MAX_WORDS = 60
+"""Rows; a report tells all of them."""
+NAME_MAX = 24
+WORD_MAX = 60
+
+
+def scale_name(dimension: ReportDimension) -> str:
+    """A scale in a few characters."""
+    names = {"preference": "A or B", "checklist": f"{len(dimension.questions)} yes/no"}
+    if dimension.kind == "labels":
+        return f"{len(dimension.labels)} labels"
+    return names.get(dimension.kind, f"{dimension.scale_min}..{dimension.scale_max}")
+
+
+def said_in_words(rows: Sequence[DimensionReport], style: TableStyle) -> Iterator[RenderableType]:
+    """How often each label was given and each question answered with yes; nothing where all scales are numbers."""
+    lines = [line for row in rows for line in _lines(row)]
+    if not lines:
+        return
+    table = style.table()
+    table.add_column("Dimension", no_wrap=True)
+    table.add_column("label, or question", overflow="fold")
+    for title in ("count", "share"):
+        table.add_column(title, justify="right", no_wrap=True)
+    before = None
+    for name, word, count, of in lines[:MAX_WORDS]:
+        share = f"{100 * count / of:.0f} %" if of else "-"
+        table.add_row(
+            style.show(name if name != before else "", NAME_MAX), style.show(word, WORD_MAX), Text(f"{count:,}"), share
+        )
+        before = name
+    yield table
+    more = len(lines) - MAX_WORDS
+    yield Text(f"and {more:,} more, see report.json\n" if more > 0 else "", style="dim")
+
+
+def _lines(row: DimensionReport) -> Iterator[tuple[str, str, int, int]]:
+    name = row.dimension.name or row.dimension.id
+    for label, count in row.labels.items():
+        yield name, label, count, row.scores.n
+    for question in row.questions:
+        yield name, question.question, question.yes, question.n
