@@ -11,7 +11,7 @@ from dicast.app.domain.calibration import Calibration, CalibrationMap
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
-from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.panel import Escalation, PanelRule
 from dicast.app.domain.printable import printable
 from dicast.app.domain.scale import Scale
 from dicast.config.nearest import nearest
@@ -30,6 +30,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "dimensions": (Dimension,),
     "scale": (Scale,),
     "panel": (PanelRule,),
+    "escalate": (Escalation,),
     "calibration": (Calibration,),
     "maps": (CalibrationMap,),
 }
@@ -46,6 +47,7 @@ FORMS = {
     "keep": "keep: [language, source]",
     "labels": "labels: {region: eu}",
     "panel": "panel: median, or {combine: weighted, weights: {strict: 2, kind: 1}}",
+    "escalate": "escalate: true, or {difference: 1}",
     "groups": "groups: [system, language]",
     "calibration": "calibration: calibration.json, or {file: calibration.json, on_mismatch: warn}",
 }

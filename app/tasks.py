@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
@@ -230,8 +231,8 @@ async def judge_batch(
 async def gather_page(job_id: str, incarnation: str, lane: int, page: int) -> None:
     ref = PageRef(job_id, incarnation, lane, page)
     gathered = await retry_until_available(lambda: services().gatherer.gather(ref))
-    if gathered.plan:
-        await retry_until_available(lambda: services().lanes.plan(job_id, incarnation, lane))
+    for planned in gathered.lanes(lane):
+        await retry_until_available(partial(services().lanes.plan, job_id, incarnation, planned))
     if gathered.finish:
         await services().messages.finish(job_id)
 

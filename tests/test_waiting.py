@@ -130,8 +130,8 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
     said: list[tuple[str, str]] = []
 
     class Books:
-        async def lane_count(self, job: str) -> int:
-            return 1
+        async def lane_stages(self, job: str) -> list[int]:
+            return [0]
 
         async def take_page(self, ref: Any) -> dict[int, str]:
             return {0: '{"opinion": {}}'}

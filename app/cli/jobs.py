@@ -112,7 +112,8 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         "job": status.id,
         "project": printable(status.project),
         "state": status.state,
-        "units": f"{status.done:,} of {status.units:,} done, {status.counters['failed']:,} failed",
+        "units": f"{status.done:,} of {status.units:,} done, {status.counters['failed']:,} failed"
+        + (f", {status.counters['spared']:,} spared" if status.counters["spared"] else ""),
         "calls": f"{calls:,} open"
         + (f" of {status.limit:,}" if status.limit else "")
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "

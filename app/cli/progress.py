@@ -21,6 +21,7 @@ TROUBLES = (
     ("requeues", "requeue", "requeues"),
     ("timeouts", "timeout", "timeouts"),
     ("failed", "failed", "failed"),
+    ("spared", "spared", "spared"),
 )
 NOTICE_CHARS = 400
 _GAP = "   "

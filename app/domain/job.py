@@ -24,6 +24,7 @@ MAX_LABELS = 20
 MAX_KEPT = 50
 MAX_GROUPS = 10
 MAX_LABELLED = 20
+ESCALATING_LEAST = 2
 
 
 class Deployment(Strict):
@@ -171,7 +172,12 @@ class EvaluationJob(Strict):
     @property
     def keeps_board(self) -> bool:
         """Whether it is decided by scores what is asked next, so that the ledger keeps them on the score board."""
-        return False
+        return self.escalates
+
+    @property
+    def escalates(self) -> bool:
+        """Whether a later judge is asked only if he is needed."""
+        return any(self.panel_of(dimension).escalate is not None for dimension in self.dimensions)
 
     @property
     def panelled(self) -> bool:
@@ -206,6 +212,29 @@ class EvaluationJob(Strict):
             for name in sorted(names ^ set(weights)) if weights else ():
                 wrong = "is no judge of this job" if name in weights else "has no weight, and 0 must be said"
                 raise ValueError(f"panel.weights ({dimension.id}): {name!r} {wrong}")
+        return self
+
+    @model_validator(mode="after")
+    def _panels_that_decide(self) -> Self:
+        for dimension in self.dimensions:
+            rule, scale = self.panel_of(dimension), dimension.scale
+            if rule.threshold is not None and scale.nominal:
+                raise ValueError(f"panel.threshold ({dimension.id}): labels without an order reach none")
+            if rule.threshold is not None and not scale.min < rule.threshold <= scale.max:
+                raise ValueError(
+                    f"panel.threshold ({dimension.id}): must be above {scale.min} and at most {scale.max}, "
+                    f"the ends of the scale, got {rule.threshold:g}"
+                )
+            if self.calibration is not None and (rule.threshold is not None or rule.escalate is not None):
+                raise ValueError(
+                    f"panel ({dimension.id}): a calibration is of a full panel's scores; leave it out, or the panel's "
+                    "threshold and escalate"
+                )
+            if rule.escalate is not None and len(self.agents) < ESCALATING_LEAST:
+                raise ValueError(
+                    f"panel.escalate ({dimension.id}): at least {ESCALATING_LEAST} judges are needed, "
+                    f"got {len(self.agents)}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -19,12 +20,14 @@ class Usage(BaseModel):
 class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
-    `score` is null when the unit ended in an error; the reason is then in the job's errors. `label` is what a score
-    means on a scale of labels or preferences; `answers` are those to a checklist's questions, in their order.
+    `score` is null when the unit ended in an error (the reason is in the job's errors), or was not needed.
+    `label` is what a score means on a scale of labels or preferences; `answers` are those to a checklist's questions,
+    in their order.
     `pool` is where the call was made or, if none was, where the unit was to be sent last.
     `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
     divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
-    `metadata` is that of the item which the job asks to `keep`.
+    `metadata` is that of the item which the job asks to `keep`. `not_needed`: it has no score because nobody asked for
+    one, the judges before having settled the outcome; then there is no error.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +47,7 @@ class Opinion(BaseModel):
     latency_s: float = Field(default=0.0, ge=0)
     attempts: int = Field(default=1, ge=0)
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    not_needed: bool = Field(default=False, exclude_if=operator.not_, description="in JSON only where it is true")
 
 
 class ErrorKind(StrEnum):

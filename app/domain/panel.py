@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dicast.errors import DicastError
 
 TRIMMED_SHARE = 0.2
+NEARLY = 1e-9
+"""What a mean may miss a threshold by, for a computer's fractions are not exact."""
 
 Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene"]
 UNLIKELY = 1e-10
@@ -27,8 +29,21 @@ class NotLearned(DicastError, LookupError):
     """What a panel's rule learns from the whole job has not been learned yet."""
 
 
+class Escalation(BaseModel):
+    """The judges are asked one after the other, in the job's order, and the next one only if needed: while he can
+    change the outcome or, with a `difference`, if the scores so far lie at least so far apart."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    difference: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="in units of the scale; not the full panel's score then"
+    )
+
+
 class PanelRule(BaseModel):
-    """How the judges' scores are combined; `weights` are those of "weighted", by judge, or learned from ratings."""
+    """How the judges' scores are combined; `weights` are those of "weighted", by judge, or learned from ratings. With a
+    `threshold` the panel says 1 if it is reached and 0 if not: by the combined score or, with "majority", by more than
+    half of the judges."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -36,12 +51,34 @@ class PanelRule(BaseModel):
     weights: dict[str, float] | Literal["learned"] = Field(
         default_factory=dict, description="judge -> weight, 0 or more; learned: from ratings by people"
     )
+    threshold: float | None = Field(default=None, allow_inf_nan=False, description="the panel passes from here on")
+    escalate: Escalation | None = Field(default=None, description="ask the next judge only if he is needed")
 
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, data: Any) -> Any:
         """`panel: median` is short for `panel: {combine: median}`."""
+        if isinstance(data, dict) and isinstance(data.get("escalate"), bool):
+            return {**data, "escalate": {} if data["escalate"] else None}
         return {"combine": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _judges_to_spare(self) -> Self:
+        """Any judge moves a mean: then only a difference can say that he is not needed."""
+        learns = self.weights == "learned" or self.combine == "dawid_skene"
+        if learns and (self.threshold is not None or self.escalate is not None):
+            raise ValueError("threshold and escalate belong to rules that learn nothing from the whole job")
+        if self.escalate is None:
+            return self
+        moved = self.combine in {"mean", "trimmed", "weighted"} and self.threshold is None
+        if self.escalate.difference is None and moved:
+            raise ValueError(
+                f"escalate: every judge moves a panel's {self.combine}; name a threshold, or a difference of the first "
+                "judges from which on the next is asked, such as escalate: {difference: 1}"
+            )
+        if self.escalate.difference is not None and (self.combine in {"majority", "worst"} or self.threshold):
+            raise ValueError("escalate.difference belongs to a mean or median without a threshold")
+        return self
 
     @model_validator(mode="after")
     def _weights_where_they_count(self) -> Self:
@@ -73,7 +110,13 @@ class PanelRule(BaseModel):
             return None
         if self.learns:
             raise NotLearned(f"what {self.combine} learns from the whole job is not there yet")
-        return _weighted(scores, self.given_weights) if self.combine == "weighted" else _by_name(self.combine, scores)
+        if self.combine == "majority" and self.threshold is not None:
+            return float(fmean(map(self._passes, scores.values())) > 0.5)
+        score = _weighted(scores, self.given_weights) if self.combine == "weighted" else _by_name(self.combine, scores)
+        return score if score is None or self.threshold is None else float(self._passes(score))
+
+    def _passes(self, score: float) -> bool:
+        return self.threshold is not None and score >= self.threshold - NEARLY
 
 
 class LearnedPanel(BaseModel):

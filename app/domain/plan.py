@@ -1,7 +1,8 @@
 """How a job is laid out: lanes, positions in a lane, and how much of it is published ahead.
 
 A lane holds the units of all agents of one pool, so that a slow pool never holds back another's pages. Agents with
-the same several deployments have a lane of their own; which pool each unit goes to is decided when it is sent.
+the same several deployments have a lane of their own; which pool each unit goes to is decided when it is sent. A panel
+whose later judges are asked only if they are needed has lanes for each of its stages.
 In a lane the units stand in the order item, replicate, agent, dimension; a unit's place there is its position. A page
 is a run of positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
 """
@@ -33,6 +34,8 @@ class Lane:
     dimensions: int
     replicates: int
     batched: bool
+    stage: int = 0
+    """Its units are planned when those of all earlier stages have ended for their item."""
 
     @property
     def units_per_item(self) -> int:
@@ -54,13 +57,18 @@ class Lane:
         return range(first // self.units_per_item, (first + count - 1) // self.units_per_item + 1)
 
 
-def lanes(pools: Sequence[tuple[str, ...]], dimensions: int, replicates: int, batched: Sequence[bool]) -> list[Lane]:
-    """Group agents by (pools, batched); `pools[i]` and `batched[i]` are those of agent i. Order: first appearance."""
-    groups: dict[tuple[tuple[str, ...], bool], list[int]] = {}
-    for agent, key in enumerate(zip(pools, batched, strict=True)):
+def lanes(
+    pools: Sequence[tuple[str, ...]], dimensions: int, replicates: int, batched: Sequence[bool],
+    stages: Sequence[int] | None = None,
+) -> list[Lane]:  # fmt: skip
+    """Group agents by (pools, batched, stage); `pools[i]`, `batched[i]` and `stages[i]` are those of agent i. Order:
+    first appearance."""
+    groups: dict[tuple[tuple[str, ...], bool, int], list[int]] = {}
+    for agent, key in enumerate(zip(pools, batched, stages or [0] * len(pools), strict=True)):
         groups.setdefault(key, []).append(agent)
     return [
-        Lane(names, tuple(agents), dimensions, replicates, is_batched) for (names, is_batched), agents in groups.items()
+        Lane(names, tuple(agents), dimensions, replicates, is_batched, stage)
+        for (names, is_batched, stage), agents in groups.items()
     ]
 
 

@@ -137,7 +137,7 @@ class ReportHeader(Frozen):
 
 
 class JudgeCell(Frozen):
-    """One judge on one dimension; `labels` as in `DimensionReport`."""
+    """One judge on one dimension; `labels` and `spared` as in `DimensionReport`."""
 
     judge: str
     n: int
@@ -145,6 +145,7 @@ class JudgeCell(Frozen):
     mean: float | None
     sd: float | None
     labels: dict[str, int] = {}
+    spared: int = 0
 
 
 class PanelCell(Frozen):
@@ -164,6 +165,7 @@ class DimensionReport(Frozen):
     coefficient of agreement. None without two judges of one text. Of labels without an order it is the share of such
     pairs that differ. `labels` tells how often each label was given, `questions` how often each question of a checklist
     was answered with yes; both are empty for other scales. `panel` is None where its scores were not asked for.
+    `spared` are the judges' units that an escalating panel did not need.
     """
 
     dimension: ReportDimension
@@ -174,6 +176,7 @@ class DimensionReport(Frozen):
     labels: dict[str, int] = {}
     questions: list[QuestionShare] = []
     panel: PanelCell | None = None
+    spared: int = 0
 
 
 class AgentReport(Frozen):
@@ -189,6 +192,7 @@ class AgentReport(Frozen):
     overall: float | None
     scores: ScoreStatistics | None
     models: dict[str, int] = {}
+    spared: int = 0
 
 
 class ResultFiles(Frozen):
@@ -204,7 +208,8 @@ class ResultFiles(Frozen):
 class Report(ReportHeader):
     """The header, what the opinions say, and where they lie.
 
-    `missing` units have no opinion; only a cancelled job has any. Tokens are those of the calls that brought the
+    `missing` units have no opinion; only a cancelled job has any. `spared` units were not needed by an escalating
+    panel. Tokens are those of the calls that brought the
     opinions. `overall` is the job's weighted score from 0 (every score at its scale's lower end) to 1:
 
         sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d
@@ -217,6 +222,7 @@ class Report(ReportHeader):
     scored: int
     failed: int
     missing: int
+    spared: int = 0
     input_tokens: int
     output_tokens: int
     overall: float | None
@@ -242,6 +248,7 @@ class ReportBuilder:
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
         self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
         self._input_tokens = self._output_tokens = 0
+        self._spared: Counter[tuple[str, str]] = Counter()
         self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
         self._errors: dict[ErrorKind, ErrorTally] = {}
@@ -254,6 +261,9 @@ class ReportBuilder:
             raise UnknownVoice(
                 f"job {self._header.job_id} has no judge {opinion.judge!r} with criterion {opinion.criterion_id!r}"
             ) from None
+        if opinion.not_needed:
+            self._spared[opinion.judge, opinion.criterion_id] += 1
+            return
         tally.add(opinion.score)
         if opinion.answers is not None and opinion.criterion_id in self._questions:
             self._questions[opinion.criterion_id].add(opinion.answers)
@@ -280,7 +290,8 @@ class ReportBuilder:
             **dict(self._header),
             scored=scored,
             failed=failed,
-            missing=self._header.units - scored - failed,
+            missing=self._header.units - scored - failed - self._spared.total(),
+            spared=self._spared.total(),
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
             overall=weighted_position(
@@ -313,7 +324,12 @@ class ReportBuilder:
             for judge, tally in tallies.items():
                 s = tally.describe(nominal=dimension.nominal)
                 counts = label_counts(dimension.labels, dimension.scale_min, s.histogram)
-                cells.append(JudgeCell(judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd, labels=counts))
+                spared = self._spared[judge, dimension.id]
+                cells.append(
+                    JudgeCell(
+                        judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd, labels=counts, spared=spared
+                    )
+                )
         scores = merged(tallies.values()).describe(nominal=dimension.nominal)
         asked = self._questions.get(dimension.id)
         return DimensionReport(
@@ -324,6 +340,7 @@ class ReportBuilder:
             by_judge=cells,
             labels=label_counts(dimension.labels, dimension.scale_min, scores.histogram),
             questions=asked.shares() if asked is not None else [],
+            spared=sum(self._spared[agent.name, dimension.id] for agent in self._header.agents),
         )
 
     def _agent(self, agent: ReportAgent) -> AgentReport:
@@ -343,6 +360,7 @@ class ReportBuilder:
             ),
             scores=describe(whole.histogram, whole.failures, nominal=nominal) if one_scale else None,
             models=dict(self._models[agent.name].most_common()),
+            spared=sum(self._spared[agent.name, d.id] for d in dimensions),
         )
 
 

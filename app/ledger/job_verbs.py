@@ -42,10 +42,10 @@ class JobVerbs(Verbs):
         if incarnation is None:  # submitted by a version that knew of none
             await self._redis.hsetnx(self.keys.job(job), "incarnation", new_incarnation())
             return await self.job(job)
+        job_spec = stored_spec(spec)  # with an empty list of items of its own, which are kept apart
         return JobRecord(
             id=job,
-            # Items of the job itself are kept apart, so the stored spec has an empty list of them.
-            spec=stored_spec(spec),
+            spec=job_spec,
             lanes=[
                 Lane(**{**lane, "pools": tuple(lane["pools"]), "agents": tuple(lane["agents"])})
                 for lane in orjson.loads(lanes)
@@ -56,6 +56,7 @@ class JobVerbs(Verbs):
             incarnation=incarnation,
             resumed=int(resumed or 0),
             traceparent=traceparent or "",
+            keeps_board=job_spec.keeps_board,
         )
 
     async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:
@@ -164,10 +165,10 @@ class JobVerbs(Verbs):
         )
         return LaneState(state or "", cursor, int(page or 0), int(open_units or 0))
 
-    async def lane_count(self, ref: PageRef) -> int:
-        """How many lanes a page's job has; 0 if the ledger does not hold it, or another job of its id."""
+    async def lane_stages(self, ref: PageRef) -> list[int]:
+        """The stage of each lane of a page's job; none if the ledger does not hold it, or another job of its id."""
         lanes, incarnation = await self._redis.hmget(self.keys.job(ref.job), "lanes", "incarnation")
-        return len(orjson.loads(lanes)) if incarnation == ref.incarnation else 0
+        return [lane.get("stage", 0) for lane in orjson.loads(lanes)] if incarnation == ref.incarnation else []
 
     async def planned(self, job: str, lane: int) -> None:
         """The next unit that empties the lane's window asks for planning again."""

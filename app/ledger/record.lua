@@ -2,7 +2,7 @@
 -- record.lua: results take effect once, whoever brings them and however often.
 -- KEYS  1 job  2 page  3 epoch  4 due  5 clock  6 score board
 -- ARGV  1 now_ms  2 lane  3 incarnation.page  4 JSON {counter: n}  5 JSON [[position, fence, result, scored 1|0,
---       place, mark], ...]; place and mark only if the job has a score board
+--       place, mark], ...]; the place is -1 if the job has no score board
 --       6 prefix of the members of due  7 node  8 prefix of the nodes' beacons
 -- Reply {left in the page, 1 if the lane wants planning, 1 if no chord will gather the page, 1 if this was news,
 --       verdict, ...}; verdict: new | again (a result is there) | stale (an old fence) | gone (the page is gathered).
@@ -50,7 +50,7 @@ for i, entry in ipairs(entries) do
     fields[2 * new - 1], fields[2 * new] = 'r:' .. position, claim_mark(page, fence) .. payload
     ended[new], brought[position] = 'u:' .. position, true
     note_late(page_key, position, u, fence)
-    if place then write_mark(board, place, mark) end
+    if place >= 0 then write_mark(board, place, mark) end
   elseif tells(page_key, page, position, u, fence) then
     stale, news = stale + 1, true
     if not u then redis.call('ZADD', due, 'NX', lease_clock(clock, given_ms), due_prefix .. position) end

@@ -57,6 +57,10 @@ class Claim:
     left_ms: int = -1
 
 
+NOWHERE = -1
+"""The place of a unit whose job has no score board."""
+
+
 class UnitResult(NamedTuple):
     """A unit's end as it goes into the ledger; `place` and `mark` are those on the score board, if its job has one."""
 
@@ -64,20 +68,13 @@ class UnitResult(NamedTuple):
     fence: int
     payload: bytes
     scored: bool
-    place: int | None = None
+    place: int = NOWHERE
     mark: int = 0
 
-    def written(self) -> list[Any]:
-        """As it is sent, and kept on disk meanwhile."""
-        board = [] if self.place is None else [self.place, self.mark]
-        return [self.position, self.fence, self.payload.decode(), int(self.scored), *board]
-
     @classmethod
-    def read(
-        cls, position: int, fence: int, payload: str, scored: int, place: int | None = None, mark: int = 0
-    ) -> Self:
-        """From what was `written`."""
-        return cls(position, fence, payload.encode(), bool(scored), place, mark)
+    def read(cls, position: int, fence: int, payload: str, scored: int, *board: int) -> Self:
+        """As it was sent, or kept on disk meanwhile; earlier versions kept nothing of a board."""
+        return cls(position, fence, payload.encode(), bool(scored), *board)
 
 
 class Deferral(NamedTuple):
@@ -140,15 +137,23 @@ class JobRecord:
     resumed: int = 0
     traceparent: str = ""
     """Of its submission, where traces are on."""
+    keeps_board: bool = False
+    """The ledger keeps its score board: `spec.keeps_board`, found out once and not for every unit."""
 
     @property
     def layout(self) -> Layout:
         """Of its score board."""
         return Layout(self.spec.replicates, len(self.spec.agents), len(self.spec.dimensions))
 
-    def place(self, lane: Lane, position: int) -> int | None:
-        """Where a unit stands on the score board; None if the job has none."""
-        return self.layout.place(lane.unit(position)) if self.spec.keeps_board else None
+    @property
+    def stages(self) -> list[int]:
+        """Of each agent, as the job was laid out."""
+        of_agent = {agent: lane.stage for lane in self.lanes for agent in lane.agents}
+        return [of_agent[agent] for agent in sorted(of_agent)]
+
+    def place(self, lane: Lane, position: int) -> int:
+        """Where a unit stands on the score board."""
+        return self.layout.place(lane.unit(position))
 
     @property
     def items(self) -> int:

@@ -96,7 +96,7 @@ class UnitVerbs(Verbs):
                 ref.lane,
                 ref.number,
                 dumps(counters),
-                dumps([result.written() for result in results]),
+                dumps([[p, f, r.decode(), int(s), *board] for p, f, r, s, *board in results]),
                 f"{ref}|",
                 self._node,
                 self._beacons,

@@ -89,26 +89,27 @@ class Call:
             usage=usage,
             latency_s=round(self.latency_s, 4),
             attempts=claim.attempts + 1,
-            metadata=_kept(self.job, self.item),
+            metadata=kept(self.job, self.item),
         )
-        mark = mark_of(verdict.score, dimension.scale.min)
-        return UnitResult(claim.position, claim.fence, _payload(opinion, None), True, self._place(claim), mark)
+        result = UnitResult(claim.position, claim.fence, payload(opinion, None), scored=True)
+        return self._marked(result, mark_of(verdict.score, dimension.scale.min)) if self.job.keeps_board else result
 
     def failed(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
         attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
     ) -> UnitResult:  # fmt: skip
         """A unit's error, as the ledger keeps it."""
-        payload = unscored(
+        content = unscored(
             self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
             attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
             pool=self.pool, latency_s=self.latency_s,
         )  # fmt: skip
-        return UnitResult(claim.position, claim.fence, payload, False, self._place(claim), ENDED)
+        result = UnitResult(claim.position, claim.fence, content, scored=False)
+        return self._marked(result, ENDED) if self.job.keeps_board else result
 
-    def _place(self, claim: Claim) -> int | None:
-        """On the score board, if the job has one."""
-        return self.job.place(self.job.lanes[self.ref.lane], claim.position)
+    def _marked(self, result: UnitResult, mark: int) -> UnitResult:
+        """With what goes to the job's score board."""
+        return result._replace(place=self.job.place(self.job.lanes[self.ref.lane], result.position), mark=mark)
 
 
 def unscored(
@@ -134,12 +135,12 @@ def unscored(
         model=model,
         pool=pool,
         latency_s=round(latency_s, 4),
-        metadata=_kept(job, item),
+        metadata=kept(job, item),
     )
-    return _payload(opinion, error)
+    return payload(opinion, error)
 
 
-def _kept(job: JobRecord, item: Item) -> dict[str, Any]:
+def kept(job: JobRecord, item: Item) -> dict[str, Any]:
     """The item's metadata that goes with its opinions."""
     kept = {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
     return kept | measured(item, job.spec.probes) if job.spec.probes else kept
@@ -176,6 +177,6 @@ def spent(failure: ProviderFailure) -> dict[str, int]:
     }
 
 
-def _payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
+def payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
     # Not by orjson, whose bytes keep the 4 KB that they were written into, and the recorder keeps them for a while.
     return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error})

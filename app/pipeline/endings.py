@@ -7,12 +7,12 @@ from typing import Any
 
 from dicast.app import logs
 from dicast.app.domain.item import Item
-from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.opinion import ErrorKind, Opinion
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, UnitResult
-from dicast.app.pipeline.call import Call, unscored
+from dicast.app.pipeline.call import Call, kept, payload, unscored
 from dicast.app.providers.base import ProviderFailure
 
 CLOSED = {
@@ -72,6 +72,25 @@ def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -
         job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
         attempts=0, calls=0, elapsed_s=0.0, pool=stop.pool, **_because(stop),
     )  # fmt: skip
+
+
+def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
+    """The result of a unit that is not published, since the judges before it have settled the outcome. It is no error:
+    the opinion without a score stands for it alone."""
+    unit = lane.unit(position)
+    opinion = Opinion(
+        judge=job.spec.agents[unit.agent].name,
+        criterion_id=job.spec.dimensions[unit.dimension].id,
+        item_id=item.id,
+        replicate=unit.replicate,
+        score=None,
+        not_needed=True,
+        argument="Not asked: the judges before had settled it",
+        model="",
+        attempts=0,
+        metadata=kept(job, item),
+    )
+    return payload(opinion, None)
 
 
 def _because(stop: Stop) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,10 +48,15 @@ class Announces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What follows: `finish` the job, `plan` the lane."""
+    """What follows: `finish` the job, `plan` the lane, and those of `later` stages."""
 
     finish: bool = False
     plan: bool = False
+    later: Sequence[int] = ()
+
+    def lanes(self, lane: int) -> list[int]:
+        """All that are to be planned now that a page of `lane` is gathered."""
+        return [*([lane] if self.plan else []), *self.later]
 
 
 class Gatherer:
@@ -69,15 +74,16 @@ class Gatherer:
     async def gather(self, ref: PageRef) -> Gathered:
         """Move a whole page to its files. What has units open, was gathered before, or is of an earlier job of this id,
         is left alone."""
-        lanes = await self._ledger.lane_count(ref)
-        page = await self._ledger.take_page(ref) if lanes else None
+        stages = await self._ledger.lane_stages(ref)
+        page = await self._ledger.take_page(ref) if stages else None
         if page is None:
             return Gathered()
         if page:
             async with telling_of_files(self._ledger, ref.job):
                 await asyncio.to_thread(self._write, ref, page)
-        finish, plan = await self._ledger.close_page(ref, lanes)
-        return Gathered(finish, plan)
+        finish, plan = await self._ledger.close_page(ref, len(stages))
+        later = [] if finish else [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]]
+        return Gathered(finish, plan, later)
 
     def _write(self, ref: PageRef, page: dict[int, str]) -> None:
         opinions, errors = [], []

@@ -11,12 +11,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from dicast.app import datasets
 from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.domain.board import Board
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane, Window, window
@@ -24,6 +25,7 @@ from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
+from dicast.app.pipeline import stages
 from dicast.app.pipeline.endings import unasked
 from dicast.app.pipeline.places import Models, Stops, places_of
 from dicast.app.pipeline.record import retry_until_available
@@ -142,7 +144,13 @@ class Planner:
         total = job.items * lane.units_per_item
         first: int = cursor["position"]
         units = min(units, total - first)
-        wanted = lane.items_of(first, units)
+        wanted, board = lane.items_of(first, units), None
+        if lane.stage:
+            board = await stages.ready(self._ledger, job, lane, wanted)
+            if not board.items:  # who gathers a page of an earlier stage asks again
+                return False
+            wanted = wanted[: board.items]
+            units = min(units, wanted.stop * lane.units_per_item - first)
         read = await self._reading(job)
         if read is not None:
             items, source = await asyncio.to_thread(_read, read, wanted, cursor["source"], first + units, lane)
@@ -153,23 +161,14 @@ class Planner:
             items, source = dict(zip(wanted, found, strict=False)), None
         items = {number: item.without(job.spec.rating_columns) for number, item in items.items()}
         units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts make a page shorter
-        results: dict[int, bytes] = {}
-        read_to: int = cursor.get("earlier", 0)
-        if job.resumed:
-            positions = range(first, first + units)
-            results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
+        ended = await self._ended(job, lane, items, range(first, first + units), cursor.get("earlier", 0), stops, board)
+        results, read_to, failed, spared = ended
         rest = "" if first + units >= total else _cursor(first + units, source, read_to)
-        ref = PageRef(job.id, job.incarnation, number, state.page)
-        refused = {
-            position: unasked(job, lane, position, items[unit.item], stops[unit.agent])
-            for position in (range(first, first + units) if stops else ())
-            if (unit := lane.unit(position)).agent in stops and position not in results
-        }
-        results |= refused
-        attempt = secrets.token_hex(8)
+        ref, attempt = PageRef(job.id, job.incarnation, number, state.page), secrets.token_hex(8)
+        marks = stages.marks(job, lane, results)
         opened = await retry_until_available(
             lambda: self._ledger.open_page(
-                ref, first, units, rest, low_water, items, results, attempt, failed=len(refused)
+                ref, first, units, rest, low_water, items, results, attempt, failed=failed, spared=spared, marks=marks
             )
         )
         if opened < 0:
@@ -182,6 +181,33 @@ class Planner:
         await publisher.page(job, PageMessages(ref, lane, tokens, items))
         await retry_until_available(lambda: self._ledger.published(ref))
         return True
+
+    async def _ended(
+        self, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, read_to: int,
+        stops: Mapping[int, Stop], board: Board | None,
+    ) -> _Ended:  # fmt: skip
+        """Those of a page's units that have ended before it is opened; a `board` is that of a later stage."""
+        results: dict[int, bytes] = {}
+        if job.resumed:
+            results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
+        spared = {} if board is None else stages.spared(job, lane, board, items, positions, results)
+        results |= spared
+        refused = {
+            position: unasked(job, lane, position, items[unit.item], stops[unit.agent])
+            for position in (positions if stops else ())
+            if (unit := lane.unit(position)).agent in stops and position not in results
+        }
+        return _Ended(results | refused, read_to, len(refused), len(spared))
+
+
+class _Ended(NamedTuple):
+    """Results of a page's units that end when it is opened, by position: those of an earlier run, which is `read_to`
+    there, and of units that nobody is asked about, `failed` or `spared`."""
+
+    results: Mapping[int, bytes]
+    read_to: int
+    failed: int
+    spared: int
 
 
 def _cursor(position: int, source: Any, earlier: int) -> str:

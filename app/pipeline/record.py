@@ -108,7 +108,8 @@ class Recorder:
 
 
 def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> bytes:
-    return orjson.dumps({"page": str(ref), "counters": counters, "results": [r.written() for r in results]})
+    fields = [[p, fence, payload.decode(), scored, *board] for p, fence, payload, scored, *board in results]
+    return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
 
 
 async def retry_until_available(operation: Callable[[], Awaitable[T]]) -> T:

@@ -31,6 +31,7 @@ _LINES = pa.schema(
         ("usage", pa.struct([("input_tokens", pa.int64()), ("output_tokens", pa.int64())])),
         ("latency_s", pa.float64()),
         ("attempts", pa.int32()),
+        ("not_needed", pa.bool_()),
     ]
 )
 
@@ -38,6 +39,12 @@ _LINES = pa.schema(
 def _flat(table: pa.Table) -> pa.Table:
     table = table.flatten()
     return table.rename_columns([name.removeprefix("usage.") for name in table.column_names])
+
+
+def _said(table: pa.Table) -> pa.Table:
+    """With what opinions say in JSON only where it is true."""
+    at = table.column_names.index("not_needed")
+    return table.set_column(at, table.schema.field(at), table.column(at).fill_null(False))
 
 
 COLUMNS: pa.Schema = _flat(_LINES.empty_table()).schema
@@ -97,5 +104,5 @@ class Columns:
             read_options=pa.json.ReadOptions(use_threads=False, block_size=self._bytes + 1),
             parse_options=pa.json.ParseOptions(explicit_schema=self._lines_schema, unexpected_field_behavior="error"),
         )
-        self._writer.write_table(_flat(table))
+        self._writer.write_table(_said(_flat(table)))
         self._lines, self._bytes = [], 0

@@ -89,7 +89,8 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
 
 
 def _label(score: float | None, dimension: ReportDimension) -> str | None:
-    if score is None or not dimension.labels or score != int(score):
+    verdict = dimension.panel.threshold is not None  # which is no score of the scale
+    if score is None or verdict or not dimension.labels or score != int(score):
         return None
     return dimension.labels[int(score) - dimension.scale_min]
 

@@ -128,6 +128,8 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
     parts = [f"{report.scored:,} of {report.units:,} units scored"]
     if report.failed:
         parts.append(f"{report.failed:,} failed")
+    if report.spared:
+        parts.append(f"{report.spared:,} spared")
     if report.missing:
         parts.append(f"{report.missing:,} never judged")
     yield Text(", ".join(parts) + f", in {_duration(report.wall_s)}", style="red" if report.failed else "")

@@ -243,11 +243,11 @@ def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
         raise unknown
     counters = {
         name: getattr(report, name)
-        for name in ("scored", "failed", "calls", "retries", "requeues", "timeouts", "calls_without_answer")
+        for name in ("scored", "failed", "spared", "calls", "retries", "requeues", "timeouts", "calls_without_answer")
     }
     return JobView(
         id=report.job_id, state=JobState(report.status), project=report.project, units=report.units,
-        done=report.scored + report.failed, counters=counters, why=report.reason,
+        done=report.scored + report.failed + report.spared, counters=counters, why=report.reason,
         started_ms=round(1000 * report.started.timestamp()), finished_ms=round(1000 * report.finished.timestamp()),
     )  # fmt: skip
 

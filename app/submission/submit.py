@@ -14,6 +14,7 @@ from typing import Any
 from dicast.app import datasets
 from dicast.app.domain.arrangement import Expected, arrangement_of
 from dicast.app.domain.deadlines import instant_ms
+from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
@@ -90,6 +91,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         len(job.dimensions),
         job.replicates,
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
+        stages_of(job),
     )
     extra: dict[str, str] = {}
     expected = Expected(arrangement_of(job))

@@ -102,7 +102,8 @@ async def test_what_a_dead_process_kept_on_disk_comes_to_the_board_too(bench, tm
     job = await bench.one.job("j")
     claimed = await claim(bench.one, ref, 1)
     recorder = Recorder(bench.one, Spool(tmp_path, "ns", "one"))
-    entry = {"page": str(ref), "counters": {}, "results": [result(job, claimed, score=9).written()]}
+    position, fence, payload, *rest = result(job, claimed, score=9)
+    entry = {"page": str(ref), "counters": {}, "results": [[position, fence, payload.decode(), *rest]]}
     await recorder.store_spooled(orjson.dumps(entry))
     assert marks(await bench.one.board(job, 0, 1)) == [OPEN, mark_of(9, 1)]
     assert UnitResult.read(1, 2, "{}", 1) == UnitResult(1, 2, b"{}", True)  # as earlier versions wrote them

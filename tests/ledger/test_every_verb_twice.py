@@ -368,7 +368,7 @@ CASES = [
     ("continue_with", submitted, lambda s: s.client.continue_with("j", "t", "{}")),
 ]
 READS = {
-    "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_count", "items",
+    "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_stages", "items",
     "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",

@@ -97,9 +97,9 @@ async def test_the_lane_says_where_planning_stands(bench):
     assert await bench.one.lane("j", 0) == LaneState("running", "c", 1, 4)
     assert await bench.one.lane("j", 1) == LaneState("running", None, 0, 0)
     assert await bench.one.lane("another", 0) == LaneState("", None, 0, 0)
-    assert await bench.one.lane_count(ref) == 1
-    assert await bench.one.lane_count(ref._replace(incarnation="x")) == 0
-    assert await bench.one.lane_count(ref._replace(job="another")) == 0
+    assert await bench.one.lane_stages(ref) == [0]
+    assert await bench.one.lane_stages(ref._replace(incarnation="x")) == []
+    assert await bench.one.lane_stages(ref._replace(job="another")) == []
 
 
 async def test_an_attended_job_is_looked_after_a_while_later(bench):

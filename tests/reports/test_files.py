@@ -60,7 +60,7 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     assert {Path(p).name for p in dict(report.files).values()} == RESULTS | {JOB}
 
     lines = [orjson.loads(line) for line in (folder / "opinions.jsonl").read_bytes().splitlines()]
-    assert all(list(line) == list(Opinion.model_fields) for line in lines)
+    assert all(list(line) == [name for name in Opinion.model_fields if name != "not_needed"] for line in lines)
     assert [(line["item_id"], line["judge"]) for line in lines] == [
         ("item-0", "strict"), ("item-1", "strict"), ("item-0", "kind"), ("item-2", "strict"),
     ]  # fmt: skip
@@ -77,9 +77,10 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     assert table.schema.field("cited_evidence").type == pa.list_(pa.string())
     assert table.column_names == [
         "judge", "criterion_id", "item_id", "replicate", "score", "label", "answers", "argument",
-        "cited_evidence", "model", "pool", "input_tokens", "output_tokens", "latency_s", "attempts",
+        "cited_evidence", "model", "pool", "input_tokens", "output_tokens", "latency_s", "attempts", "not_needed",
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):
+        assert row.pop("not_needed") is told.not_needed is False
         usage = {"input_tokens": row.pop("input_tokens"), "output_tokens": row.pop("output_tokens")}
         assert {**row, "usage": usage, "metadata": {}} == told.model_dump()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -320,8 +321,8 @@ class VirtualNode:
             case "gather", page:
                 ref = PageRef(*page)
                 gathered = await retry_until_available(lambda: self.gatherer.gather(ref))
-                if gathered.plan:
-                    await retry_until_available(lambda: self.lanes.plan(ref.job, ref.incarnation, ref.lane))
+                for lane in gathered.lanes(ref.lane):
+                    await retry_until_available(partial(self.lanes.plan, ref.job, ref.incarnation, lane))
                 if gathered.finish:
                     await self.messages.finish(ref.job)
             case "finish", (job_id,):

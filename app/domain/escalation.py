@@ -1,0 +1,88 @@
+"""Which judges of a panel are asked: the next one only while the outcome can still change.
+
+An outcome is settled if it is the same whatever the judges who are left say, and however many of them answer at all.
+So it is the full panel's, also where a judge who was left out would have failed. Only a difference (`Escalation`) is a
+choice instead of a certainty. The same decisions as app/statistics/escalation.py, for one item at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from dicast.app.domain.board import Board
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import PanelRule, commonest
+from dicast.app.domain.plan import Unit
+from dicast.app.domain.scale import Scale
+
+FIRST = 2
+"""So many judges are asked before their difference counts."""
+
+
+def settled(rule: PanelRule, given: Mapping[str, float], left: Sequence[str], scale: Scale) -> bool:
+    """Whether none of the judges who are `left` is needed, after the scores `given` by others."""
+    if not left:
+        return True
+    if not given:
+        return False
+    if rule.escalate is not None and rule.escalate.difference is not None:
+        scores = given.values()
+        return len(given) >= FIRST and max(scores) - min(scores) < rule.escalate.difference
+    if rule.combine == "majority" and rule.threshold is None:
+        return _commonest_stays(list(given.values()), len(left))
+    # All other rules are monotone in each score, so what stays the same at both ends of the scale stays so between.
+    ends = {
+        rule.combined({**given, **dict.fromkeys(left[:answering], float(end))})
+        for answering in _answering(rule, len(left))
+        for end in (scale.min, scale.max)
+    }
+    return len(ends) == 1 and None not in ends
+
+
+def _answering(rule: PanelRule, left: int) -> Sequence[int]:
+    """How many of those left may answer. Of a weighted mean over a threshold on the scale the ends suffice: each answer
+    at an end of the scale moves it to that end."""
+    return (0, left) if rule.combine == "weighted" else range(left + 1)
+
+
+def _commonest_stays(scores: Sequence[float], left: int) -> bool:
+    """Whether the commonest score stays the only commonest one, whatever the `left` judges say."""
+    counts = [count for _, count in Counter(scores).most_common(2)]
+    return counts[0] > (counts[1] if len(counts) > 1 else 0) + left
+
+
+def earliest(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
+    """After how many judges, asked in this order, the outcome can be settled at the soonest; at least 1."""
+    for asked in range(1, len(judges)):
+        for end in (scale.min, scale.max):
+            if settled(rule, dict.fromkeys(judges[:asked], float(end)), judges[asked:], scale):
+                return asked
+    return len(judges)
+
+
+def stages_of(job: EvaluationJob) -> list[int]:
+    """The stage of each agent: one is asked when all units of the earlier stages have ended. All are of stage 0 where
+    nothing escalates; else those without whom nothing can be settled, and each other one has a stage of its own."""
+    names = [agent.name for agent in job.agents]
+    escalating = [d for d in job.dimensions if job.panel_of(d).escalate is not None]
+    if not escalating:
+        return [0] * len(names)
+    at_once = min(earliest(job.panel_of(d), names, d.scale) for d in escalating)
+    return [max(0, number - at_once + 1) for number in range(len(names))]
+
+
+def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit) -> bool:
+    """Whether a unit is to be judged, now that all of the earlier stages have ended for its item. A judge's replicates
+    count by their mean, or the commonest of labels without an order; judges without any score are absent."""
+    dimension, stage = job.dimensions[unit.dimension], stages[unit.agent]
+    rule = job.panel_of(dimension)
+    if stage == 0 or rule.escalate is None:
+        return True
+    given: dict[str, float] = {}
+    for number, agent in enumerate(job.agents):
+        if stages[number] < stage and (scores := board.scores(unit.item, number, unit.dimension)):
+            given[agent.name] = float(commonest(scores)) if dimension.scale.nominal else fmean(scores)
+    left = [agent.name for number, agent in enumerate(job.agents) if stages[number] >= stage]
+    return not settled(rule, given, left, dimension.scale)

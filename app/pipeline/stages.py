@@ -1,0 +1,64 @@
+"""Later judges of an escalating panel: how far they may be planned, and which of their units end unasked.
+
+All of it is decided when a page is opened. What the earlier judges said of its items is final by then, so nothing that
+happens later could change the decision, and a unit that is not needed costs neither message nor claim nor lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from itertools import takewhile
+
+import orjson
+
+from dicast.app.domain.board import ENDED, NOT_NEEDED, Board, mark_of
+from dicast.app.domain.escalation import is_needed
+from dicast.app.domain.item import Item
+from dicast.app.domain.plan import Lane
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.endings import not_needed
+
+
+async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Board:
+    """The board of those items, the first ones of a lane's next page, of which all units of earlier stages have ended.
+    Raises redis errors."""
+    board = await ledger.board(job, items.start, len(items))
+    earlier = [agent for other in job.lanes if other.stage < lane.stage for agent in other.agents]
+    count = sum(1 for _ in takewhile(lambda item: board.has_ended(item, earlier), items))
+    return Board(board.layout, board.lowest, board.first_item, count, board.data)
+
+
+def spared(
+    job: JobRecord, lane: Lane, board: Board, items: Mapping[int, Item], positions: range, results: Container[int]
+) -> dict[int, bytes]:
+    """The results of units that nobody needs, by position, apart from those that have `results` already."""
+    stages = job.stages
+    needed: dict[tuple[int, int, int], bool] = {}
+    found = {}
+    for position in positions:
+        unit = lane.unit(position)
+        what = unit.item, unit.agent, unit.dimension
+        if what not in needed:  # the same for all its rounds
+            needed[what] = is_needed(job.spec, stages, board, unit)
+        if not needed[what] and position not in results:
+            found[position] = not_needed(job, lane, position, items[unit.item])
+    return found
+
+
+def marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:
+    """What goes to the job's score board with results that are there when a page is opened: places and marks."""
+    if not job.keeps_board:
+        return []
+    return [
+        (job.layout.place(unit), _mark(orjson.loads(payload)["opinion"], job.spec.dimensions[unit.dimension].scale.min))
+        for position, payload in results.items()
+        for unit in [lane.unit(position)]
+    ]
+
+
+def _mark(opinion: Mapping[str, object], scale_min: int) -> int:
+    if opinion.get("not_needed"):
+        return NOT_NEEDED
+    score = opinion["score"]
+    return mark_of(score, scale_min) if isinstance(score, int) else ENDED

@@ -1,0 +1,175 @@
+"""Who is asked: never a judge too few where that is promised, and no judge too many."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from pydantic import ValidationError
+
+from dicast.app.domain.board import Board, Layout, mark_of
+from dicast.app.domain.escalation import earliest, is_needed, settled, stages_of
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.plan import Unit, lanes
+from dicast.app.domain.scale import Scale
+from dicast.app.statistics.escalation import (
+    agrees,
+    majority_settled,
+    mean_settled,
+    median_settled,
+    votes_settled,
+    worst_settled,
+)
+
+SCALE = Scale(min=1, max=4)
+JUDGES = ["a", "b", "c", "d"]
+RULES = [
+    PanelRule(combine="majority", escalate={}),
+    PanelRule(combine="worst", escalate={}),
+    PanelRule(combine="median", escalate={}),
+    *(
+        PanelRule(combine=combine, threshold=threshold, escalate={})
+        for combine in ("majority", "mean", "median", "trimmed", "worst")
+        for threshold in (1.5, 2.0, 3.3, 4.0)
+    ),
+    PanelRule(combine="weighted", weights={"a": 3.0, "b": 1.0, "c": 0.0, "d": 2.0}, threshold=3.0, escalate={}),
+]
+NAMES = [f"{rule.combine}-{rule.threshold}" for rule in RULES]
+
+
+def verdicts(rule, given, left):
+    """All that the panel may say, whatever the judges left answer or do not."""
+    answers = product([None, *range(SCALE.min, SCALE.max + 1)], repeat=len(left))
+    for later in answers:
+        more = {judge: score for judge, score in zip(left, later, strict=True) if score is not None}
+        yield rule.combined({**given, **more})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+@pytest.mark.parametrize("judges", [2, 3, 4])
+def test_what_is_settled_stays_whatever_the_others_say_or_do_not(rule, judges):
+    names = JUDGES[:judges]
+    if rule.weights:
+        rule = rule.model_copy(update={"weights": {name: rule.weights[name] for name in names}})
+    for asked in range(1, judges):
+        for scores in product(range(SCALE.min, SCALE.max + 1), repeat=asked):
+            given, left = dict(zip(names, scores, strict=False)), names[asked:]
+            found = set(verdicts(rule, given, left))
+            if settled(rule, given, left, SCALE):
+                assert found == {rule.combined(given)}, given
+                assert asked >= earliest(rule, names, SCALE)
+            elif rule.threshold is not None or rule.combine in {"worst", "median"}:
+                assert len(found) > 1 or None in found, given  # and none is asked who could have been spared
+
+
+@pytest.mark.parametrize("asked, left", [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)])
+def test_the_study_of_escalation_decides_the_same(asked, left):
+    low, high = SCALE.min, SCALE.max
+    others = [f"later{n}" for n in range(left)]
+
+    def ours(scores, **rule):
+        given = {f"judge{n}": float(score) for n, score in enumerate(scores)}
+        return settled(PanelRule(escalate=rule.pop("escalate", {}), **rule), given, others, SCALE)
+
+    for scores in product(range(low, high + 1), repeat=asked):
+        assert ours(scores, combine="majority") == majority_settled(scores, left)
+        assert ours(scores, combine="worst") == worst_settled(scores, left, low=low)
+        assert ours(scores, combine="mean", escalate={"difference": 1.0}) == (
+            asked >= 2 and agrees(scores, left, within=0)
+        )
+        for threshold in (1.5, 2.0, 3.0, 4.0):
+            ends = {"threshold": threshold, "low": low, "high": high}
+            assert ours(scores, combine="mean", threshold=threshold) == mean_settled(scores, left, **ends)
+            # Beside it, ours holds also where some of those left fail: then their number decides what a median is.
+            if ours(scores, combine="median", threshold=threshold):
+                assert median_settled(scores, left, **ends)
+            if ours(scores, combine="majority", threshold=threshold):
+                assert votes_settled(scores, left, passing=threshold, needed=(asked + left) // 2 + 1)
+
+
+def test_nobody_is_spared_without_a_score():
+    for rule in RULES:
+        assert not settled(rule, {}, ["d"], SCALE)
+        assert settled(rule, {}, [], SCALE)
+    by_difference = PanelRule(escalate={"difference": 1})
+    assert not settled(by_difference, {"a": 3}, ["b", "c"], SCALE)
+    assert settled(by_difference, {"a": 3, "b": 3.5}, ["c"], SCALE)
+    assert not settled(by_difference, {"a": 3, "b": 4}, ["c"], SCALE)
+
+
+def a_job(judges=3, dimensions=None, **more):
+    return EvaluationJob.model_validate({
+        "items": [{"id": "i", "text": "t"}],
+        "agents": [{"name": name} for name in JUDGES[:judges]],
+        "dimensions": dimensions or [{"id": "d", "instructions": "x", "scale": {"min": 1, "max": 4}}],
+        **more,
+    })  # fmt: skip
+
+
+def test_the_first_who_cannot_settle_anything_are_asked_at_once():
+    majority = {"combine": "majority", "escalate": True}
+    assert stages_of(a_job(3, panel=majority)) == [0, 0, 1]
+    assert stages_of(a_job(4, panel=majority)) == [0, 0, 0, 1]
+    assert stages_of(a_job(2, panel=majority)) == [0, 0]
+    assert stages_of(a_job(3, panel={"combine": "worst", "escalate": True})) == [0, 1, 2]
+    assert stages_of(a_job(4, panel={"combine": "mean", "escalate": {"difference": 1}})) == [0, 0, 1, 2]
+    assert stages_of(a_job(3, panel={"combine": "mean", "threshold": 4, "escalate": True})) == [0, 1, 2]
+    assert stages_of(a_job(3, panel="majority")) == [0, 0, 0]
+    scale = {"min": 1, "max": 4}
+    mixed = [
+        {"id": "d", "instructions": "x", "scale": scale, "panel": majority},
+        {"id": "e", "instructions": "x", "scale": scale},
+    ]
+    job = a_job(3, mixed)
+    assert stages_of(job) == [0, 0, 1] and job.keeps_board and not a_job(3).keeps_board
+    plan = lanes([("p",)] * 3, 2, 1, [False] * 3, stages_of(job))
+    assert [(lane.agents, lane.stage) for lane in plan] == [((0, 1), 0), ((2,), 1)]
+
+
+def board_of(job, scores):
+    """`scores` by (round, agent, dimension); all of one item."""
+    layout = Layout(job.replicates, len(job.agents), len(job.dimensions))
+    data = bytearray(2 * layout.units_per_item)
+    for (number, agent, dimension), score in scores.items():
+        mark = 1 if score is None else mark_of(score, 1)
+        at = 2 * layout.place(Unit(0, number, agent, dimension))
+        data[at : at + 2] = bytes([mark // 128, mark % 128])
+    return Board(layout, [1] * len(job.dimensions), 0, 1, bytes(data))
+
+
+def test_a_judge_who_failed_is_absent_and_one_with_replicates_counts_by_their_mean():
+    job = a_job(3, panel={"combine": "majority", "escalate": True}, replicates=2)
+    stages, third = stages_of(job), Unit(0, 1, 2, 0)
+
+    def needed(*scores):
+        places = [(number, agent, 0) for agent in range(2) for number in range(2)]
+        return is_needed(job, stages, board_of(job, dict(zip(places, scores, strict=True))), third)
+
+    assert not needed(3, 3, 3, 3)
+    assert not needed(2, 4, 3, 3)  # both say 3 on average
+    assert needed(3, 3, 3, 4)
+    assert needed(3, 3, None, None)
+    assert not needed(3, 3, 3, None)
+    assert needed(None, None, None, None)
+    assert is_needed(job, stages, board_of(job, {}), Unit(0, 0, 1, 0))  # of the first stage
+
+
+@pytest.mark.parametrize("panel, says", [
+    ({"combine": "mean", "escalate": True}, "every judge moves a panel's mean"),
+    ({"combine": "majority", "escalate": {"difference": 1}}, "belongs to a mean or median"),
+    ({"combine": "mean", "threshold": 3, "escalate": {"difference": 1}}, "belongs to a mean or median"),
+    ({"combine": "mean", "threshold": 1}, "must be above 1 and at most 4"),
+    ({"combine": "mean", "threshold": 4.5}, "must be above 1 and at most 4"),
+    ({"combine": "majority", "escalate": {"differenc": 1}}, "differenc"),
+    ({"combine": "mean", "escalate": {"difference": 0}}, "greater than 0"),
+])  # fmt: skip
+def test_a_panel_that_cannot_be_is_refused(panel, says):
+    with pytest.raises(ValidationError, match=says):
+        a_job(3, panel=panel)
+
+
+def test_one_judge_alone_escalates_nowhere():
+    with pytest.raises(ValidationError, match="at least 2 judges"):
+        a_job(1, panel={"combine": "worst", "escalate": True})
+    assert PanelRule.model_validate({"combine": "worst", "escalate": False}).escalate is None
