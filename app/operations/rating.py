@@ -97,17 +97,15 @@ def _told_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
         known: dict[str, Dimension] = {}
     else:
         known = {dimension.id: dimension for dimension in spec.dimensions}
-    told = []
-    for of in report.dimensions:
-        whole = known.get(of.id)
-        told.append({
-            "id": of.id, "name": of.name, "min": of.scale_min, "max": of.scale_max,
-            "labels": list(getattr(of, "labels", None) or []),
-            "questions": list(getattr(of, "questions", None) or []),
-            "instructions": whole.instructions if whole is not None else "",
-            "levels": {str(score): text for score, text in sorted(whole.levels.items())} if whole is not None else {},
-        })  # fmt: skip
-    return told
+    return [_told(of, known.get(of.id)) for of in report.dimensions]
+
+
+def _told(of: ReportDimension, whole: Dimension | None) -> dict[str, Any]:
+    return {
+        "id": of.id, "name": of.name, "min": of.scale_min, "max": of.scale_max, "options": list(_scale(of).options),
+        "questions": of.questions, "instructions": whole.instructions if whole is not None else "",
+        "levels": {str(score): text for score, text in sorted(whole.levels.items())} if whole is not None else {},
+    }  # fmt: skip
 
 
 def add_ratings(folder: Path, report: Report, path: str) -> tuple[Report, int]:
@@ -138,9 +136,19 @@ def add_ratings(folder: Path, report: Report, path: str) -> tuple[Report, int]:
 def _shells(dimensions: Iterable[ReportDimension]) -> list[Dimension]:
     """The dimensions as what reads ratings needs them."""
     return [
-        Dimension.model_construct(id=of.id, name=of.name, scale=Scale(min=of.scale_min, max=of.scale_max), levels={})
-        for of in dimensions
+        Dimension.model_construct(id=of.id, name=of.name, scale=_scale(of), levels={}, examples={}) for of in dimensions
     ]
+
+
+def _scale(of: ReportDimension) -> Scale:
+    """The scale that a report tells of."""
+    if of.kind == "labels":
+        return Scale(labels=of.labels, ordered=of.ordered)
+    if of.kind == "checklist":
+        return Scale(checklist=of.questions)
+    if of.kind == "preference":
+        return Scale(preference="strength" if of.scale_max > 1 else "choice")
+    return Scale(min=of.scale_min, max=of.scale_max)
 
 
 def _key(rating: Rating) -> tuple[str, str, str]:

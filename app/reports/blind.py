@@ -121,14 +121,16 @@ class BlindRatings:
             if score is not None and before is None:
                 if rater not in (raters := {key[2] for key in known}) and len(raters) >= MAX_RATERS:
                     raise RatingRefused(f"a job has {MAX_RATERS} raters at most")
-                self._append(_line(item, dimension, rater, score, probability))
+                self._append(_line(_named(queue.dimensions, dimension), item, rater, score, probability))
                 return
             known.pop((item, dimension, rater))
             if score is not None:
                 known[item, dimension, rater] = score
             chances = {each.id: each.probability for each in queue.items}
+            scales = {of["id"]: of for of in queue.dimensions}
             with replacing(self.file) as out:
-                out.writelines(_line(*key, value, chances.get(key[0])) for key, value in known.items())
+                for (of_item, of, who), value in known.items():
+                    out.write(_line(scales[of], of_item, who, value, chances.get(of_item)))
 
     def finish(self, rater: str) -> None:
         """A rater is done. Raises `RatingRefused` for one who has rated nothing."""
@@ -157,8 +159,16 @@ class BlindRatings:
         except FileNotFoundError:
             return {}
         lines = whole[: whole.rfind(b"\n") + 1].splitlines()  # what is behind it was never acknowledged
-        rows = map(orjson.loads, lines)
-        return {(row["item_id"], row["dimension"], row["rater"]): row["score"] for row in rows}
+        scales = {of["id"]: of for of in self._dimensions()}
+        found: dict[Key, int] = {}
+        for row in map(orjson.loads, lines):
+            found[row["item_id"], row["dimension"], row["rater"]] = _score(scales[row["dimension"]], row["score"])
+        return found
+
+    def _dimensions(self) -> list[dict[str, Any]]:
+        with (self._folder / _QUEUE).open("rb") as file:
+            found: list[dict[str, Any]] = orjson.loads(file.readline())
+        return found
 
     def _append(self, line: bytes) -> None:
         """Within the lock."""
@@ -180,9 +190,28 @@ def _whole_lines(content: bytes) -> int:
     return content.rfind(b"\n") + 1
 
 
-def _line(item: str, dimension: str, rater: str, score: int, probability: float | None) -> bytes:
+def _line(dimension: dict[str, Any], item: str, rater: str, score: int, probability: float | None) -> bytes:
     drawn = {} if probability is None else {"probability": probability}
-    return orjson.dumps({"item_id": item, "dimension": dimension, "rater": rater, "score": score, **drawn}) + b"\n"
+    told = {"item_id": item, "dimension": dimension["id"], "rater": rater, "score": _written(dimension, score)}
+    return orjson.dumps({**told, **drawn}) + b"\n"
+
+
+def _written(dimension: dict[str, Any], score: int) -> int | float | str:
+    """As ratings are given: a label, the share of a checklist's questions that have a yes, or a number."""
+    if dimension["questions"]:
+        return round(score / len(dimension["questions"]), 6)
+    if dimension["options"]:
+        return str(dimension["options"][score - dimension["min"]])
+    return score
+
+
+def _score(dimension: dict[str, Any], written: Any) -> int:
+    """What `_written` has made a rating of."""
+    if dimension["questions"]:
+        return round(float(written) * len(dimension["questions"]))
+    if dimension["options"]:
+        return int(dimension["min"] + dimension["options"].index(written))
+    return int(written)
 
 
 def _checked(queue: Queue, item: str, dimension: str, score: int | None) -> float | None:

@@ -1,7 +1,8 @@
 """A finished job's opinions in pages, read from its Parquet file by DuckDB: pure reading, in bounded memory.
 
 For each job that is looked at, and each judge that it is narrowed to, a table with one row an item is made once (a
-tenth of a second for a million opinions) and kept while there is room. All else is asked of the file itself.
+tenth of a second for a million opinions) and kept while there is room; so is what a search has found. All else is asked
+of the file itself.
 """
 # ruff: noqa: S608  (statements are made of names of our own; what others give is a parameter, or quoted)
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +69,8 @@ class ItemScore:
 @dataclass(frozen=True, slots=True)
 class ItemRow:
     """An item. `overall` is its weighted score from 0 to 1, `disagreement` its judges' spread in parts of the scale, as
-    a mean over the dimensions; `failed` counts units without a score, `place` is that of its first opinion."""
+    a mean over the dimensions; labels without an order enter neither. `failed` counts units without a score, `place` is
+    that of its first opinion."""
 
     id: str
     place: int
@@ -128,7 +130,9 @@ class Browser:
         try:
             table = self._table(asked, folder, report, wishes.judge)
             at = names.index(wishes.dimension) if wishes.dimension is not None else None
-            where, given = _conditions(folder, wishes, at)
+            through = wishes.search and wishes.within == "arguments"
+            matches = self._found(asked, folder, wishes.search, wishes.judge) if through else None
+            where, given = _conditions(wishes, at, matches)
             order = _order(wishes, at)
             found = asked.execute(
                 f"SELECT * FROM {table} {where} ORDER BY {order} LIMIT ? OFFSET ?",
@@ -203,19 +207,33 @@ class Browser:
                 )  # fmt: skip
             return self._made.cursor()
 
-    def _table(
-        self, asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None
-    ) -> str:  # fmt: skip
-        """The name of the table of a job's items, which is made unless it is there."""
-        stat = (folder / PARQUET).stat()
-        key = (str(folder), stat.st_ino, stat.st_mtime_ns, stat.st_size, judge)
+    def _table(self, asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
+        """The name of the table of a job's items."""
+        return self._kept(
+            asked, (*_mark(folder), "items", judge), lambda: _making(asked, folder, report, judge),
+            [] if judge is None else [judge],
+        )  # fmt: skip
+
+    def _found(self, asked: duckdb.DuckDBPyConnection, folder: Path, text: str, judge: str | None) -> str:
+        """The name of the table of the items of which an argument holds this text: all arguments are read for it."""
+        only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
+        making = (
+            f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE contains(lower(argument), lower(?)) {only}"
+        )  # fmt: skip
+        given = [text] if judge is None else [text, judge]
+        return self._kept(asked, (*_mark(folder), "found", text, judge), lambda: making, given)
+
+    def _kept(
+        self, asked: duckdb.DuckDBPyConnection, key: tuple[Any, ...], making: Callable[[], str], given: list[Any]
+    ) -> str:
+        """The name of a table, which is made unless it is there."""
         with self._lock:
             if key not in self._tables.known:
                 self._tables.made += 1
-                name = f"items_{self._tables.made}"
-                asked.execute(_making(asked, name, folder, report, judge), [] if judge is None else [judge])
+                name = f"kept_{self._tables.made}"
+                asked.execute(f"CREATE TABLE {name} AS {making()}", given)
                 rows = asked.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
-                self._tables.known[key] = name, rows
+                self._tables.known[key] = name, rows + 1
                 while len(self._tables.known) > 1 and self._tables.rows > ROWS_KEPT:
                     _, (dropped, _) = self._tables.known.popitem(last=False)
                     asked.execute(f"DROP TABLE {dropped}")
@@ -223,18 +241,23 @@ class Browser:
             return self._tables.known[key][0]
 
 
-def _making(
-    asked: duckdb.DuckDBPyConnection, name: str, folder: Path, report: Report, judge: str | None
-) -> str:  # fmt: skip
+def _mark(folder: Path) -> tuple[Any, ...]:
+    """Of the file: another when the job was judged anew. Raises OSError."""
+    stat = (folder / PARQUET).stat()
+    return str(folder), stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _making(asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
     source = _source(folder)
     only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
     columns, positions, spreads = [], [], []
     for at, dimension in enumerate(report.dimensions):
         of = f"FILTER (criterion_id = {_text(dimension.id)})"
         columns += [f"avg(mean) {of} AS m{at}", f"stddev_pop(mean) {of} AS s{at}", f"sum(n) {of} AS n{at}"]
-        width = dimension.scale_max - dimension.scale_min
-        positions.append((f"(m{at} - {dimension.scale_min}) / {width}", dimension.weight))
-        spreads.append(f"CASE WHEN j{at} > 1 THEN s{at} / {width} END")
+        if not dimension.nominal:
+            width = max(1, dimension.scale_max - dimension.scale_min)
+            positions.append((f"(m{at} - {dimension.scale_min}) / {width}", dimension.weight))
+            spreads.append(f"CASE WHEN j{at} > 1 THEN s{at} / {width} END")
         columns.append(f"count(mean) {of} AS j{at}")
     shown = ", ".join(
         f"m{at}, CASE WHEN j{at} > 1 THEN s{at} END AS s{at}, coalesce(n{at}, 0)::BIGINT AS n{at}"
@@ -248,8 +271,8 @@ def _making(
         f"(score IS NOT NULL)::INTEGER AS n, (score IS NULL)::INTEGER AS failed FROM {source} WHERE true {only}"
     )
     return (
-        f"CREATE TABLE {name} AS SELECT item_id, place, {_weighted(positions)} AS overall, "
-        f"list_avg([{', '.join(spreads)}]) AS disagreement, failed, {shown} FROM ("
+        f"SELECT item_id, place, {_weighted(positions)} AS overall, "
+        f"list_avg([{', '.join(spreads) or 'NULL::DOUBLE'}]) AS disagreement, failed, {shown} FROM ("
         f"SELECT item_id, min(place) AS place, sum(failed)::BIGINT AS failed, {', '.join(columns)} "
         f"FROM ({cells}) GROUP BY item_id)"
     )
@@ -262,22 +285,21 @@ def _repeats(asked: duckdb.DuckDBPyConnection, folder: Path) -> bool:
 
 
 def _weighted(positions: Sequence[tuple[str, float]]) -> str:
+    if not positions:
+        return "NULL::DOUBLE"
     total = " + ".join(f"coalesce({at} * {weight!r}, 0)" for at, weight in positions)
     weights = " + ".join(f"CASE WHEN {at} IS NULL THEN 0 ELSE {weight!r} END" for at, weight in positions)
     return f"({total}) / nullif({weights}, 0)"
 
 
-def _conditions(folder: Path, wishes: ItemWishes, at: int | None) -> tuple[str, list[Any]]:
+def _conditions(wishes: ItemWishes, at: int | None, found: str | None) -> tuple[str, list[Any]]:
+    """`found` is the table of the items that a search through the arguments has found."""
     parts, given = [], list[Any]()
-    if wishes.search and wishes.within == "ids":
+    if found is not None:
+        parts.append(f"item_id IN (SELECT item_id FROM {found})")
+    elif wishes.search:
         parts.append("contains(lower(item_id), lower(?))")
         given.append(wishes.search)
-    elif wishes.search:
-        only = "" if wishes.judge is None else " AND judge = ?"
-        parts.append(
-            f"item_id IN (SELECT item_id FROM {_source(folder)} WHERE contains(lower(argument), lower(?)){only})"
-        )
-        given += [wishes.search] if wishes.judge is None else [wishes.search, wishes.judge]
     for bound, sign in ((wishes.least, ">="), (wishes.most, "<=")):
         if bound is not None:
             parts.append(f"{'overall' if at is None else f'm{at}'} {sign} ?")

@@ -212,7 +212,7 @@ def _drawn(rater: str, item: str) -> bytes:
 
 
 def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, str], int]) -> list[Compared]:
-    scales = {of.id: of.scale_max - of.scale_min for of in report.dimensions}
+    scales = {of.id: max(1, of.scale_max - of.scale_min) for of in report.dimensions}
     judges: dict[tuple[str, str], dict[str, float]] = {}
     for item, dimension, judge, score in parts.browser.judged(folder, sorted({item for item, _ in mine})):
         judges.setdefault((item, dimension), {})[judge] = score

@@ -14,8 +14,13 @@ from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_statistics
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import RatingSource
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.reports.blind import BlindRatings
+from dicast.app.domain.report import ReportDimension
+from dicast.app.domain.scale import Scale
+from dicast.app.operations.rating import _told
+from dicast.app.reports.blind import BlindRatings, Queue, QueuedItem
 from dicast.app.reports.files import read_report
 from dicast.app.reports.folders import job_folder
 from tests.page.world import finished, job
@@ -157,3 +162,29 @@ def test_ratings_are_added_to_an_ended_job_by_the_command(
         path.write_text(f"item_id,rater,clear\n{wrong}\n")
         with pytest.raises(datasets.DatasetError, match=message):
             show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
+
+
+def test_labels_and_checklists_are_rated_in_their_own_words(tmp_path: Path) -> None:
+    scales = {
+        "tone": Scale(labels=["rude", "plain", "kind"], ordered=False),
+        "facts": Scale(checklist=["One?", "Two?", "Three?"]),
+        "better": Scale(preference="choice"),
+    }  # fmt: skip
+    dimensions = [Dimension(id=name, instructions="?", scale=scale) for name, scale in scales.items()]
+    told = [_told(ReportDimension.of(dimension), dimension) for dimension in dimensions]
+    blind = BlindRatings(tmp_path)
+    blind.open_queue(Queue(told, [QueuedItem("i", {"text": "t"}), QueuedItem("k", {"text": "t"})]))
+    for item, score in (("i", 2), ("k", 1)):
+        blind.rate(item, "tone", "ada", score)
+        blind.rate(item, "facts", "ada", score)
+        blind.rate(item, "better", "ada", score - 2)
+    blind.rate("k", "tone", "ada", 0)
+    assert blind.ratings()["k", "tone", "ada"] == 0 and blind.ratings()["i", "facts", "ada"] == 2
+    rows = [json.loads(line)["score"] for line in blind.file.read_text().splitlines()]
+    assert {"kind", "rude", "tie", "B"} <= set(rows)
+    job_of = EvaluationJob.model_construct(items=[], dimensions=dimensions, ratings=RatingSource(path=str(blind.file)))
+    read = {(r.item_id, r.dimension): r.score for r, _ in datasets.read_ratings(job_of)}
+    assert read == {
+        ("i", "tone"): 2, ("k", "tone"): 0, ("i", "facts"): 2, ("k", "facts"): 1,
+        ("i", "better"): 0, ("k", "better"): -1,
+    }  # fmt: skip

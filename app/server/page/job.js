@@ -93,9 +93,9 @@ const files = (name) => h("details", { class: "menu" }, h("summary", { class: "b
   ].map(([label, path, file]) => h("button", { type: "button", class: "quiet", onclick: act(() => download(of(name, path), `${name}-${file}`)) }, label))));
 
 export const title = (dimension) => dimension.name || dimension.id;
-export const optionsOf = (dimension) => dimension.options || dimension.labels || [];
+export const optionsOf = (dimension) => dimension.labels || [];
 /** A dimension whose labels have no order has no mean that says anything. */
-export const nominal = (dimension) => dimension.kind === "nominal" || dimension.nominal === true || dimension.ordered === false;
+export const nominal = (dimension) => dimension.ordered === false;
 
 function heat(name, report) {
   const dimensions = report.by_dimension;

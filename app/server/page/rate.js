@@ -138,6 +138,7 @@ class Rating {
       h("p", { class: "dim" }, `Dimension ${n + 1} of ${this.dimensions.length}`),
       h("h2", { tabindex: "-1" }, foreign(dimension.name || dimension.id)),
       dimension.instructions && foreign(dimension.instructions, "p", { class: "instructions" }),
+      dimension.questions?.length > 0 && h("p", {}, "How many of these have the answer yes?"),
       dimension.questions?.length > 0 && h("ol", {}, dimension.questions.map((question) => h("li", {}, foreign(question)))),
       scores ? h("div", { class: `levels${scores.some((score) => dimension.levels[score]) ? "" : " plain"}` }, scores.map(button))
         : h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (entry.value !== "") this.rate(Number(entry.value)); } },
@@ -157,11 +158,11 @@ class Rating {
     return wide <= 20 ? Array.from({ length: wide }, (_, n) => dimension.min + n) : null;
   }
 
-  label(dimension, score) { return (dimension.options || dimension.labels || [])[score - dimension.min] ?? String(score); }
+  label(dimension, score) { return dimension.options[score - dimension.min] ?? String(score); }
 
   /** The key of a choice: its own digit where scores are digits (0 stands for 10), else its place. */
   digit(dimension, place) {
-    const named = (dimension.options || dimension.labels || []).length > 0;
+    const named = dimension.options.length > 0;
     const score = named ? place + 1 : dimension.min + place;
     if (!named && dimension.min >= 1 && score === 10) return "0";
     return score >= 0 && score <= 9 ? String(score) : null;
