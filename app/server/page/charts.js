@@ -31,7 +31,7 @@ export function lines(series, { label, seconds = 300, unit = "" }) {
   const now = Math.max(...series.flatMap((of) => of.points.map((point) => point[0])), 0);
   const since = now - seconds;
   const seen = series.map((of) => ({ ...of, points: visible(of.points, since) }));
-  const most = nice(Math.max(1, ...seen.flatMap((of) => of.points.map((point) => point[1]))));
+  const most = nice(Math.max(1, ...seen.flatMap((of) => of.points.map((point) => 1.05 * point[1]))));
   const x = (at) => 600 * Math.max(0, (at - since) / seconds);
   const y = (value) => 150 - 140 * value / most;
   const last = seen.map((of) => `${of.name} ${of.points.length ? fixed(of.points.at(-1)[1], of.digits ?? 0) : "–"}${unit}`).join(", ");

@@ -77,7 +77,7 @@ export async function poolsView({ root, signal, ready }) {
 }
 
 export async function poolView({ root, name, signal, session, ready }) {
-  const top = h("div"), below = h("div");
+  const top = h("div", { class: "stack" }), below = h("div", { class: "stack" });
   const admin = session.scopes.includes("pool:admin");
   let pool;
   const look = async () => {
