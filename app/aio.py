@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from redis.exceptions import RedisError
+from rich.progress import Progress
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.domain.job import EvaluationJob
@@ -21,7 +23,10 @@ from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
 from dicast.app.ledger.states import JobState
 from dicast.app.operations import jobs as operations
+from dicast.app.reports.notebook import show_reports
 from dicast.config.settings import environment
+
+show_reports()
 
 LOOK_FIRST_S = 0.1
 LOOK_MAX_S = 1.0
@@ -62,12 +67,15 @@ class AsyncClient:
         """A job's state and counters now; raises `UnknownJob`."""
         return await asyncio.to_thread(self._app.ledger.status, job_id)
 
-    async def wait(self, job_id: str) -> Report:
-        """The report, when the job has ended; bound it by `asyncio.timeout`. Raises `UnknownJob` and `JobLost`."""
+    async def wait(self, job_id: str, progress: Callable[[JobStatus], None] | None = None) -> Report:
+        """The report, when the job has ended; `progress` is given each look at it. Bound it by
+        `asyncio.timeout`. Raises `UnknownJob` and `JobLost`."""
         pause_s = LOOK_FIRST_S
         while True:
             with contextlib.suppress(RedisError):
                 status = await self.status(job_id)
+                if progress is not None:
+                    progress(status)
                 if status.state is JobState.LOST:
                     raise JobLost(job_id)
                 if status.report is not None:
@@ -75,10 +83,30 @@ class AsyncClient:
             await asyncio.sleep(pause_s)
             pause_s = min(LOOK_MAX_S, 1.5 * pause_s)
 
-    async def evaluate(self, job: EvaluationJob | Mapping[str, Any]) -> Report:
-        """Submit a job and wait for its report. Cancelling this leaves the job to itself: see `cancel`."""
-        return await self.wait(await self.submit(job))
+    async def evaluate(
+        self, job: EvaluationJob | Mapping[str, Any], progress: Callable[[JobStatus], None] | None = None
+    ) -> Report:
+        """Submit a job and wait for its report; `progress` is given each look at it. Cancelling this leaves the
+        job to itself: see `cancel`."""
+        return await self.wait(await self.submit(job), progress)
 
     async def cancel(self, job_id: str) -> JobState:
         """Make no new calls for a job; returns its state before. Raises `UnknownJob`."""
         return await asyncio.to_thread(operations.cancel, self._app, job_id)
+
+
+def evaluate_and_wait(job: EvaluationJob | Mapping[str, Any], *, progress: bool = True) -> Report:
+    """Submit a job and wait for its report, with a progress bar: in a notebook or on a terminal. Blocks, also where an
+    event loop runs already; raises as `AsyncClient` does."""
+    with Progress(disable=not progress, transient=True) as shown:
+        bar = shown.add_task("judging", total=None)
+
+        def look(status: JobStatus) -> None:
+            shown.update(bar, total=status.units, completed=status.done, description=f"{status.id} {status.state}")
+
+        async def evaluate() -> Report:
+            async with AsyncClient() as client:
+                return await client.evaluate(job, look)
+
+        with ThreadPoolExecutor(1) as aside:  # a notebook's own thread has a loop that runs
+            return aside.submit(asyncio.run, evaluate()).result()

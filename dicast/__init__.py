@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dicast.app.aio import AsyncClient
+    from dicast.app.aio import AsyncClient, evaluate_and_wait
     from dicast.app.application import app as celery
     from dicast.app.datasets.errors import DatasetError
     from dicast.app.domain.calibration import Calibration
@@ -46,12 +46,12 @@ __all__ = [
     "Agent", "AsyncClient", "Calibration", "CalibrationError", "DatasetError", "Deployment", "DicastError",
     "Dimension", "EvaluationJob", "InvalidJob", "Item", "ItemSource", "JobConflict", "JobFileError", "JobLost",
     "JobRefused", "JobStatistics", "Opinion", "RatingSource", "Report", "RubricError", "Scale", "UnknownJob",
-    "UnknownPool", "celery", "evaluate", "load_calibration", "load_job", "load_opinions", "load_report", "load_rubric",
-    "load_statistics", "statistics_frame", "to_pandas", "to_polars",
+    "UnknownPool", "celery", "evaluate", "evaluate_and_wait", "load_calibration", "load_job", "load_opinions",
+    "load_report", "load_rubric", "load_statistics", "statistics_frame", "to_pandas", "to_polars",
 ]  # fmt: skip
 
 _NAMES = {
-    "app.aio": ["AsyncClient"],
+    "app.aio": ["AsyncClient", "evaluate_and_wait"],
     "app.celery": ["celery"],
     "app.datasets.errors": ["DatasetError"],
     "app.domain.calibration": ["Calibration"],

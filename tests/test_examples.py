@@ -68,6 +68,12 @@ def test_results_in_pandas(example: Callable[[str], str]) -> None:
     assert len(re.findall(r"(?:student|clerk) +[\d.]+$", told, re.MULTILINE)) == 4
 
 
+def test_notebook(example: Callable[[str], str]) -> None:
+    told = example("notebook.py")
+    assert "10 of 10 units, judges and dimensions as a table" in told
+    assert "10 of 10 done" in told and "10 scored once more" in told
+
+
 def test_two_deployments(example: Callable[[str], str]) -> None:
     counts = {model: int(n) for model, n in re.findall(r"'([\w-]+)': (\d+)", example("two_deployments.py"))}
     assert counts.keys() == {"judge", "judge-2"}

@@ -20,6 +20,7 @@ from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.app.operations.jobs import cancel, filed_report, results_of, resume
+from dicast.app.reports.heat_table import print_heat_map
 
 STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}
 
@@ -70,7 +71,9 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
     if json:
         _print_json(terminal, shown)
     else:
-        show_report(terminal, Report.model_validate(shown["report"]), json=False)
+        report = Report.model_validate(shown["report"])
+        show_report(terminal, report, json=False)
+        print_heat_map(report, terminal.out)
 
 
 def cancel_job(terminal: Terminal, job_id: str) -> None:

@@ -66,11 +66,13 @@ class JobGate(Strict):
             or self.min_agreement is not None or self.calibrated
         )  # fmt: skip
 
-    def check_dimensions(self, scales: dict[str, tuple[float, float]]) -> None:
-        """Raises ValueError for a threshold of a dimension that there is not, or off its scale."""
+    def check_dimensions(self, scales: dict[str, tuple[float, float]], nominal: Collection[str] = ()) -> None:
+        """Raises ValueError for a threshold of a dimension that there is not, that has no mean, or off its scale."""
         for name, least in self.fail_under.items():
             if name not in scales:
                 raise ValueError(f"gate.fail_under: {name!r} is none of the dimensions, which are {', '.join(scales)}")
+            if name in nominal:
+                raise ValueError(f"gate.fail_under: the labels of {name} have no order, so there is no mean")
             low, high = scales[name]
             if not low <= least <= high:
                 raise ValueError(f"gate.fail_under: {name} has a scale of {low:g} to {high:g}, got {least:g}")

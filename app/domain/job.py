@@ -188,7 +188,8 @@ class EvaluationJob(Strict):
     @model_validator(mode="after")
     def _gate_of_dimensions(self) -> Self:
         if self.gate is not None:
-            self.gate.check_dimensions({d.id: (d.scale.min, d.scale.max) for d in self.dimensions})
+            nominal = [d.id for d in self.dimensions if not d.scale.ordered]
+            self.gate.check_dimensions({d.id: (d.scale.min, d.scale.max) for d in self.dimensions}, nominal)
         return self
 
     @model_validator(mode="after")

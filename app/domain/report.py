@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Literal, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -233,6 +233,14 @@ class Report(ReportHeader):
     files: ResultFiles
     panel_parquet: str | None = Field(default=None, description="the file of the panel's scores, if they are wanted")
     statistics: JobStatistics | None = Field(default=None, description="None in reports of earlier versions")
+
+    as_html: ClassVar[Callable[[Report], str] | None] = None
+    """What shows a report in a notebook."""
+
+    def _repr_html_(self) -> str | None:
+        """What notebooks ask for; None where nothing can show a report as HTML."""
+        as_html = type(self).as_html
+        return as_html(self) if as_html is not None else None
 
 
 class UnknownVoice(ValueError):

@@ -39,7 +39,8 @@ def judged(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None)
     """What the gate says of the run; `baseline` is the job that it must not be worse than. Raises ValueError where a
     threshold is of no dimension of the job, `NoLibraries` where an interval or p-value is wanted, OSError."""
     report = run.report
-    gate.check_dimensions({d.id: (d.scale_min, d.scale_max) for d in report.dimensions})
+    nominal = [d.id for d in report.dimensions if d.nominal]
+    gate.check_dimensions({d.id: (d.scale_min, d.scale_max) for d in report.dimensions}, nominal)
     return GateVerdict(job_id=report.job_id, checks=list(_checks(gate, run, baseline)))
 
 
@@ -164,7 +165,7 @@ def _not_worse(gate: JobGate, run: FinishedRun, scores: _Scores, baseline: Finis
         yield Check(name=name, kind="not_worse_than", passed=None, told=told)
         return
     known = {dimension.id for dimension in baseline.report.dimensions}
-    dimensions = [dimension.id for dimension in run.report.dimensions if dimension.id in known]
+    dimensions = [d.id for d in run.report.dimensions if d.id in known and not d.nominal]
     if not dimensions:
         yield Check(name=name, kind="not_worse_than", passed=None, told="the runs have no dimension in common")
         return

@@ -24,6 +24,7 @@ from dicast.app.reports.assessing import compute
 from dicast.app.reports.collecting import ResultsAway, results_root
 from dicast.app.reports.files import NoResults, read_opinions, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.notebook import show_reports
 from dicast.config.settings import Settings, environment
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ __all__ = [
     "NoResults", "ResultsAway", "load_opinions", "load_report", "load_statistics", "statistics_frame", "to_pandas",
     "to_polars",
 ]  # fmt: skip
+
+show_reports()
 
 Job = Report | Mapping[str, Any] | str
 

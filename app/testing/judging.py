@@ -209,7 +209,7 @@ class Judging:
                 errors.setdefault(error.item_id, []).append(error)
         for judged in group:
             own = opinions.get(judged.item.id, [])
-            judged.outcome = Outcome(job_id, _panel(report, own), own, errors.get(judged.item.id, []))
+            judged.outcome = Outcome(job_id, _panel(report, judged.item.id, own), own, errors.get(judged.item.id, []))
 
     def _ended(self, job_id: str) -> Report:
         end, pause_s = time.monotonic() + self._timeout_s, LOOK_FIRST_S
@@ -226,7 +226,7 @@ class Judging:
             pause_s = min(LOOK_MAX_S, 1.2 * pause_s)
 
 
-def _panel(report: Report, opinions: list[Opinion]) -> dict[str, float]:
+def _panel(report: Report, item_id: str, opinions: list[Opinion]) -> dict[str, float]:
     """The panel's score of one item by dimension; a judge's replicates are averaged first."""
     scores: dict[str, float] = {}
     for dimension in report.dimensions:
@@ -234,7 +234,7 @@ def _panel(report: Report, opinions: list[Opinion]) -> dict[str, float]:
         for opinion in opinions:
             if opinion.criterion_id == dimension.id and opinion.score is not None:
                 given.setdefault(opinion.judge, []).append(opinion.score)
-        score = dimension.panel.combined({judge: fmean(own) for judge, own in given.items()})
+        score = dimension.combined(item_id, {judge: fmean(own) for judge, own in given.items()}, rated=report.rated)
         if score is not None:
             scores[dimension.id] = score
     return scores

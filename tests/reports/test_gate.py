@@ -154,11 +154,14 @@ def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeyp
         ({"fail_under": {"d": 11}}, "d has a scale of 1 to 10, got 11"),
         ({"fail_under": {"e": 1}}, "'e' is none of the dimensions, which are d"),
         ({"fail_over": {}}, "Extra inputs"),
+        ({"fail_under": {"sort": 1}}, "the labels of sort have no order, so there is no mean"),
     ],
 )
 def test_gates_that_cannot_be(gate: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        EvaluationJob.model_validate({**JOB, "gate": gate})
+        sort = {"id": "sort", "instructions": "?", "scale": {"labels": ["a", "b"], "ordered": False}}
+        dimensions = [*JOB["dimensions"], sort] if "sort" in str(gate) else JOB["dimensions"]
+        EvaluationJob.model_validate({**JOB, "dimensions": dimensions, "gate": gate})
 
 
 # ---------------------------------------------------------------------- forms

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
+from dicast.app.reports.heat_table import print_heat_map
 from dicast.app.reports.table import MAX_ROWS, bars, print_report
 from tests.reports.building import builder, error, files_in, opinion
 
@@ -183,3 +185,21 @@ def test_where_a_job_stopped_asking_is_told_once() -> None:
     built.add_error(error(0, kind=ErrorKind.NOT_ASKED, message="not asked: ..."))
     text = " ".join(rendered(built.build(files_in("/r")), 80).split())
     assert text.count("Stopped asking: the first 20 calls of m in pool 'openai' ended in: 401 wrong key") == 1
+
+
+@pytest.mark.parametrize(("colors", "shaded"), [("truecolor", True), ("256", True), ("standard", False), (None, False)])
+def test_a_heat_map_has_shades_where_the_terminal_has_them(colors: Any, shaded: bool) -> None:
+    report = report_of([HOSTILE, *(f"dimension {n}" for n in range(9))], [f"judge {n}" for n in range(45)])
+    file = io.StringIO()
+    print_heat_map(report, Console(file=file, width=80, force_terminal=colors is not None, color_system=colors))
+    text = file.getvalue()
+    assert ("48;" in text) is shaded
+    assert "\x07" not in text and "\x1b[2J" not in text and "evil" not in text
+    assert "judge 39" in text and "judge 40" not in text and "all judges" in text
+    assert "and 5 more judges and 5 more dimensions" in text
+
+
+def test_one_judge_has_no_heat_map() -> None:
+    file = io.StringIO()
+    print_heat_map(report_of(["a"], ["alone"]), Console(file=file))
+    assert file.getvalue() == ""

@@ -54,7 +54,9 @@ def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
 def _cells(folder: Path, report: Report) -> Any:
     """One row an item and dimension: the mean place on the scale, and the standard deviation between judges."""
     table = pq.read_table(folder / PARQUET, columns=["item_id", "criterion_id", "judge", "score"])
+    nominal = pa.array([d.id for d in report.dimensions if d.nominal], pa.string())
     table = table.filter(pc.is_valid(table["score"]))
+    table = table.filter(pc.invert(pc.is_in(table["criterion_id"], value_set=nominal)))
     if not len(table):
         return _EMPTY
     items = table["item_id"].combine_chunks().dictionary_encode()

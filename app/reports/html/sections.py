@@ -57,7 +57,7 @@ def _scores(report: Report) -> Iterator[str]:
     apart = [
         (of.mean_difference / (of.dimension.scale_max - of.dimension.scale_min), of)
         for of in report.by_dimension
-        if of.mean_difference is not None
+        if of.mean_difference is not None and not of.dimension.nominal
     ]
     if apart:
         share, of = max(apart, key=lambda pair: pair[0])
@@ -158,7 +158,8 @@ def _histogram(of: DimensionReport) -> plots.Histogram:
     for score, times in of.scores.histogram.items():
         counts[(score - low) * bins // width] += times
     first = [low + -(-at * width // bins) for at in range(bins + 1)]
-    labels = [str(one) if after - one == 1 else f"{one}–{after - 1}" for one, after in pairwise(first)]
+    told = [str(one) if after - one == 1 else f"{one}–{after - 1}" for one, after in pairwise(first)]
+    labels = [words.name(label) for label in of.dimension.labels] if len(of.dimension.labels) == bins else told
     return plots.Histogram(title(of.dimension), low, counts, labels)
 
 
@@ -183,11 +184,19 @@ def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
     return {
         "judge": words.name(row["judge"]),
         "dimension": title(dimension),
-        "score": "–" if score is None else f"{score} of {dimension.scale_max}",
-        "shade": shade(place(score, dimension)),
+        "score": _score(score, dimension),
+        "shade": "none" if dimension.nominal else shade(place(score, dimension)),
         "argument": words.shown(row["argument"] or "", ARGUMENT_CHARS),
         "quotes": [words.shown(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
     }
+
+
+def _score(score: int | None, dimension: ReportDimension) -> str:
+    """As its scale tells it: a label, or a number of so many."""
+    at = -1 if score is None else score - dimension.scale_min
+    if 0 <= at < len(dimension.labels):
+        return words.name(dimension.labels[at])
+    return "–" if score is None else f"{score} of {dimension.scale_max}"
 
 
 def trouble(report: Report) -> list[dict[str, Any]]:

@@ -1,0 +1,65 @@
+"""Judges and dimensions as a heat map in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from dicast.app.domain.report import DimensionReport, Report
+from dicast.app.reports.table import TableStyle
+
+MOST_JUDGES = 40
+NAME_MAX, HEAD_MAX = 24, 12
+GAP = 2
+COLD, HOT = (230, 238, 247), (47, 109, 179)
+
+
+def print_heat_map(report: Report, console: Console) -> None:
+    """Print each judge's mean in each dimension, the stronger the colour the nearer to the upper end of the scale; as
+    many dimensions as fit. Nothing is printed of one judge, or of a job without a mean."""
+    rows = [of for of in report.by_dimension if of.by_judge and of.scores.mean is not None]
+    if len(report.agents) < 2 or not rows:
+        return
+    style = TableStyle(console.options.ascii_only)
+    coloured = console.color_system in ("256", "truecolor")  # sixteen colours have no shades
+    names = [style.show(agent.name, NAME_MAX) for agent in report.agents[:MOST_JUDGES]]
+    room = console.width - max(len("all judges"), *(name.cell_len for name in names))
+    heads, shown = [], []
+    for of in rows:
+        head = style.show(of.dimension.name or of.dimension.id, HEAD_MAX)
+        room -= max(head.cell_len, 6) + GAP
+        if room < 0:
+            break
+        heads.append(head)
+        shown.append(of)
+    table = style.table()
+    table.add_column("Judge", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True, min_width=max(head.cell_len, 6))
+    for at, name in enumerate(names):
+        table.add_row(name, *(_cell(of, of.by_judge[at].mean, coloured=coloured) for of in shown))
+    table.add_row(Text("all judges", style="bold"), *(_cell(of, of.scores.mean, coloured=coloured) for of in shown))
+    console.print(table)
+    _print_more(report, rows, shown, console)
+
+
+def _print_more(report: Report, rows: list[DimensionReport], shown: list[DimensionReport], console: Console) -> None:
+    left = [
+        f"{count:,} more {what}"
+        for count, what in ((len(report.agents) - MOST_JUDGES, "judges"), (len(rows) - len(shown), "dimensions"))
+        if count > 0
+    ]
+    console.print(Text(f"and {' and '.join(left)}, see report.json" if left else "", style="dim"))
+
+
+def _cell(of: DimensionReport, mean: float | None, *, coloured: bool) -> Text:
+    if mean is None:
+        return Text("-", style="dim")
+    if not coloured:
+        return Text(f"{mean:.2f}")
+    low, high = of.dimension.scale_min, of.dimension.scale_max
+    share = min(1.0, max(0.0, (mean - low) / (high - low)))
+    colour = [round(cold + share * (hot - cold)) for cold, hot in zip(COLD, HOT, strict=True)]
+    ink = "white" if share > 0.6 else "black"
+    return Text(f" {mean:.2f} ", style=Style(color=ink, bgcolor=f"rgb({colour[0]},{colour[1]},{colour[2]})"))
