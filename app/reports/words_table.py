@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from dicast.app.domain.report import DimensionReport, ReportDimension
-
-if TYPE_CHECKING:
-    from dicast.app.reports.table import TableStyle
 
 MAX_WORDS = 60
 """Rows; a report tells all of them."""
 NAME_MAX = 24
 WORD_MAX = 60
+
+
+class Shows(Protocol):
+    """How this console shows things: `TableStyle`, which stands above this module."""
+
+    def show(self, text: str, limit: int = 200) -> Text:
+        """Any text on one line."""
+
+    def table(self) -> Table:
+        """An empty table."""
 
 
 def scale_name(dimension: ReportDimension) -> str:
@@ -27,7 +35,7 @@ def scale_name(dimension: ReportDimension) -> str:
     return names.get(dimension.kind, f"{dimension.scale_min}..{dimension.scale_max}")
 
 
-def said_in_words(rows: Sequence[DimensionReport], style: TableStyle) -> Iterator[RenderableType]:
+def said_in_words(rows: Sequence[DimensionReport], style: Shows) -> Iterator[RenderableType]:
     """How often each label was given and each question answered with yes; nothing where all scales are numbers."""
     lines = [line for row in rows for line in _lines(row)]
     if not lines:
