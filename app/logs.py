@@ -248,6 +248,11 @@ def limit_frozen(*, job: str, limit: int, **context: object) -> None:
     """A job starts, with this limit until it ends."""
 
 
+@_event(logging.INFO, "question_answered")
+def question_answered(*, job: str, state: str, items: int, **context: object) -> None:
+    """So many items have answered a job's question; no more of it is published."""
+
+
 @_event(logging.INFO, "job_completed")
 def job_completed(*, job: str, status: str, scored: int, failed: int, **context: object) -> None:
     """A job ended; `status` tells whether it was completed or cancelled."""

@@ -117,6 +117,7 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         "state": status.state,
         "units": f"{status.done:,} of {status.units:,} done, {status.counters['failed']:,} failed"
         + (f", {status.counters['spared']:,} spared" if status.counters["spared"] else ""),
+        **({"question": printable(status.answered, 600)} if status.answered else {}),
         "calls": f"{calls:,} open"
         + (f" of {status.limit:,}" if status.limit else "")
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "

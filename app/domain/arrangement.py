@@ -143,4 +143,12 @@ class Expected:
 def arrangement_of(job: EvaluationJob) -> Arrangement:
     """What a job asks for. Steps join here: the count that a step names at submission is the count that it must give
     when the job starts."""
-    return Arrangement()
+    return Arrangement(shuffle=_drawn(job))
+
+
+def _drawn(job: EvaluationJob) -> Shuffle | None:
+    """A job with a question has its items in random order, another one for each job."""
+    if job.question is None:
+        return None
+    difference = job.question.difference
+    return Shuffle(f"question of {job.id}", difference.group if difference is not None else None)

@@ -17,6 +17,7 @@ from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataNam
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule
+from dicast.app.domain.question import Question
 
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
@@ -78,6 +79,9 @@ class EvaluationJob(Strict):
         default=None, description="maps from the judges' scores to people's, learned from an earlier job"
     )
     gate: JobGate | None = Field(default=None, description="what the results must reach, as `dicast gate` tells")
+    question: Question | None = Field(
+        default=None, description="what is to be known: the job ends as soon as it is, its items in random order"
+    )
     replicates: int = Field(default=1, ge=1, le=1000)
     spend: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
@@ -172,7 +176,7 @@ class EvaluationJob(Strict):
     @property
     def keeps_board(self) -> bool:
         """Whether it is decided by scores what is asked next, so that the ledger keeps them on the score board."""
-        return self.escalates
+        return self.escalates or self.question is not None
 
     @property
     def escalates(self) -> bool:
@@ -184,6 +188,23 @@ class EvaluationJob(Strict):
         """Whether the job says how its panel judges, or has a calibration, and so wants the panel's scores."""
         said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
         return said or self.calibration is not None
+
+    @property
+    def asked_dimension(self) -> int:
+        """Which dimension the question is about."""
+        named = self.question.dimension if self.question is not None else None
+        return [dimension.id for dimension in self.dimensions].index(named) if named is not None else 0
+
+    @model_validator(mode="after")
+    def _question_fits(self) -> Self:
+        if self.question is not None:
+            self.question.check({d.id: (d.scale.min, d.scale.max) for d in self.dimensions})
+            asked = self.dimensions[self.asked_dimension]
+            if asked.scale.nominal:
+                raise ValueError(f"question.dimension: the labels of {asked.id!r} have no order, and so no mean")
+            if self.calibration is not None:
+                raise ValueError("question: the judges' own scores answer it; leave calibration out of this job")
+        return self
 
     @model_validator(mode="after")
     def _gate_of_dimensions(self) -> Self:

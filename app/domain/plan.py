@@ -95,3 +95,10 @@ def window(*, rate_per_s: float, limit: int, seconds: float, page_max: int, stri
     calls = max(3 * limit, math.ceil(rate_per_s * seconds / max(1, jobs)))
     page_calls = max(1, min(math.ceil(calls / 3), page_max // stride))
     return Window(units=max(calls, page_calls) * stride, page=page_calls * stride)
+
+
+def close_window(*, limit: int, page_max: int, stride: int) -> Window:
+    """The window of a lane whose job may end at any time, so that little is published which nobody needs: one and a
+    half times the limit keep every slot busy while the lane is planned again. Holds as for `window`."""
+    page_calls = max(1, min(math.ceil(limit / 2), page_max // stride))
+    return Window(units=(limit + page_calls) * stride, page=page_calls * stride)

@@ -19,6 +19,7 @@ from dicast.app.domain.labelled import QuestionShare, QuestionTally, label_count
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.panel import LearnedPanel, PanelRule
 from dicast.app.domain.probes import Probe
+from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.scale import Kind
 from dicast.app.domain.statistics import (
     Disagreement,
@@ -129,6 +130,8 @@ class ReportHeader(Frozen):
     probes: list[Probe] = Field(default_factory=list, description="biases that the statistics look for")
     rated: bool = Field(default=False, description="people have rated some of the items")
     panelled: bool = Field(default=False, description="the panel's scores are wanted")
+    answer: JobAnswer | None = Field(default=None, description="what became of the job's question; None without one")
+    unpublished: int = Field(default=0, description="units that were not asked, since the question was answered before")
     prompt: str = Field(
         default="", description="digest of the words in which its judges were asked; '' in earlier versions' reports"
     )
@@ -208,8 +211,8 @@ class ResultFiles(Frozen):
 class Report(ReportHeader):
     """The header, what the opinions say, and where they lie.
 
-    `missing` units have no opinion; only a cancelled job has any. `spared` units were not needed by an escalating
-    panel. Tokens are those of the calls that brought the
+    `missing` units have no opinion: those that a cancelled job did not come to, or whose job's question was answered
+    before. `spared` units were not needed by an escalating panel. Tokens are those of the calls that brought the
     opinions. `overall` is the job's weighted score from 0 (every score at its scale's lower end) to 1:
 
         sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d

@@ -17,6 +17,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.plan import Lane
+from dicast.app.domain.question import JobAnswer
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.records import stored_spec
 from dicast.app.ledger.states import JobState, UnitState
@@ -91,6 +92,8 @@ class JobStatus:
     """Why it was cancelled, if not by a user."""
     waits_for: str | None = None
     """The trouble that a worker met with it lately, such as a full disk."""
+    answered: str | None = None
+    """What is known of its question, in a sentence, once it is."""
 
     @property
     def done(self) -> int:
@@ -352,4 +355,12 @@ def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatu
         finished_ms=whole("finished_ms"),
         report=orjson.loads(fields["report"]) if "report" in fields else None,
         waits_for=None if JobState(fields["state"]).ended else waits_for,
+        answered=_answered(fields),
     )
+
+
+def _answered(fields: dict[str, str]) -> str | None:
+    found = orjson.loads(fields["report"]).get("answer") if "report" in fields else None
+    if found is None and "answer" in fields:
+        found = orjson.loads(fields["answer"])
+    return JobAnswer.model_validate(found).told() if found is not None else None

@@ -12,7 +12,7 @@ from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown
 from dicast.app.ledger.keys import PageRef, new_incarnation
-from dicast.app.ledger.records import Bounded, JobRecord, LaneState, Started, stored_spec
+from dicast.app.ledger.records import Bounded, JobRecord, LaneState, OpenQuestion, Started, stored_spec
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs
 
@@ -157,6 +157,26 @@ class JobVerbs(Verbs):
     async def ripe(self, job: str) -> bool:
         """Whether a cancelled job is to be finished; it is, as soon as nothing of it is open any more."""
         return bool(await self._scripts["ripe"](keys=[self.keys.job(job), self.keys.pages(job)]))
+
+    async def asks(self, job: str) -> bool:
+        """Whether a job has a question that is not answered."""
+        asks, answer = await self._redis.hmget(self.keys.job(job), "asks", "answer")
+        return asks is not None and answer is None
+
+    async def asked(self, job: str) -> OpenQuestion:
+        """How far a job with a question is."""
+        answer, calls, pairs = await self._redis.hmget(self.keys.job(job), "answer", "calls", "pairs")
+        return OpenQuestion(answer, int(calls or 0), int(pairs) if pairs is not None else None)
+
+    async def answer(self, job: JobRecord, answer: bytes, attempt: str = "") -> tuple[bool, bool]:
+        """Answer a running job's question, which ends its planning; (True for the one attempt whose answer stands,
+        however often it is repeated, whether the job is to be finished)."""
+        k = self.keys
+        stands, finish = await self._scripts["answer"](
+            keys=[k.job(job.id), k.pages(job.id), k.unfinished, self._clock],
+            args=["", job.id, len(job.lanes), job.incarnation, answer, attempt or self.attempt()],
+        )
+        return bool(stands), bool(finish)
 
     # ------------------------------------------------------------------ lanes and items
     async def lane(self, job: str, lane: int) -> LaneState:

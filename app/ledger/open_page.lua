@@ -7,8 +7,9 @@
 --       12 how many of these results have no score  13 of how many units nobody needs one
 --       14 JSON [[place, mark], ...] of these results if the job has a score board, else ''
 --       15... further fields: first, i:<item>, r:<position>
--- Reply units now open in the lane, or -1: another planner was first, or the job does not run, or is another one of
---       this id. The same attempt again, since its answer was lost, is answered as the first time.
+-- Reply units now open in the lane, or -1: another planner was first, or the job does not run, its question is
+--       answered, or it is another one of this id. The same attempt again, since its answer was lost, is answered as
+--       the first time.
 --@include ../../workers/store/clock.lua
 --@include ../../workers/store/many.lua
 --@include board.lua
@@ -18,8 +19,9 @@ local given_ms, lane, number, units, next_cursor, watch_member, watch_ms, low, e
 local fields = rest(ARGV, 15)
 local now = lease_clock(clock, given_ms)
 if redis.call('HGET', page, 'attempt') == attempt then return tonumber(redis.call('HGET', job, 'open:' .. lane)) end
-local state, present, next_number = unpack(redis.call('HMGET', job, 'state', 'incarnation', 'page:' .. lane))
-if state ~= 'running' or present ~= incarnation then return -1 end
+local state, present, next_number, answerer =
+  unpack(redis.call('HMGET', job, 'state', 'incarnation', 'page:' .. lane, 'answerer'))
+if state ~= 'running' or present ~= incarnation or answerer then return -1 end
 if (next_number or '0') ~= number then return -1 end
 redis.call('HSET', job, 'page:' .. lane, number + 1, 'cursor:' .. lane, next_cursor, 'low:' .. lane, low)
 local left = units - ended

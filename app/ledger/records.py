@@ -188,6 +188,15 @@ class OpenPage(NamedTuple):
     open: Sequence[int]
 
 
+class OpenQuestion(NamedTuple):
+    """How far a job with a question is: the `answer` that it has, the calls that it has cost, and how many pairs of
+    items there are if it compares two groups."""
+
+    answer: str | None
+    calls: int
+    pairs: int | None
+
+
 class LaneState(NamedTuple):
     """Where planning stands: the cursor is None before the first page and '' at the end."""
 

@@ -12,10 +12,12 @@ if before then return before end
 if state ~= 'completed' and state ~= 'cancelled' then return state or '' end
 local now = lease_clock(clock, given_ms)
 redis.call('HDEL', job, 'report', 'revoked', 'expires_ms', 'outcome', 'finisher', 'started_ms', 'finished_ms',
-           'published', 'done', 'scored', 'failed', 'spared')
+           'published', 'done', 'scored', 'failed', 'spared', 'answerer')
 for lane = 0, lanes - 1 do
   -- Pages are counted on: the names of their messages and chords never come twice.
-  for _, field in ipairs({'cursor:', 'open:', 'low:', 'planning:'}) do redis.call('HDEL', job, field .. lane) end
+  for _, field in ipairs({'cursor:', 'open:', 'low:', 'planning:', 'stopped:'}) do
+    redis.call('HDEL', job, field .. lane)
+  end
 end
 redis.call('HSET', job, 'state', 'submitted', 'resumer', state .. ' ' .. attempt)
 redis.call('HINCRBY', job, 'resumed', 1)

@@ -58,12 +58,12 @@ def cancel(dicast: Dicast, job_id: str) -> JobState:
 
 
 def resume(dicast: Dicast, job_id: str) -> bool:
-    """Have what has no score in an ended job judged again; False if every unit has its score.
+    """Have what has no score in an ended job judged, again or for the first time; False if every unit has its score.
 
     Raises `UnknownJob` or `JobNotEnded`.
     """
     status = dicast.ledger.status(job_id)
-    if status.state is JobState.COMPLETED and not status.counters["failed"]:
+    if status.state is JobState.COMPLETED and not status.counters["failed"] and status.done == status.units:
         return False
     before = dicast.ledger.resume(job_id)
     if before not in (JobState.COMPLETED, JobState.CANCELLED):

@@ -27,6 +27,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
+from dicast.app.pipeline.inquiring import Inquiries
 from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
@@ -48,7 +49,7 @@ class Announces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What follows: `finish` the job, `plan` the lane, and those of `later` stages."""
+    """What follows: `finish` the job, `plan` the lane, and those of `later` stages; all, where a question is asked."""
 
     finish: bool = False
     plan: bool = False
@@ -70,6 +71,7 @@ class Gatherer:
         self._ledger, self._results_dir = ledger, results_dir
         self._models, self._stops, self._announcer, self._html = models, stops, announcer, html
         self._finishing: set[str] = set()
+        self._inquiries = Inquiries(ledger)
 
     async def gather(self, ref: PageRef) -> Gathered:
         """Move a whole page to its files. What has units open, was gathered before, or is of an earlier job of this id,
@@ -82,8 +84,11 @@ class Gatherer:
             async with telling_of_files(self._ledger, ref.job):
                 await asyncio.to_thread(self._write, ref, page)
         finish, plan = await self._ledger.close_page(ref, len(stages))
-        later = [] if finish else [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]]
-        return Gathered(finish, plan, later)
+        if finish:
+            return Gathered(finish=True)
+        if await self._ledger.asks(ref.job):  # all lanes wait for each other's pages
+            return Gathered(later=range(len(stages)))
+        return Gathered(False, plan, [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]])
 
     def _write(self, ref: PageRef, page: dict[int, str]) -> None:
         opinions, errors = [], []
@@ -111,11 +116,15 @@ class Gatherer:
             return False
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()
+        answer = await self._inquiries.told(job)
+        unpublished, saved = _left(job, record)
         header = ReportHeader(
             job_id=job_id,
             project=job.spec.project,
             status="completed" if record["outcome"] == "completed" else "cancelled",
             units=job.units,
+            unpublished=unpublished,
+            answer=answer.model_copy(update={"calls_saved": saved}) if answer is not None else None,
             started=_instant(started_ms),
             finished=_instant(finished_ms),
             wall_s=max(0, finished_ms - started_ms) / 1000,
@@ -182,6 +191,18 @@ class Gatherer:
         continuations = await self._ledger.continuations(job_id)
         await asyncio.to_thread(self._announcer.announce, job_id, end, continuations)
         await self._ledger.announced(job_id, list(continuations))
+
+
+def _left(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
+    """How many units were not published, and how many calls they would have taken, since the job's question was
+    answered."""
+    units = calls = 0
+    for number, lane in enumerate(job.lanes):
+        stopped = record.get(f"stopped:{number}")
+        if stopped:
+            left = job.items * lane.units_per_item - orjson.loads(stopped)["position"]
+            units, calls = units + left, calls + left // lane.stride
+    return units, calls
 
 
 def _instant(ms: int) -> datetime:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
+from dicast.app.pipeline.inquiring import has_libraries
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.plan import DatasetChanged, Planner, Publisher
@@ -14,11 +16,17 @@ from dicast.app.pipeline.unserved import Unserved
 logger = logging.getLogger(__name__)
 
 
+class Finisher(Publisher, Protocol):
+    """See `Messages`."""
+
+    async def finish(self, job_id: str) -> None: ...
+
+
 class Lanes:
     """For one event loop. What is planned is published by `messages`, or rejected where no worker knows its pool."""
 
     def __init__(
-        self, ledger: Ledger, planner: Planner, messages: Publisher, unserved: Unserved, faults: JobFaults
+        self, ledger: Ledger, planner: Planner, messages: Finisher, unserved: Unserved, faults: JobFaults
     ) -> None:
         self._ledger, self._planner, self._messages = ledger, planner, messages
         self._unserved, self._faults = unserved, faults
@@ -45,10 +53,14 @@ class Lanes:
         await self._ledger.attended(job_id)
 
     async def _plan(self, job: JobRecord, lane: int) -> None:
-        if self._unserved.serves(job.lanes[lane]):
-            await self._planner.plan(job, lane, self._messages)
-        elif await self._unserved.gone(job, job.lanes[lane]):
-            await self._planner.plan(job, lane, self._unserved)
+        served, finish = self._unserved.serves(job.lanes[lane]), False
+        able = job.spec.question is None or has_libraries()
+        if able and served:
+            finish = await self._planner.plan(job, lane, self._messages)
+        elif able and await self._unserved.gone(job, job.lanes[lane]):
+            finish = await self._planner.plan(job, lane, self._unserved)
         else:
             await self._ledger.planned(job.id, lane)
             self._unserved.hand_on(job, lane)
+        if finish:
+            await self._messages.finish(job.id)

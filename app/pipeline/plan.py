@@ -20,13 +20,14 @@ from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.board import Board
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
-from dicast.app.domain.plan import Lane, Window, window
+from dicast.app.domain.plan import Lane, Window, close_window, window
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline import stages
 from dicast.app.pipeline.endings import unasked
+from dicast.app.pipeline.inquiring import Inquiries
 from dicast.app.pipeline.places import Models, Stops, places_of
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports.arranged import read_arranged
@@ -81,29 +82,38 @@ class Planner:
     def __init__(self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Ahead, results_dir: str) -> None:
         self._ledger, self._pools, self._stops = ledger, pools, stops
         self._ahead, self._results_dir = ahead, results_dir
+        self._inquiries = Inquiries(ledger)
 
-    async def plan(self, job: JobRecord, lane_number: int, publisher: Publisher) -> None:
-        """Fill a lane's window. Returns when it is full, at its end, or when another planner is at it."""
+    async def plan(self, job: JobRecord, lane_number: int, publisher: Publisher) -> bool:
+        """Fill a lane's window. Returns when it is full, at its end, as far as the job's question lets it go, or when
+        another planner is at it; True if the job is to be finished, since its question is answered."""
         lane = job.lanes[lane_number]
         while True:
+            look = await self._inquiries.look(job)
             state = await self._ledger.lane(job.id, lane_number)
-            if state.state != "running" or state.cursor == "":
-                return
+            if look.answered or state.state != "running" or state.cursor == "":
+                return look.finish
             stops = await self._stopped(job, lane)
-            if len(stops) == len(lane.agents):  # nothing of what is left is published, so there is no window
-                units = max(1, self._ahead.page_max // lane.stride) * lane.stride
-                if not await self._page(job, lane_number, state, units, 0, stops, publisher):
-                    return
-                continue
-            size = await self._window(job, lane)
-            if state.open_units > size.low_water:
+            asks = len(stops) < len(lane.agents)  # else nothing of what is left is published
+            size = await self._window(job, lane) if asks else _all_at_once(lane, self._ahead.page_max)
+            room = await self._room(job, lane, state, size)
+            if not room:
                 # Ask to be called again before the last look, or the unit that empties the window is missed.
                 await self._ledger.planned(job.id, lane_number)
-                if (await self._ledger.lane(job.id, lane_number)).open_units > size.low_water:
-                    return
+                if not await self._room(job, lane, await self._ledger.lane(job.id, lane_number), size):
+                    return False
                 continue
-            if not await self._page(job, lane_number, state, size.page, size.low_water, stops, publisher):
-                return
+            units = min(size.page, room)
+            if not await self._page(job, lane_number, state, units, size.low_water, stops, publisher):
+                return False
+
+    async def _room(self, job: JobRecord, lane: Lane, state: LaneState, size: Window) -> int:
+        """How many units more of a lane may be published now: none where its window is full, or where the job's
+        question waits for what is published."""
+        if state.open_units > size.low_water:
+            return 0
+        reach = await self._inquiries.reach(job, lane, size.units)
+        return size.page if reach is None else max(0, reach - _place(state)["position"])
 
     async def _window(self, job: JobRecord, lane: Lane) -> Window:
         """How much of a lane is to be published at the present rate and limit of its pools."""
@@ -111,7 +121,10 @@ class Planner:
         for pool in set(lane.pools):
             rate, jobs = await self._ledger.pool_rate(pool)
             rate_per_s += rate
-            limit += 2 * await self._pools.limit(pool)  # it may grow meanwhile
+            limit += await self._pools.limit(pool)
+        if job.spec.question is not None:
+            return close_window(limit=min(job.limit, limit), page_max=self._ahead.page_max, stride=lane.stride)
+        limit *= 2  # it may grow meanwhile
         return window(
             rate_per_s=rate_per_s * lane.stride, limit=min(job.limit, limit), seconds=self._ahead.seconds,
             page_max=self._ahead.page_max, stride=lane.stride, jobs=jobs,
@@ -140,7 +153,7 @@ class Planner:
     ) -> bool:  # fmt: skip
         """Put the lane's next page into the ledger, then publish it; False if there is none, or others did."""
         lane = job.lanes[number]
-        cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
+        cursor = _place(state)
         total = job.items * lane.units_per_item
         first: int = cursor["position"]
         units = min(units, total - first)
@@ -208,6 +221,18 @@ class _Ended(NamedTuple):
     read_to: int
     failed: int
     spared: int
+
+
+def _all_at_once(lane: Lane, page_max: int) -> Window:
+    """Of a lane that is planned to its end without a call."""
+    units = max(1, page_max // lane.stride) * lane.stride
+    return Window(units=units, page=units)
+
+
+def _place(state: LaneState) -> dict[str, Any]:
+    """Where a lane's next page begins."""
+    found: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
+    return found
 
 
 def _cursor(position: int, source: Any, earlier: int) -> str:

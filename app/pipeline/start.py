@@ -17,6 +17,7 @@ from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.arranging import Arranging
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.held import ITEMS_TOGETHER
+from dicast.app.pipeline.inquiring import require_libraries
 from dicast.app.pipeline.job_faults import telling_of_files
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
@@ -68,6 +69,8 @@ class Preparation:
         record = await self._ledger.progress(job.id)
         if record.get("state") != JobState.SUBMITTED:
             return
+        if job.spec.question is not None:
+            require_libraries()
         place = self._results_dir, job.id, job.incarnation
         if aside := await asyncio.to_thread(partial(begin, *place, resumed=job.resumed > 0)):
             logger.warning("job %s: results of an earlier job of this id are now in %s", job.id, aside,

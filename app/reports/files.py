@@ -87,7 +87,8 @@ def finish(results_dir: str | Path, job_id: str, incarnation: str, summary: Repo
 
     May be killed at any point and called again, or be called by two processes at once: the files are the same.
     Once a report with the same start stands there, it is returned as it is. Memory stays flat. Raises
-    `ResultsMismatch` when a completed job's opinions are not as many as its units, or any job's are more.
+    `ResultsMismatch` when a completed job's opinions are fewer than its published units, or any job's are more than its
+    units.
     """
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
@@ -196,10 +197,10 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
                     line = file.readline()
                     builder.add_error(EvaluationError.model_validate_json(line))
                     errors.write(line)
-        if summary.status == "cancelled" and (folder / _EARLIER).is_dir():
+        if (summary.status == "cancelled" or summary.unpublished) and (folder / _EARLIER).is_dir():
             _add_earlier(folder, parts, builder, opinions, errors, columns)
         report = builder.build(files)
-        if report.missing < 0 or (report.missing and summary.status == "completed"):
+        if report.missing < 0 or (report.missing > summary.unpublished and summary.status == "completed"):
             raise ResultsMismatch(
                 f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
                 f"in {len(parts)} parts"

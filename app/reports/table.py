@@ -23,6 +23,7 @@ from dicast.app.reports.words_table import said_in_words, scale_name
 MAX_ROWS = 60
 MAX_JUDGE_COLUMNS = 6
 REASONS_SHOWN = 3
+_ANSWER_MAX = 600
 _REASON_MAX = 600
 MAX_BARS = 10
 
@@ -102,6 +103,8 @@ class ReportView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         report, style = self._report, TableStyle(options.ascii_only)
         yield from _head(report, style)
+        if report.answer is not None:
+            yield style.show(report.answer.told(), _ANSWER_MAX)
         for stop in report.stopped[:MAX_ROWS]:
             yield Text.assemble(("Stopped asking: ", "bold red"), style.show(stop.reason, _REASON_MAX))
         yield Text()

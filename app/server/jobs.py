@@ -66,6 +66,7 @@ class JobView(BaseModel):
     finished_ms: int | None = None
     why: str | None = Field(default=None, description="why it was cancelled, if not by a user")
     waits_for: str | None = Field(default=None, description="why it stands still")
+    answered: str | None = Field(default=None, description="what is known of its question, once it is")
 
 
 class JobPage(BaseModel):

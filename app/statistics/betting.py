@@ -21,6 +21,8 @@ from dicast.app.statistics.estimates import CONFIDENCE
 
 FRACTIONS = np.linspace(0.2, 0.99, 10) ** 2
 NEARLY = 1e-12
+TOGETHER = 16_384
+"""So many scores are bet on at once: each takes some 500 bytes meanwhile."""
 HALVINGS = 30
 
 
@@ -40,8 +42,10 @@ class Capital:
 
     def feed(self, scores: Floats) -> None:
         """Bet on the next scores, in their order. ValueError beyond the population."""
-        if len(scores) == 0:
-            return
+        for first in range(0, len(scores), TOGETHER):
+            self._feed(scores[first : first + TOGETHER])
+
+    def _feed(self, scores: Floats) -> None:
         fair = self._fair(scores)
         expected = fair.clip(NEARLY, 1 - NEARLY)
         # Both bets as what a whole stake would gain: -1 at the worst possible score.

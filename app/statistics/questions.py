@@ -1,7 +1,7 @@
 """Stopping as soon as it is known: a question, fed page by page, that says when it is answered.
 
 One may look after every page: the intervals are confidence sequences (betting.py). All answers a question
-ever gives are wrong with probability 1 - 0.95 at most, provided the items come in random order.
+ever gives are wrong with probability 1 - `confidence` at most, provided the items come in random order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.betting import Capital, needed, sequence
-from dicast.app.statistics.estimates import Estimate, Result, Unknown
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 
 State = Literal["yes", "no", "known", "not yet", "spent"]
 
@@ -68,8 +68,9 @@ class Inquiry:
     """
 
     def __init__(
-        self, question: Question, low: float, high: float, population: int | None = None, most: int | None = None
-    ) -> None:
+        self, question: Question, low: float, high: float, population: int | None = None, most: int | None = None,
+        confidence: float = CONFIDENCE,
+    ) -> None:  # fmt: skip
         if not low < high:
             raise ValueError(f"scores need a range, got {low} to {high}")
         if isinstance(question, BetterBy):
@@ -77,6 +78,7 @@ class Inquiry:
         self.question = question
         self.population = population
         self.most = most
+        self.confidence = confidence
         self._low, self._size = low, high - low
         self._scores: list[Floats] = []
         self._items = self._missing = 0
@@ -106,11 +108,11 @@ class Inquiry:
         if self._items == 0:
             return Unknown("no item has a score yet")
         seen = np.concatenate(self._scores)
-        low, high = sequence(seen, self._scorable)
+        low, high = sequence(seen, self._scorable, self.confidence)
         if low > high:
             return Unknown("the scores contradict each other, as if their order were not random")
         value, low, high = (self._low + self._size * part for part in (float(seen.mean()), low, high))
-        return Estimate(value, low, high, self._items, "betting")
+        return Estimate(value, low, high, self._items, "betting", self.confidence)
 
     @property
     def _scorable(self) -> int | None:
@@ -130,9 +132,9 @@ class Inquiry:
             known = isinstance(found, Estimate) and found.width <= self.question.width
         else:
             capital = self._bet((self.question.threshold - self._low) / self._size)
-            if capital.above >= needed():
+            if capital.above >= needed(self.confidence):
                 return "yes"
-            if capital.below >= needed():
+            if capital.below >= needed(self.confidence):
                 return "no"
             known = False
         if known:

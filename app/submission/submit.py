@@ -118,7 +118,27 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
             job = job.model_copy(update={"ratings": at_home})
         ratings, mark = datasets.survey_ratings(job, known)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
+    extra |= _asked(job, expected, plan)
     return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings)
+
+
+def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict[str, str]:
+    """What the job's record has of its question: that there is one, and how many pairs of items it compares. Raises
+    `JobRefused` where its groups have not as many items, or where its calls do not suffice for one."""
+    if job.question is None:
+        return {}
+    most, calls = job.question.most_calls, sum(lane.units_per_item // lane.stride for lane in plan)
+    if most is not None and most < calls:
+        raise JobRefused(f"question.most_calls: an item takes {calls} calls, got {most}")
+    if job.question.difference is None:
+        return {"asks": "1"}
+    (first, second), counts = map(repr, job.question.difference.of), expected.groups
+    if not counts[0] or counts[0] != counts[1]:
+        raise JobRefused(
+            f"question.difference: as many items of one as of the other are needed, got {counts[0]} of "
+            f"{shown(first, 80)} and {counts[1]} of {shown(second, 80)}"
+        )
+    return {"asks": "1", "pairs": str(counts[0])}
 
 
 def _absolute(path: str) -> str:

@@ -236,6 +236,15 @@ async def stopped_asking(stage):
     await refuse(stage, "0.0.1")
 
 
+async def answer(ledger):
+    return await ledger.answer(await ledger.job("j"), b'{"state":"yes"}')
+
+
+async def answered(stage):
+    await more_to_come(stage)
+    await answer(stage.one)
+
+
 BOUNDS = Bounds(unit_ms=5000, finish_in_ms=60_000, finish_at_ms=START_MS + 90_000, pool_down_ms=20_000)
 DOWN = Stop(pool="p", model="m", kind="pool_down", after=0, status_code=None, message="pool 'p' has been down for 20 s")
 
@@ -359,6 +368,12 @@ CASES = [
     ("find_lost", stands_still, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
     ("find_lost", whole, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
     ("release_claims", claimed, lambda s: s.one.release_claims(REF, {0: fence_of(), 1: fence_of()})),
+    ("answer", running, lambda s: answer(s.one)),
+    ("answer", more_to_come, lambda s: answer(s.one)),
+    ("answer", answered, lambda s: answer(s.two)),
+    ("answer", cancelling, lambda s: answer(s.two)),
+    ("open_page", answered, lambda s: open_page(s, ref=REF._replace(page=1))),
+    ("resume", answered, lambda s: s.client.resume("j")),
     ("ripe", cancelling, lambda s: s.one.ripe("j")),
     ("ripe", cancelling_and_idle, lambda s: s.one.ripe("j")),
     ("ripe", completed, lambda s: s.one.ripe("j")),
@@ -373,6 +388,7 @@ READS = {
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
     "named", "calls_again", "is_revoked", "board", "described",
+    "asks", "asked",
 }  # fmt: skip
 
 

@@ -54,6 +54,7 @@ def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
         return
     opinions, errors = (_lines(report["files"][name]) for name in ("opinions_jsonl", "errors_jsonl"))
     yield from _outcomes(job, record, report, opinions, errors, allowed)
+    yield from _answer(job, record, report, opinions)
     yield from _answers(world, job, opinions, allowed)
     yield from _told(world, job, record, report, opinions, allowed)
 
@@ -73,8 +74,8 @@ def _outcomes(
         yield f"one outcome: two opinions of {twice[:3]}"
     if cancelled and not allowed.cancelled:
         yield "one outcome: cancelled by nobody"
-    if not cancelled and len(places) != job.units:
-        yield f"one outcome: {len(places)} opinions for {job.units} units"
+    if not cancelled and len(places) != (asked := job.units - report["unpublished"]):
+        yield f"one outcome: {len(places)} opinions for {asked} units"
     failed = sum(o["score"] is None for o in opinions)
     if len(errors) != failed:
         yield f"one outcome: {len(errors)} errors for {failed} opinions without a score"
@@ -86,6 +87,26 @@ def _outcomes(
         yield f"counts: the ledger counts {found}, the files hold {expected}"
     if (report["scored"], report["failed"]) != (expected["scored"], failed):
         yield f"counts: the report has {report['scored']} scored, {report['failed']} failed; the files hold {expected}"
+
+
+def _answer(
+    job: SimJob, record: dict[str, str], report: dict[str, Any], opinions: list[dict[str, Any]]
+) -> Iterator[str]:
+    """A job with a question ends early because of its one answer, and that rests on the first items in their order."""
+    answer = report["answer"]
+    if job.job.question is None or answer is None:
+        if report["unpublished"] or answer is not None or job.job.question is not None:
+            yield f"one answer: {report['unpublished']} units unpublished, the answer is {answer}"
+        return
+    told = orjson.loads(record["answer"])["state"] if "answer" in record else None
+    if report["unpublished"] and told is None:
+        yield f"one answer: {report['unpublished']} units unpublished without an answer"
+    first = [f"i{n}" for n in job.order[: answer["items"] + answer["missing"]]]
+    found = {opinion["item_id"] for opinion in opinions}
+    if lacking := [name for name in first if name not in found]:
+        yield f"one answer: it rests on {len(first)} items, of which {lacking[:3]} were not judged"
+    if record["state"] == JobState.COMPLETED and answer["state"] == "open" and len(opinions) == job.units:
+        yield "one answer: all is judged, and the question is open"
 
 
 def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:

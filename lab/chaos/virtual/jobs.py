@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
 from dicast.app.datasets import survey
+from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
@@ -35,13 +37,23 @@ class SimJob:
         """The units of one message, as the provider names them."""
         plan, first = self.lanes[lane], MessageId.parse(token)
         positions = range(first.position, first.position + plan.dimensions) if first.batch else [first.position]
-        return [VirtualPlace(self.text, u.item, u.agent, u.dimension) for u in map(plan.unit, positions)]
+        order = self.order
+        return [VirtualPlace(self.text, order[u.item], u.agent, u.dimension) for u in map(plan.unit, positions)]
+
+    @property
+    def order(self) -> Sequence[int]:
+        """The items as they are judged, by what stands in their texts."""
+        items = self.units // sum(lane.units_per_item for lane in self.lanes)
+        shuffle = arrangement_of(self.job).shuffle
+        return range(items) if shuffle is None else shuffle.order([2] * items, random.Random(shuffle.seed))
 
     def submit(self, client: LedgerClient) -> bool:
         """As dicast.app.submission.submit does it."""
         extra = {}
         if isinstance(self.job.items, ItemSource):
             extra["fingerprint"] = survey(self.job.items, max_text_bytes=1 << 20).fingerprint
+        if self.job.question is not None:
+            extra["asks"] = "1"
         return client.submit(self.job, self.lanes, self.units, extra)
 
 
@@ -54,16 +66,19 @@ def a_job(
     agents, dimensions, items = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, most_items)
     texts = [{"id": f"i{n}", "text": f"JOB {text}; ITEM {n};"} for n in range(items)]
     source: object = texts
+    question = None
     if folder is not None and chance.random() < 0.25:
         path = folder / f"{text}.jsonl"
         path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in texts))
         source = {"path": str(path)}
+        question = a_question(random.Random(f"question {chance.random()}"), items * agents * dimensions)
     job = EvaluationJob.model_validate(
         {
             "id": job_id,
             "project": chance.choice(["red", "blue"]),
             "items": source,
             "spend": spend,
+            "question": question,
             "agents": [_agent(chance, n, pools) for n in range(agents)],
             "dimensions": [{"id": f"d{n}", "instructions": f"DIM {n};"} for n in range(dimensions)],
         }
@@ -72,6 +87,12 @@ def a_job(
     batching = chance.random() < 0.3
     plan = lanes(places, dimensions, 1, [batching and not unstructured.intersection(pools) for pools in places])
     return SimJob(job, plan, items * agents * dimensions, text)
+
+
+def a_question(chance: random.Random, units: int) -> dict[str, object] | None:
+    """Half of the jobs ask something: all are scored alike, so that their calls are spent before it is known."""
+    asked = {"dimension": "d0", "width": 0.001, "most_calls": chance.randint(1, units)}
+    return asked if chance.random() < 0.5 else None
 
 
 def _agent(chance: random.Random, number: int, pools: list[str]) -> dict[str, object]:

@@ -1,0 +1,65 @@
+"""What the scores that were judged so far say to a job's question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dicast.app.domain.question import JobAnswer, Question, State
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.estimates import Estimate
+from dicast.app.statistics.questions import AtLeast, BetterBy, Inquiry, NoWiderThan, differences_of
+
+
+def answer_of(
+    question: Question, dimension: str, bounds: tuple[int, int], scores: Sequence[float], population: int, *,
+    spent: bool = False, ended: bool = False,
+) -> JobAnswer:  # fmt: skip
+    """The answer after these scores of the first items in random order, NaN where an item has none, of `population`
+    (for a difference: pairs, whose items take turns). `spent`: it may cost no more calls; `ended`: nothing more
+    will come, and the interval is told whatever it is."""
+    told = _told(question, np.asarray(scores, float))
+    missing = int(np.isnan(told).sum())
+    inquiry = _inquiry(question, bounds, population - missing)
+    state = inquiry.feed(told[~np.isnan(told)]).state
+    known_of_none = missing == len(told)
+    found: State = ("spent" if spent else "open") if state == "not yet" or known_of_none else state
+    interval = inquiry.interval() if found != "open" or ended else None
+    known = interval if isinstance(interval, Estimate) else None
+    return JobAnswer(
+        question=question.worded(dimension),
+        state=found,
+        value=known.value if known else None,
+        low=known.low if known else None,
+        high=known.high if known else None,
+        confidence=question.confidence,
+        items=len(told) - missing,
+        missing=missing,
+        population=population,
+    )
+
+
+def _told(question: Question, scores: Floats) -> Floats:
+    """What the question is about: scores, whether they are good enough, or differences of pairs."""
+    if question.share is not None:
+        enough = (scores >= question.share.at_least_score).astype(float)
+        return np.where(np.isnan(scores), np.nan, enough)
+    if question.difference is not None:
+        pairs = len(scores) // 2
+        return differences_of(scores[0 : 2 * pairs : 2], scores[1 : 2 * pairs : 2])
+    return scores
+
+
+def _inquiry(question: Question, bounds: tuple[int, int], population: int) -> Inquiry:
+    low, high = bounds
+    asked: AtLeast | BetterBy | NoWiderThan
+    if question.share is not None:
+        asked, low, high = AtLeast(question.share.share_at_least), 0, 1
+    elif question.difference is not None:
+        asked = BetterBy(question.difference.at_least)
+    elif question.mean_at_least is not None:
+        asked = AtLeast(question.mean_at_least)
+    else:
+        asked = NoWiderThan(question.width or 0.0)
+    return Inquiry(asked, low, high, population, confidence=question.confidence)

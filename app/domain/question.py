@@ -1,0 +1,139 @@
+"""A job's question, which ends it as soon as it is answered, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dicast.app.domain.fields import Id, MetadataName, Strict
+from dicast.app.domain.item import Item
+
+PAGE = 25
+"""So many more items are judged before one looks again, at least, and a twentieth of those that were seen."""
+
+KINDS = ("mean_at_least", "share", "difference", "width")
+
+
+class AskedShare(Strict):
+    """Do so many of the items get so good a score?"""
+
+    at_least_score: float = Field(allow_inf_nan=False)
+    share_at_least: float = Field(gt=0, lt=1, allow_inf_nan=False)
+
+
+class AskedDifference(Strict):
+    """Is the mean of the first group's items so much above that of the second's?"""
+
+    by: MetadataName = Field(description="the items' metadata that tells the groups apart")
+    of: list[str] = Field(min_length=2, max_length=2)
+    at_least: float = Field(default=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _two(self) -> Self:
+        if self.of[0] == self.of[1]:
+            raise ValueError(f"of: two groups are compared, got {self.of[0]!r} twice")
+        return self
+
+    def group(self, item: Item) -> int | None:
+        """0 or 1 for an item of the two, None for others."""
+        value = item.metadata.get(self.by)
+        return self.of.index(value) if isinstance(value, str) and value in self.of else None
+
+
+class Question(Strict):
+    """What a job is to find out about the panel's score of a dimension. One of `KINDS` is asked; items are judged in
+    random order until an interval that holds however often one looks answers it, or until `most_calls` are spent."""
+
+    dimension: Id | None = Field(default=None, description="None: the job's one dimension")
+    mean_at_least: float | None = Field(default=None, allow_inf_nan=False, description="is the mean at least this?")
+    share: AskedShare | None = Field(default=None, description="do so many items get so good a score?")
+    difference: AskedDifference | None = Field(default=None, description="is one group's mean so much above another's?")
+    width: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="how large is the mean, to an interval no wider than this?"
+    )
+    confidence: float = Field(default=0.95, ge=0.5, le=0.9999, description="that the answer is right")
+    most_calls: int | None = Field(default=None, ge=1, description="begin no item beyond so many calls")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        asked = [name for name in KINDS if getattr(self, name) is not None]
+        if len(asked) != 1:
+            raise ValueError(f"ask one of {', '.join(KINDS)}, got {' and '.join(asked) or 'none'}")
+        return self
+
+    def check(self, scales: Mapping[str, tuple[int, int]]) -> None:
+        """Raises ValueError unless the question can be asked of dimensions with these ends of their scales."""
+        if self.dimension is None and len(scales) > 1:
+            raise ValueError(f"question.dimension: name one of {', '.join(scales)}")
+        if self.dimension is not None and self.dimension not in scales:
+            raise ValueError(
+                f"question.dimension: {self.dimension!r} is no dimension of this job; there are {', '.join(scales)}"
+            )
+        name = self.dimension or next(iter(scales))
+        low, high = scales[name]
+        asked = {
+            "mean_at_least": (self.mean_at_least, low, high),
+            "share.at_least_score": (self.share.at_least_score if self.share else None, low, high),
+            "difference.at_least": (self.difference.at_least if self.difference else None, low - high, high - low),
+            "width": (self.width, 0, high - low),
+        }
+        for field, (value, least, most) in asked.items():
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"question.{field}: must be from {least} to {most} (scale of {name!r}), got {value:g}")
+
+    def worded(self, dimension: str) -> str:
+        """The question as a person asks it."""
+        if self.mean_at_least is not None:
+            return f"is the mean of {dimension} at least {self.mean_at_least:g}?"
+        if self.share is not None:
+            share, score = self.share.share_at_least, self.share.at_least_score
+            return f"do at least {share:.4g} of the items have {dimension} of {score:g} or more?"
+        if self.difference is not None:
+            first, second = self.difference.of
+            return f"is {first} better than {second} by at least {self.difference.at_least:g} in {dimension}?"
+        return f"what is the mean of {dimension}, to an interval no wider than {self.width:g}?"
+
+
+State = Literal["yes", "no", "known", "spent", "open"]
+
+
+class JobAnswer(BaseModel):
+    """What became of a question: "yes" or "no" to a threshold, "known" for a width, "spent" where the calls that it may
+    cost did not suffice, "open" where the job ended before.
+
+    The interval is that of the mean, the share or the difference, and holds however often one looked, with the
+    question's confidence. It rests on `items` with a score (pairs of them, for a difference) of `population`; `missing`
+    had none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    question: str
+    state: State
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    items: int
+    missing: int
+    population: int
+    calls_saved: int = Field(default=0, description="calls that were not needed, if none is made twice")
+
+    def told(self) -> str:
+        """In a sentence."""
+        what = {"yes": "Yes", "no": "No", "known": "Known", "spent": "Not answered: its calls are spent"}
+        known = what.get(self.state, "Not answered: the job ended before")
+        if self.items == 0:
+            known = "That cannot be said, because nothing has a score"
+        if self.value is not None:
+            known += f"; {self.value:.4g} ({self.low:.4g} to {self.high:.4g}, {100 * self.confidence:g} %)"
+        saved = f"; {self.calls_saved:,} calls were not needed" if self.calls_saved else ""
+        return f"{self.question} {known}, after {self.items:,} of {self.population:,}{saved}."
+
+
+def looks_again(seen: int) -> int:
+    """How many items must have been seen before it is worth another look after one at so many: the larger the number
+    is, the less do a few more of them tell."""
+    return seen + max(PAGE, seen // 20)
