@@ -50,4 +50,5 @@ def prompt_digest(job: EvaluationJob) -> str:
         single_prompt(asked, _ASKED, _SHOWN, _CODE, structured=True),
         batch_prompt(asked, [_ASKED], _SHOWN, _CODE),
     ]
-    return digest([[prompt.system, prompt.user, prompt.schema] for prompt in prompts])
+    told: list[Any] = [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
+    return digest(told if job.template is None else [*told, job.template])

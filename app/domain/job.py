@@ -124,6 +124,9 @@ class EvaluationJob(Strict):
     probes: list[Literal["verbosity", "formatting"]] = Field(
         default_factory=list, description="do judges favour long texts, or marked-up ones, more than people do?"
     )
+    template: str | None = Field(
+        default=None, description="how the material is arranged for the judges, in Jinja2; None: as it is always"
+    )
     metadata: Metadata = Field(default_factory=dict)
 
     @model_validator(mode="before")

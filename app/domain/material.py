@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.nonce import is_fresh
+from dicast.errors import DicastError
 
 _NONCE = re.compile(r"[0-9a-f]{16,64}")
 
@@ -19,8 +21,15 @@ _TEMPLATE_TOKEN = re.compile(
 )
 
 
-def material(item: Item, nonce: str) -> list[str]:
-    """All that is judged, each of its lines behind `> `, and the line by which it ends.
+class TemplateError(DicastError, ValueError):
+    """The template is none, cannot be used on an item, or does not end. The message says which and why."""
+
+    problem = "invalid-job"
+
+
+def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> list[str]:
+    """All that is judged, each of its lines behind `> `, and the line by which it ends; between them the lines that the
+    job's template has `arranged`, if it has one.
 
     Raises `ValueError` for a nonce that is none, or that occurs in the item.
     """
@@ -29,6 +38,8 @@ def material(item: Item, nonce: str) -> list[str]:
     if not is_fresh(nonce, item):
         raise ValueError("the nonce occurs in the item")
     parts = ["MATERIAL"]
+    if arranged is not None:
+        return [*parts, *arranged, f"END OF MATERIAL {nonce}"]
     if item.prompt:
         parts += ["The task that the text answers:", quoted(item.prompt)]
     if item.reference:

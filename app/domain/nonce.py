@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections.abc import Sequence
 from itertools import count
 
@@ -20,13 +21,18 @@ NONCE_CHARS = 16
 """Hexadecimal digits, in lower case."""
 
 
-def nonce_for(key: bytes, agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int) -> str:
+def nonce_for(
+    key: bytes, agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int,
+    template: str | None = None,
+) -> str:  # fmt: skip
     """The nonce of one question. Holds: it occurs in none of the item's texts (`is_fresh`), and two questions share one
-    only if they ask the same: same texts, judge, criteria and replicate. The job, and the ids of items, do not count.
+    only if they ask the same: same texts, judge, criteria and replicate. The job, and the ids of items, do not count,
+    unless a `template` may show them.
     """
     asked = hashlib.sha256(b"%d" % replicate)
     texts = ["" if text is None else f"={text}" for text in (item.text, item.prompt, item.reference)]
-    for part in (*texts, agent.model_dump_json(), *map(_told, dimensions)):
+    arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
+    for part in (*texts, *arranged, agent.model_dump_json(), *map(_told, dimensions)):
         data = part.encode("utf-8", "surrogatepass")
         asked.update(b":%d:" % len(data))  # or two texts could be divided otherwise
         asked.update(data)

@@ -61,10 +61,12 @@ class Prompt:
 
 
 def single_prompt(
-    agent: Agent, dimension: Dimension, item: Item, nonce: str, *, structured: bool, fixed_nonce: bool = False
-) -> Prompt:
+    agent: Agent, dimension: Dimension, item: Item, nonce: str, *, structured: bool, fixed_nonce: bool = False,
+    template: str | None = None,
+) -> Prompt:  # fmt: skip
     """Ask for one opinion. `structured` tells whether the provider constrains its answers to a schema, `fixed_nonce`
-    whether the schema may be one for this call alone."""
+    whether the schema may be one for this call alone; the job's `template` arranges the material. Raises
+    `TemplateError`."""
     limits = room(agent.max_tokens)
     request = [
         "Judge the text above by this one criterion:",
@@ -74,12 +76,13 @@ def single_prompt(
         f"{_ANSWER} {_repeat(nonce)} {_opinion(limits)} {_verdict(dimension.scale)}",
     ]
     schema = single_schema(dimension.scale, limits, nonce if fixed_nonce else None) if structured else None
-    return Prompt(_system(agent.persona), _message(item, nonce, request), schema, agent.max_tokens)
+    return Prompt(_system(agent.persona), _message(item, nonce, request, template), schema, agent.max_tokens)
 
 
 def batch_prompt(
-    agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str, *, fixed_nonce: bool = False
-) -> Prompt:
+    agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str, *, fixed_nonce: bool = False,
+    template: str | None = None,
+) -> Prompt:  # fmt: skip
     """Ask for the opinions on all `dimensions` (at least one) in one answer, through the structured channel."""
     max_tokens = batch_max_tokens(agent, len(dimensions))
     limits = room(max_tokens, len(dimensions))
@@ -94,7 +97,7 @@ def batch_prompt(
         f'criterion, in this order. In each of them, repeat the criterion\'s id under "criterion_id". {opinion}'
     )
     schema = batch_schema(dimensions, limits, nonce if fixed_nonce else None)
-    return Prompt(_system(agent.persona), _message(item, nonce, request), schema, max_tokens)
+    return Prompt(_system(agent.persona), _message(item, nonce, request, template), schema, max_tokens)
 
 
 def batch_max_tokens(agent: Agent, dimensions: int) -> int:
@@ -107,8 +110,16 @@ def _system(persona: str) -> str:
     return f"{persona.strip()}\n\n{_RULES}" if persona.strip() else _RULES
 
 
-def _message(item: Item, nonce: str, request: Sequence[str]) -> str:
-    return "\n".join([*material(item, nonce), *request])
+def _message(item: Item, nonce: str, request: Sequence[str], template: str | None) -> str:
+    return "\n".join([*material(item, nonce, _arranged(template, item, nonce)), *request])
+
+
+def _arranged(template: str | None, item: Item, nonce: str) -> list[str] | None:
+    if template is None:
+        return None
+    from dicast.app.domain.template import rendered  # noqa: PLC0415  (few jobs need Jinja2)
+
+    return rendered(template, item, nonce)
 
 
 def _criterion(dimension: Dimension) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.material import TemplateError
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.opinion import Usage
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
@@ -67,8 +68,12 @@ class Asker:
         if call.token.batch and not provider.structured_output:
             return await self._settler.one_by_one(call, call.claims, unpaid=True)
         key = await retry_until_available(self._secret.get)
-        nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate)
-        request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
+        nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate, call.job.spec.template)
+        try:
+            request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
+        except TemplateError as error:
+            unusable = ProviderFailure(FailureKind.REJECTED, f"the job's template: {error}", reached=False)
+            return await self._settler.failed(call, unusable, 0.0, {"calls": 0}, made=False)
         if not lease.may_begin():
             return await self._settler.unpaid(call, 0.0)
         reply = await self._exchange(call, lease, provider, request, min(full_s, left_s))
@@ -163,11 +168,13 @@ def _request(call: Call, model: str, prompt: Prompt) -> ChatRequest:
 
 
 def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
-    fixed = provider.nonce_in_schema
+    fixed, template = provider.nonce_in_schema, call.job.spec.template
     if call.token.batch:
-        return batch_prompt(call.agent, call.dimensions, call.item, nonce, fixed_nonce=fixed)
+        return batch_prompt(call.agent, call.dimensions, call.item, nonce, fixed_nonce=fixed, template=template)
     structured = provider.structured_output
-    return single_prompt(call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed)
+    return single_prompt(
+        call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed, template=template
+    )
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

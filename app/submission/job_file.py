@@ -26,6 +26,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.printable import printable
 from dicast.app.submission.calibrations import calibration_in, with_calibration
 from dicast.app.submission.rubrics import rubric, with_rubrics
+from dicast.app.submission.templates import with_template
 from dicast.config.nearest import nearest_file
 from dicast.errors import DicastError
 
@@ -56,7 +57,8 @@ def load_job(path: str) -> dict[str, Any]:
     """
     document = read_document(path, JOB)
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
-    return with_calibration(with_rubrics(_anchored(document, folder), folder, read_document), folder, read_document)
+    document = with_template(_anchored(document, folder), folder)
+    return with_calibration(with_rubrics(document, folder, read_document), folder, read_document)
 
 
 def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:

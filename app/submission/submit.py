@@ -25,6 +25,7 @@ from dicast.app.refusals import JobRefused, validated
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.job_file import read_document
 from dicast.app.submission.rubrics import with_rubrics
+from dicast.app.submission.templates import trying
 from dicast.app.tracing import HEADER, Tracer, current
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
@@ -95,17 +96,18 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
     )
     extra: dict[str, str] = {}
     expected = Expected(arrangement_of(job))
+    seen = trying(job, expected.add)
     if isinstance(job.items, ItemSource):
         path = _absolute(job.items.path)
         source = job.items.model_copy(update={"path": path})
         job = job.model_copy(update={"items": source})
-        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep, seen=expected.add)
+        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep, seen=seen)
         text_bytes, extra["fingerprint"], known = found.text_bytes, found.fingerprint, found.known
         if found.items == 0:
             raise datasets.DatasetError(path, "holds no items")
     else:
         for item in job.items:
-            expected.add(item)
+            seen(item)
         for name in job.keep:
             if not any(name in item.metadata for item in job.items):
                 raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")

@@ -1,0 +1,311 @@
+"""Templates: how a job's author arranges the material before a judge reads it. Jinja2, sandboxed, within bounds.
+
+The author writes the words around the values; every value that the template prints is quoted line by line, whatever
+the template has done to it. The renderer does not trust the template for that: in its output each value is only a mark,
+made of the call's nonce, and the value is quoted and put there afterwards, so that no filter ever holds a fence.
+Whatever could change the output as a whole (macros, filter blocks, captured blocks, other templates) is refused.
+
+Work is counted and not timed: each step of a loop and each operation is one, and costs something by the size of what it
+handles. A template that has spent `STEPS` or `WORK` (more for large items) ends with a `TemplateError`, on every
+machine at the same place. The operations that could do much at once (`*`, `**`, `%`, calls, ranges, padding filters) do
+not exist.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, UndefinedError, nodes, pass_context
+from jinja2 import Template as Compiled
+from jinja2.meta import find_undeclared_variables
+from jinja2.runtime import LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from dicast.app.domain.item import Item
+from dicast.app.domain.material import TemplateError, quoted
+
+MAX_TEMPLATE_CHARS = 20_000
+STEPS = 200_000
+"""Of loops, and operations: some tenths of a second."""
+WORK = 1_000_000
+"""Beside 64 for each byte of the item's texts; about one for each character that is handled."""
+STEP = 50
+RENDERED_CHARS = 200_000
+"""Most characters of a rendered template beyond four times the item's texts."""
+RESERVED = (">", "MATERIAL", "END OF MATERIAL", "NONCE:", "SCALE:", "LABELS:", "QUESTIONS:", "CRITERION:")
+FIELDS = frozenset({"id", "metadata", "prompt", "reference", "text"})
+
+_ALLOWED = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign, nodes.Name, nodes.Const,
+    nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.And,
+    nodes.Or, nodes.Not, nodes.Neg, nodes.Add, nodes.Sub, nodes.CondExpr, nodes.Concat, nodes.List, nodes.Tuple,
+)  # fmt: skip
+_LOOP = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0"})
+_TESTS = frozenset({"defined", "undefined", "none", "string", "number", "mapping", "sequence", "boolean"})
+
+
+class _Budget:
+    def __init__(self, item: Item, mark: str) -> None:
+        self.left, self.steps = WORK + 64 * item.text_bytes, STEPS
+        self.characters = RENDERED_CHARS + 4 * item.text_bytes
+        self.values: list[str] = []
+        self.mark = mark
+
+    def spend(self, work: int) -> None:
+        self.left -= work
+        self.steps -= 1
+        if self.left < 0 or self.steps < 0:
+            raise TemplateError("it does too much: a loop goes on too long, or values grow too large")
+
+    def write(self, characters: int) -> None:
+        self.spend(characters)
+        self.characters -= characters
+        if self.characters < 0:
+            raise TemplateError("it writes too much")
+
+
+_budget: ContextVar[_Budget] = ContextVar("budget")
+
+
+def check_template(source: str) -> None:
+    """Whether the template can be used at all. Raises `TemplateError`."""
+    _compiled(source)
+
+
+def rendered(source: str, item: Item, nonce: str) -> list[str]:
+    """The item's material as the template arranges it, in lines: the author's own, and values behind `> `. The same
+    arguments give the same lines. Raises `TemplateError`, naming the item."""
+    budget = _Budget(item, nonce)
+    token = _budget.set(budget)
+    try:
+        whole = "".join(_written(_compiled(source), item, budget))
+        return _fenced(whole, nonce, budget.values)
+    except TemplateError as error:
+        raise TemplateError(f"item {item.id!r}: {error}") from None
+    except UndefinedError as error:
+        raise TemplateError(f"item {item.id!r}: {error.message}") from None
+    except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise TemplateError(f"item {item.id!r}: {str(error) or type(error).__name__}"[:300]) from None
+    finally:
+        _budget.reset(token)
+
+
+def _written(template: Compiled, item: Item, budget: _Budget) -> Iterator[str]:
+    fields = {"id": item.id, "metadata": item.metadata, "text": item.text}
+    fields |= {name: value for name in ("prompt", "reference") if (value := getattr(item, name)) is not None}
+    for piece in template.root_render_func(template.new_context(fields)):
+        budget.write(len(piece))
+        yield piece
+
+
+def _fenced(whole: str, nonce: str, values: list[str]) -> list[str]:
+    lines: list[str] = []
+    for place, piece in enumerate(re.split(rf"\x00{nonce}:(\d+)\x00", whole)):
+        if place % 2:
+            lines += (quoted(values[int(piece)]) or ">").split("\n")
+            continue
+        for line in piece.splitlines():
+            if line.strip():
+                if line.lstrip().startswith(RESERVED):
+                    raise TemplateError(f"a line of its own words begins like the request: {line.strip()[:60]!r}")
+                lines.append(line.rstrip())
+    if nonce in "\n".join(lines).lower():
+        raise TemplateError("it prints the code that ends the material")
+    return lines
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Knows data and nothing else: no attribute or method of an object can be reached."""
+
+    intercepted_binops = frozenset({"+", "-"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        _budget.get().spend(STEP)
+        if isinstance(obj, Mapping) and attribute in obj:
+            return obj[attribute]
+        if isinstance(obj, LoopContext) and attribute in _LOOP:
+            return getattr(obj, attribute)
+        return self.undefined(f"it has no {attribute!r}", obj=obj, name=attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        _budget.get().spend(STEP)
+        known = isinstance(obj, Mapping) if isinstance(argument, str) else isinstance(obj, list | tuple | str)
+        if known and isinstance(argument, str | int):
+            try:
+                return obj[argument]
+            except LookupError:
+                pass
+        return self.undefined(f"it has no {argument!r}", obj=obj, name=str(argument))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        _budget.get().spend(STEP + _size(left) + _size(right))
+        return super().call_binop(context, operator, left, right)
+
+
+class _Counted(NodeTransformer):
+    """Has what the environment does not see go through it: loops, joined texts, comparisons, slices."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  as Jinja2 calls it
+        self.generic_visit(node)
+        node.iter = _through("_steps", node.iter)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  as Jinja2 calls it
+        self.generic_visit(node)
+        return _through("_joined", nodes.List(node.nodes))
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802  as Jinja2 calls it
+        self.generic_visit(node)
+        node.expr = _through("_weighed", node.expr)
+        return node
+
+    def visit_Operand(self, node: nodes.Operand) -> nodes.Node:  # noqa: N802  as Jinja2 calls it
+        self.generic_visit(node)
+        node.expr = _through("_weighed", node.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802  as Jinja2 calls it
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _through("_weighed", node.node)
+        return node
+
+
+def _through(name: str, value: Any) -> nodes.Filter:
+    return nodes.Filter(value, name, [], [], None, None)
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> Compiled:
+    if len(source) > MAX_TEMPLATE_CHARS:
+        raise TemplateError(f"it has more than {MAX_TEMPLATE_CHARS} characters")
+    if "\x00" in source:
+        raise TemplateError("it holds the character U+0000")
+    try:
+        tree = _environment.parse(source)
+        _check(tree)
+        code = _environment.compile(_Counted().visit(tree))
+        return Compiled.from_code(_environment, code, {}, None)
+    except TemplateSyntaxError as error:
+        raise TemplateError(f"line {error.lineno}: {error.message}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, TemplateError):
+            raise
+        raise TemplateError("it is nested too deeply, or has a number of too many digits") from None
+
+
+def _check(tree: nodes.Template) -> None:
+    for node in tree.find_all(nodes.Node):
+        kind = type(node).__name__
+        if isinstance(node, nodes.Operand | nodes.Keyword | nodes.Pair):
+            continue
+        if not isinstance(node, _ALLOWED) or (isinstance(node, nodes.For) and node.recursive):
+            raise TemplateError(f"line {node.lineno}: templates have no {kind.lower()}, only if, for, set and filters")
+        if isinstance(node, nodes.Filter) and (node.node is None or node.name not in FILTERS):
+            raise TemplateError(_unknown(node, "filter", FILTERS))
+        if isinstance(node, nodes.Test) and node.name not in _TESTS:
+            raise TemplateError(_unknown(node, "test", sorted(_TESTS)))
+        if isinstance(node, nodes.Name) and node.name == "self":
+            raise TemplateError(f"line {node.lineno}: templates have no self")
+    used = find_undeclared_variables(tree)
+    for name in sorted(used - FIELDS):
+        raise TemplateError(f"items have no {name!r}; there are {', '.join(sorted(FIELDS))}")
+    if "text" not in used:
+        raise TemplateError("it shows nothing of what is judged: {{ text }} is missing")
+
+
+def _unknown(node: Any, kind: str, known: Iterable[str]) -> str:
+    return f"line {node.lineno}: there is no {kind} {node.name!r}; there are {', '.join(known)}"
+
+
+@pass_context
+def _finalize(_context: Any, value: Any) -> str:
+    """A mark in the value's place; with the context Jinja2 cannot do it while it compiles."""
+    if isinstance(value, Undefined):
+        str(value)
+    text: str = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    budget = _budget.get()
+    budget.write(len(text))
+    budget.values.append(text)
+    return f"\x00{budget.mark}:{len(budget.values) - 1}\x00"
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | list | tuple | dict) else 1
+
+
+def _steps(values: Any) -> Iterator[Any]:
+    if isinstance(values, Undefined):
+        iter(values)
+    if not isinstance(values, str | list | tuple | dict):
+        raise TemplateError(f"a loop goes over a text or a list, not {type(values).__name__}")
+    for value in values:
+        _budget.get().spend(2 * STEP)
+        yield value
+
+
+def _joined(values: Iterable[Any], separator: str = "") -> str:
+    texts = []
+    for value in values:
+        text = value if isinstance(value, str) else str(value)
+        _budget.get().spend(len(text) + len(separator) + 1)
+        texts.append(text)
+    return separator.join(texts)
+
+
+def _replace(value: Any, old: str, new: str) -> str:
+    text = str(value)
+    grown = (text.count(old) if old else len(text) + 1) * max(len(new) - len(old), 0)
+    _budget.get().spend(grown)
+    return text.replace(old, new)
+
+
+def _items(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [] if isinstance(value, Undefined) else list(value.items())
+
+
+def _default(value: Any, otherwise: Any = "") -> Any:
+    return otherwise if isinstance(value, Undefined) or value is None else value
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "capitalize": lambda value: str(value).capitalize(),
+    "default": _default,
+    "first": lambda value: value[0],
+    "items": _items,
+    "join": _joined,
+    "last": lambda value: value[-1],
+    "length": len,
+    "list": list,
+    "lower": lambda value: str(value).lower(),
+    "replace": _replace,
+    "reverse": lambda value: value[::-1],
+    "title": lambda value: str(value).title(),
+    "tojson": lambda value: json.dumps(value, ensure_ascii=False),
+    "trim": lambda value: str(value).strip(),
+    "upper": lambda value: str(value).upper(),
+}
+"""What templates may do with a value. None does more than a few times its value's size."""
+
+
+def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
+    def charged(*values: Any) -> Any:
+        _budget.get().spend(STEP + sum(8 * _size(value) for value in values))
+        return function(*values)
+
+    return charged
+
+
+_environment = _Environment(
+    undefined=StrictUndefined, finalize=_finalize, autoescape=False, optimized=False, trim_blocks=True,
+    lstrip_blocks=True, cache_size=0,
+)  # fmt: skip
+_environment.globals.clear()
+_environment.filters = {name: _charged(function) for name, function in FILTERS.items()}
+_environment.filters |= {"_weighed": _charged(lambda value: value), "_joined": _charged(_joined), "_steps": _steps}
