@@ -5,6 +5,7 @@
     voices        one judge, the panel or a person against people
     combined      the panel's scores
     calibrating   maps from judges' scores to people's
+    labelled      shares of labels, preferences, who is the best of those compared
     grouping      groups of items by their metadata
     words         the same in sentences
     assess        all of it

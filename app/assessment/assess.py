@@ -8,15 +8,17 @@ from dicast.app.assessment.calibrating import calibrated_voices
 from dicast.app.assessment.combined import panel_scores
 from dicast.app.assessment.figures import among_raters, figure
 from dicast.app.assessment.grouping import grouped
+from dicast.app.assessment.labelled import label_shares, preferences
 from dicast.app.assessment.probing import probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.voices import NOBODY_RATED, person, voice
-from dicast.app.assessment.words import calibrated_words, panel_words, summary
+from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, person, voice
+from dicast.app.assessment.words import calibrated_words, label_words, panel_words, preference_words, summary
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
     AmongRaters,
     DimensionStatistics,
     Figure,
+    GroupStatistics,
     JobStatistics,
 )
 from dicast.app.statistics.agreement import among
@@ -42,18 +44,25 @@ def assess(job: JobScores) -> JobStatistics:
 
 
 def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> DimensionStatistics:
-    panel, people = panel_scores(job, of), of.people
+    panel, people, nominal = panel_scores(job, of), of.people, of.dimension.nominal
     voices = [voice(name, "judge", of.scores[:, at, :], of, rng) for at, name in enumerate(job.judges)]
     if len(job.judges) > 1:
         voices.append(voice("panel", "panel", panel[:, None], of, rng))
     ceiling = person(of, rng)
     independent = Figure.unknown(NOBODY_RATED)
-    if people.raters:
+    if nominal:
+        independent = Figure.unknown(NO_MEAN)
+    elif people.raters:
         independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
-    groups = [grouped(job, of, panel, by, rng) for by in job.groups]
+    groups = [
+        GroupStatistics(by=by, reason=NO_MEAN) if nominal else grouped(job, of, panel, by, rng) for by in job.groups
+    ]
     judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
-    calibrated = calibrated_voices(job, of, panel, job.calibration) if job.calibration is not None else []
-    probes = probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
+    calibrated = (
+        calibrated_voices(job, of, panel, job.calibration) if job.calibration is not None and not nominal else []
+    )
+    shares, chosen = label_shares(of), preferences(job, of, panel, rng)
+    probes = [] if nominal else probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
     return DimensionStatistics(
         dimension=of.dimension.id,
         scale_min=of.dimension.scale_min,
@@ -70,10 +79,14 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         groups=groups,
         probes=probes,
         calibrated=calibrated,
+        shares=shares,
+        preferences=chosen,
         summary=[
             *summary(
                 voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
             ),
+            *label_words(shares),
+            *preference_words(chosen),
             *panel_words(of.dimension),
             *calibrated_words(calibrated),
         ],

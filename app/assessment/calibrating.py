@@ -10,7 +10,7 @@ import numpy as np
 from dicast.app.assessment.combined import panel_scores
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.voices import NOBODY_RATED
+from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED
 from dicast.app.domain.calibrated import Circumstances, Fit
 from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
 from dicast.app.domain.findings import NotCalibrated
@@ -42,6 +42,8 @@ def _learned(
 ) -> CalibrationMap | NotCalibrated:
     people = of.people.means(len(scores))
     found = learn(scores, people, method) if of.people.raters else Unknown(NOBODY_RATED)
+    if of.dimension.nominal:
+        found = Unknown(NO_MEAN)
     worth = found if isinstance(found, Unknown) else gain(scores, people, method, np.random.default_rng(SEED))
     if isinstance(found, Unknown) or isinstance(worth, Unknown):
         reason = found.reason if isinstance(found, Unknown) else worth.reason  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
         return _likeliest(job, of, found) if found.prior else _by_halves(job, of, found)
     if rule.combine == "weighted":
         return weighted_mean(of.judges, np.array([rule.given_weights[name] for name in job.judges]))
-    return COMBINATIONS[rule.combine](of.judges)
+    return COMBINATIONS[rule.combine](of.labels if of.dimension.nominal else of.judges)
 
 
 def _learned(job: JobScores, of: DimensionScores) -> DimensionScores:

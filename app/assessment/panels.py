@@ -9,7 +9,7 @@ import numpy as np
 from dicast.app.assessment.assess import SEED
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores
-from dicast.app.assessment.voices import person
+from dicast.app.assessment.voices import NO_MEAN, person
 from dicast.app.domain.findings import PanelFront, PanelOption
 from dicast.app.domain.judge_statistics import Figure
 from dicast.app.statistics.estimates import Unknown
@@ -26,6 +26,11 @@ def panel_front(
     reach: float | None = None,
 ) -> PanelFront:
     """The front of all panels of up to `largest` judges; `costs` are one a judge, an item."""
+    if of.dimension.nominal:
+        return PanelFront(
+            dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(NO_MEAN),
+            reason=NO_MEAN,
+        )  # fmt: skip
     rng = np.random.default_rng(SEED)
     ceiling = person(of, rng)
     reached = getattr(ceiling, measure) if ceiling is not None else Figure.unknown("nobody has rated this dimension")

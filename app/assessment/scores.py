@@ -84,10 +84,13 @@ class DimensionScores:
     def levels(self) -> Floats | None:
         """The scale's values, unless there are too many for a table of them."""
         low, high = self.dimension.scale_min, self.dimension.scale_max
-        return np.arange(low, high + 1, dtype=np.float64) if high - low < MOST_LEVELS else None
+        few = high - low < MOST_LEVELS or self.dimension.kind == "labels"
+        return np.arange(low, high + 1, dtype=np.float64) if few else None
 
     @property
     def level(self) -> Level:
+        if self.dimension.nominal:
+            return "nominal"
         return "ordinal" if self.levels is not None else "interval"
 
 
@@ -111,5 +114,9 @@ class JobScores:
     cluster: tuple[str, Ints] | None = None
     probes: Mapping[Probe, Floats] = field(default_factory=dict)
     calibration: Calibration | None = None
+    sides: tuple[Labels, Labels] | None = None
+    """Of pairs, who is A and who is B, where the job kept it."""
+    lists: Ints | None = None
+    """Which list of candidates each pair is of, where the job kept it."""
     halves: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Which half each item belongs to, where a panel's rule learns from one half."""

@@ -11,11 +11,12 @@ from dicast.app.assessment.scores import DimensionScores
 from dicast.app.domain.judge_statistics import Figure, PeoplesMean, VoiceStatistics
 from dicast.app.statistics.agreement import Comparison, among, judge_with_people, person_with_others
 from dicast.app.statistics.arrays import Floats
-from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.combining import combine_majority, combine_mean
 from dicast.app.statistics.means import mean
 from dicast.app.statistics.powered import powered_mean
 
 NOBODY_RATED = "nobody has rated this dimension"
+NO_MEAN = "labels without an order have no mean"
 ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
 
 
@@ -31,6 +32,8 @@ def person(of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics | N
 
 
 def _of_all_ratings(of: DimensionScores) -> Figure:
+    if of.dimension.nominal:
+        return Figure.unknown(NO_MEAN)
     scores = of.people.scores
     items = np.repeat(np.arange(len(scores)), scores.shape[1])
     return figure(mean(scores.ravel(), clusters=items, bounds=of.bounds))
@@ -40,8 +43,9 @@ def voice(
     name: str, kind: Literal["judge", "panel"], scores: Floats, of: DimensionScores, rng: np.random.Generator
 ) -> VoiceStatistics:
     """A judge or the panel, by its scores (items x replicates), against people."""
-    replicates, whole = scores.shape[1], combine_mean(scores)
-    repeats, own = None, figure(mean(whole, bounds=of.bounds))
+    nominal = of.dimension.nominal
+    replicates, whole = scores.shape[1], combine_majority(scores) if nominal else combine_mean(scores)
+    repeats, own = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=of.bounds))
     if replicates > 1:
         found = among(scores, of.level, of.levels, rng).alpha
         repeats = of_levels(found, of)
@@ -57,7 +61,7 @@ def voice(
         update={
             "alpha_with_people": of_levels(together.alpha, of),
             "icc_with_people": figure(together.icc_single),
-            "peoples_mean": _powered(whole, of),
+            "peoples_mean": None if nominal else _powered(whole, of),
             "repeats": repeats,
             "mean": own,
         }

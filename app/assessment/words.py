@@ -8,12 +8,15 @@ from dicast.app.domain.judge_statistics import (
     CalibratedVoice,
     Figure,
     GroupStatistics,
+    LabelShare,
+    PreferenceStatistics,
     ProbeStatistics,
     VoiceStatistics,
 )
 from dicast.app.domain.report import ReportDimension
 
 MOST_BIASES = 5
+MOST_LABELS = 10
 SAVES = 1.05
 """A factor below this is told as none."""
 
@@ -93,6 +96,9 @@ def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str
 
 def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterator[str]:
     named = [voice for voice in voices if voice.kind == "judge"]
+    if any(v.kappa.known and not v.pearson.known for v in named):
+        yield from _kappas(named, person)
+        return
     best = max((v for v in named if v.pearson.known), key=lambda v: v.pearson.value or 0.0, default=None)
     if best is None:
         yield f"How far the judges agree with people {told((named or voices)[0].pearson)}."
@@ -107,6 +113,14 @@ def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> It
         yield f"A person reaches {told(person.pearson)} against the other people: {_beside(best, person)}."
     else:
         yield f"What a person would reach {told(person.pearson)}."
+
+
+def _kappas(named: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterator[str]:
+    """Of labels without an order: agreement beyond chance."""
+    best = max((v for v in named if v.kappa.known), key=lambda v: v.kappa.value or 0.0)
+    rate = "" if best.base_rate is None else f" (people's commonest label is {best.base_rate:.0%} of theirs)"
+    yield f"The judge who agrees with people best is {best.name}, with a kappa of {told(best.kappa)}{rate}."
+    yield f"A person against another person: kappa {told(person.kappa)}."
 
 
 def _beside(best: VoiceStatistics, person: VoiceStatistics) -> str:
@@ -184,3 +198,28 @@ def panel_words(dimension: ReportDimension) -> Iterator[str]:
             "by the weights of the half that it is not in. They have no interval: what they are worth is in the "
             "panel's agreement with people."
         )
+
+
+def label_words(shares: Sequence[LabelShare]) -> Iterator[str]:
+    """How common each label is."""
+    for share in shares[:MOST_LABELS]:
+        line = f"{share.label!r} is {told(share.judges)} of the judges' opinions"
+        yield f"{line}; of people's it would be {told(share.people)}." if share.people.known else f"{line}."
+    if len(shares) > MOST_LABELS:
+        yield f"The other {len(shares) - MOST_LABELS} labels are in report.json."
+
+
+def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
+    """How often A is preferred, and who is the best."""
+    if found is None:
+        return
+    line = f"The panel prefers A in a share of {told(found.wins)}, ties counted half"
+    yield f"{line}; people would in {told(found.people)}." if found.people.known else f"{line}."
+    if found.contestants:
+        first = found.contestants[0]
+        yield (
+            f"Of {len(found.contestants)} that were compared, {first.name} is the strongest, with a strength of "
+            f"{told(first.strength)} after Bradley and Terry, and is first with probability {first.ranks[0]:.2f}."
+        )
+    else:
+        yield f"Who is the best of those compared cannot be said, because {found.reason}."

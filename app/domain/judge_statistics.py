@@ -161,6 +161,37 @@ class CalibratedVoice(_Plain):
     bias: Figure
 
 
+class LabelShare(_Plain):
+    """How common one label is: the share of the judges' opinions that give it (an item's judges count together), and
+    what people's share of all items would be, with the judges' help (`people`) and from their ratings alone."""
+
+    label: str
+    judges: Figure
+    people: Figure
+    people_alone: Figure
+
+
+class Contestant(_Plain):
+    """One of those that were compared two by two: its strength after Bradley and Terry (A beats B with probability
+    1 / (1 + exp(b - a)), the mean is 0), and how likely it has each rank."""
+
+    name: str
+    strength: Figure
+    ranks: list[float]
+
+
+class PreferenceStatistics(_Plain):
+    """Of pairs how often the panel prefers A (`wins`, ties half), the share of ties, and how often people would prefer
+    A. `contestants` are those compared, best first; `reason` says why nobody is ranked."""
+
+    wins: Figure
+    ties: Figure
+    people: Figure
+    people_alone: Figure
+    contestants: list[Contestant] = []
+    reason: str | None = None
+
+
 class DimensionStatistics(_Plain):
     """Everything about one dimension. `voices` are the judges in their order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
@@ -180,6 +211,8 @@ class DimensionStatistics(_Plain):
     groups: list[GroupStatistics] = []
     probes: list[ProbeStatistics] = []
     calibrated: list[CalibratedVoice] = []
+    shares: list[LabelShare] = []
+    preferences: PreferenceStatistics | None = None
     summary: list[str]
 
 

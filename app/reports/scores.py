@@ -27,6 +27,8 @@ from dicast.app.statistics.arrays import Floats, Ints
 from dicast.errors import DicastError
 
 PARQUET = "opinions.parquet"
+SIDES = ("candidate_a", "candidate_b"), ("system_a", "system_b")
+"""Metadata of pairs that say who is A and who is B."""
 SOME_PROBABILITIES = "some of the rated items have a known probability of being rated, and others have none"
 TWO_PROBABILITIES = "an item has two probabilities of being rated"
 
@@ -50,6 +52,8 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         if name not in report.keep:
             raise NotKept(name, report.keep)
     wanted += measures(report.probes)
+    sides = next((pair for pair in SIDES if set(pair) <= set(report.keep)), None)
+    wanted += [*(sides or ()), *(["list"] if "list" in report.keep else [])]
     columns = ["judge", "criterion_id", "item_id", "replicate", "score", *kept_columns(list(dict.fromkeys(wanted)))]
     table = pq.read_table(folder / PARQUET, columns=columns)
     item, names = _encoded(table["item_id"])
@@ -67,9 +71,15 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         groups={name: _labels(table, name, item, len(names)) for name in by},
         cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
         calibration=report.calibration,
+        sides=None if sides is None else _both_sides(table, sides, item, len(names)),
+        lists=_alone(_labels(table, "list", item, len(names)).codes) if sides and "list" in report.keep else None,
         halves=_halves(report, names),
         probes={probe: _numbers(table, MEASURES[probe], item, len(names)) for probe in report.probes},
     )
+
+
+def _both_sides(table: Any, sides: tuple[str, str], item: Ints, items: int) -> tuple[Labels, Labels]:
+    return _labels(table, sides[0], item, items), _labels(table, sides[1], item, items)
 
 
 def _halves(report: ReportHeader, names: Any) -> Ints:

@@ -87,6 +87,8 @@ def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderRe
     yield from _among(of, style)
     yield from _probes(of, style)
     yield from _calibrated(of, style)
+    yield from _shares(of, style)
+    yield from _contestants(of, style)
     for group in of.groups:
         if group.reason is None:
             yield from _groups(group, style)
@@ -152,6 +154,33 @@ def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
         p = "-" if probe.p is None else ("<0.001" if probe.p < 0.001 else f"{probe.p:.3f}")
         points = _told(probe.effect) if probe.effect.known else probe.effect.reason or "-"
         table.add_row(kinds[probe.probe], style.show(probe.voice, NAME_MAX), points, p)
+    yield table
+    yield Text()
+
+
+def _shares(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not of.shares:
+        return
+    table = style.table()
+    table.add_column("Label", no_wrap=True)
+    for title in ("judges", "people", "people alone"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for share in of.shares:
+        told = map(_told, (share.judges, share.people, share.people_alone))
+        table.add_row(style.show(share.label, NAME_MAX), *told)
+    yield table
+    yield Text()
+
+
+def _contestants(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if of.preferences is None or not of.preferences.contestants:
+        return
+    table = style.table()
+    table.add_column("Compared", no_wrap=True)
+    for title in ("strength", "first"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in of.preferences.contestants:
+        table.add_row(style.show(one.name, NAME_MAX), _told(one.strength), f"{one.ranks[0]:.0%}")
     yield table
     yield Text()
 
