@@ -105,7 +105,7 @@ def test_a_later_job_has_calibrated_scores_beside_its_raw_ones(tmp_path: Path) -
                of.summary)  # fmt: skip
     export_panel(folder, kept, "csv", tmp_path / "panel.csv")
     assert (tmp_path / "panel.csv").read_text().splitlines()[0] == (
-        '"item_id","criterion_id","score","opinions","calibrated"'
+        '"item_id","criterion_id","score","opinions","label","calibrated"'
     )
 
 
