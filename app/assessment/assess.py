@@ -49,10 +49,8 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     if len(job.judges) > 1:
         voices.append(voice("panel", "panel", panel[:, None], of, rng))
     ceiling = person(of, rng)
-    independent = Figure.unknown(NOBODY_RATED)
-    if nominal:
-        independent = Figure.unknown(NO_MEAN)
-    elif people.raters:
+    independent = Figure.unknown(NO_MEAN if nominal else NOBODY_RATED)
+    if people.raters and not nominal:
         independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
     groups = [
         GroupStatistics(by=by, reason=NO_MEAN) if nominal else grouped(job, of, panel, by, rng) for by in job.groups
@@ -63,6 +61,8 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     )
     shares, chosen = label_shares(of), preferences(job, of, panel, rng)
     probes = [] if nominal else probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
+    drawn = people.probabilities is not None
+    told = summary(voices, ceiling, independent, groups, probes, known_probabilities=drawn)
     return DimensionStatistics(
         dimension=of.dimension.id,
         scale_min=of.dimension.scale_min,
@@ -81,16 +81,9 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         calibrated=calibrated,
         shares=shares,
         preferences=chosen,
-        summary=[
-            *summary(
-                voices, ceiling, independent, groups, probes, known_probabilities=people.probabilities is not None
-            ),
-            *label_words(shares),
-            *preference_words(chosen),
-            *panel_words(of.dimension),
-            *calibrated_words(calibrated),
-        ],
-    )
+        summary=[*told, *label_words(shares), *preference_words(chosen), *panel_words(of.dimension),
+                 *calibrated_words(calibrated)],
+    )  # fmt: skip
 
 
 def _among(scores: Floats, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
