@@ -155,6 +155,7 @@ class PoolSpec(BaseModel):
     query: Texts = {}
     timeout_s: Seconds = None
     trust_env: Flag = False
+    calls: Literal["direct", "sdk"] = "direct"
     labels: Labels = {}
 
     @property

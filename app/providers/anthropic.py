@@ -16,11 +16,13 @@ from dicast.app.providers import envelope
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
-from dicast.app.providers.http import NO_KEY, BoundedBodies, rate_limit_headers
+from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpAnswer, patience, rate_limit_headers
+from dicast.app.providers.posting import DirectPost, Post, SdkPost, Unsent
 from dicast.app.providers.redaction import Redactor
 from dicast.config.pools import PoolSpec
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
+PATH = "/v1/messages"
 
 _INPUT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -32,8 +34,8 @@ class _HttpClient(BoundedBodies, anthropic.DefaultAioHttpClient):
 class AnthropicProvider:
     """One pool spoken to in Anthropic's dialect. `timeout_s` bounds silences; the total deadline is the caller's.
 
-    Calls go through the SDK's `post`, not `messages.create`: the bodies are the same at two thirds of the CPU time, and
-    `create` has lost the `temperature` that compatible servers and older models understand.
+    Calls are sent as the SDK's `post` sends them (app/providers/posting.py). Its `messages.create` would send the same
+    bodies, but has lost the `temperature` that compatible servers and older models understand.
     """
 
     def __init__(
@@ -42,20 +44,15 @@ class AnthropicProvider:
         self.structured_output = spec.structured_output
         self.nonce_in_schema = spec.nonce_in_schema
         self._forced_tool = spec.structured_channel == "tool"
-        self._client = anthropic.AsyncAnthropic(
-            base_url=base_url or spec.base_url or DEFAULT_BASE_URL,
-            api_key=api_key or NO_KEY,
-            max_retries=0,
-            default_headers=spec.headers,
-            default_query=spec.query,
-            http_client=_HttpClient(
-                max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env
-            ),
-        )
-        if not spec.trust_env:  # headers in the environment are meant for Anthropic and go to no other host
-            self._client._custom_headers = dict(spec.headers)
+        key, url = api_key or NO_KEY, base_url or spec.base_url or DEFAULT_BASE_URL
+        self._post: Post
+        if spec.calls == "direct" and not spec.trust_env:
+            connections = Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)
+            self._post = DirectPost(_client(spec, key, url, Unsent(timeout=patience(timeout_s))), PATH, connections)
+        else:
+            http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
+            self._post = SdkPost(_client(spec, key, url, http), PATH, anthropic.APIStatusError)
         self._exchange = Exchange(
-            status_error=anthropic.APIStatusError,
             sdk_error=anthropic.AnthropicError,
             redactor=Redactor([api_key or "", *spec.headers.values()]),
         )
@@ -63,8 +60,7 @@ class AnthropicProvider:
     async def complete(self, request: ChatRequest) -> ChatReply:
         structured = self.structured_output and request.schema is not None
         body = self._body(request, structured=structured)
-        sending = self._client.post("/v1/messages", cast_to=httpx2.Response, body=body)
-        response = await self._exchange.call(sending, request)
+        response = await self._exchange.call(self._post.send(body), request)
         try:
             return self._reply(response, request, structured=structured)
         except MalformedBody as reason:
@@ -72,7 +68,7 @@ class AnthropicProvider:
         raise failure
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._post.close()
 
     def _body(self, request: ChatRequest, *, structured: bool) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -97,7 +93,7 @@ class AnthropicProvider:
                 body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         return body
 
-    def _reply(self, response: httpx2.Response, request: ChatRequest, *, structured: bool) -> ChatReply:
+    def _reply(self, response: HttpAnswer, request: ChatRequest, *, structured: bool) -> ChatReply:
         answer = envelope.decode(response.content)
         blocks = answer.get("content")
         if not isinstance(blocks, list):
@@ -115,6 +111,17 @@ class AnthropicProvider:
             truncated=answer.get("stop_reason") in ("max_tokens", "model_context_window_exceeded"),
             headers=rate_limit_headers(response.headers),
         )
+
+
+def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> anthropic.AsyncAnthropic:
+    """The SDK's client, deaf to the environment: headers in it are meant for Anthropic and go to no other host."""
+    client = anthropic.AsyncAnthropic(
+        base_url=base_url, api_key=api_key, max_retries=0, default_headers=spec.headers, default_query=spec.query,
+        http_client=http_client,
+    )  # fmt: skip
+    if not spec.trust_env:
+        client._custom_headers = dict(spec.headers)
+    return client
 
 
 def _tool_call(blocks: list[Any], name: str) -> dict[str, Any] | None:

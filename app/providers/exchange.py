@@ -1,4 +1,4 @@
-"""One HTTP call through an SDK, and what its failure means.
+"""One HTTP call, and what its failure means.
 
 Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429, or a body that names a
 rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
@@ -18,7 +18,7 @@ import orjson
 from dicast.app.domain.retry_after import retry_after_s
 from dicast.app.providers import envelope
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
-from dicast.app.providers.http import ResponseTooLarge, rate_limit_headers
+from dicast.app.providers.http import HttpAnswer, ResponseTooLarge, rate_limit_headers
 from dicast.app.providers.redaction import Redactor
 
 _EXHAUSTED = {
@@ -48,36 +48,35 @@ _TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, O
 
 
 class Exchange:
-    """Turns an SDK's call into a JSON envelope or a `ProviderFailure`; shared by all calls of one provider."""
+    """Turns a call into an answer or a `ProviderFailure`; shared by all calls of one provider."""
 
     def __init__(
         self,
         *,
-        status_error: type[Exception],
         sdk_error: type[Exception],
         redactor: Redactor,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        self._status_error = status_error
         self._transport_errors = (sdk_error, *_TRANSPORT_ERRORS)
         self._redactor = redactor
         self._now_s = now_s
 
-    async def call(self, sending: Awaitable[httpx2.Response], request: ChatRequest) -> httpx2.Response:
-        """The response to a call that succeeded; raises `ProviderFailure` for all others.
+    async def call(self, sending: Awaitable[HttpAnswer], request: ChatRequest) -> HttpAnswer:
+        """The answer to a call that succeeded; raises `ProviderFailure` for all others.
 
-        The SDK's exception is dropped from the chain: its text repeats what the provider said.
+        The exception is dropped from the chain: its text may repeat what the provider said.
         """
         try:
-            return await sending
-        except self._status_error as error:
-            response: httpx2.Response = error.response  # type: ignore[attr-defined]
-            failure = self._of_status(response, request.user)
+            answer = await sending
         except self._transport_errors as error:
             failure = self._of_transport(error, request)
+        else:
+            if answer.is_success:
+                return answer
+            failure = self._of_status(answer, request.user)
         raise failure from None
 
-    def malformed(self, reason: envelope.MalformedBody, response: httpx2.Response) -> ProviderFailure:
+    def malformed(self, reason: envelope.MalformedBody, response: HttpAnswer) -> ProviderFailure:
         """Of a 200 that is no answer; it may still be a refusal."""
         error = _error_of(response.content)
         refusals = _RATE_LIMITED | _OVERLOADED
@@ -89,7 +88,7 @@ class Exchange:
                 retry_after_s=retry_after_s(response.headers.multi_items(), self._now_s()),
                 headers=rate_limit_headers(response.headers),
             )
-        kind = self._redactor.clean(response.extensions.get("content_type", "").partition(";")[0][:60])
+        kind = self._redactor.clean(response.content_type.partition(";")[0][:60])
         return ProviderFailure(
             FailureKind.MALFORMED,
             f"{reason}; status {response.status_code}, {kind or 'no content type'}, {len(response.content)} bytes",
@@ -97,7 +96,7 @@ class Exchange:
             headers=rate_limit_headers(response.headers),
         )
 
-    def _of_status(self, response: httpx2.Response, judged_text: str) -> ProviderFailure:
+    def _of_status(self, response: HttpAnswer, judged_text: str) -> ProviderFailure:
         status = response.status_code
         error = _error_of(response.content)
         words = " ".join([*error.identifiers, error.message]).strip()

@@ -1,17 +1,20 @@
-"""What the SDKs' HTTP clients get from us: bounded bodies, many connections, no redirects, no surprises from the host.
+"""HTTP as all calls use it: bounded bodies, many connections, no redirects, no surprises from the host.
 
-Both SDKs are given their own aiohttp transport. It keeps thousands of connections open at a third of the CPU of the
-default one, which rescans its connection pool at each request.
+Connections are aiohttp's, also where a call goes through an SDK: they are kept open by the thousand at a third of the
+CPU time that httpx2's own take, which are all looked at for each request.
 """
 
 from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
+import aiohttp
 import httpx2
+import yarl
 
 from dicast.workers.policy.headers import is_about_limits
 
@@ -37,6 +40,82 @@ class ResponseTooLarge(httpx2.RequestError):
     """The unpacked body of an answer passed the limit; the rest was not read."""
 
 
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A whole answer, its body unpacked. `content_type` is the header as it came."""
+
+    status_code: int
+    headers: httpx2.Headers
+    content: bytes
+    content_type: str
+
+    @classmethod
+    def of(cls, response: httpx2.Response) -> Self:
+        """From a response of `BoundedBodies`."""
+        content_type = response.extensions.get("content_type", "")
+        return cls(response.status_code, response.headers, response.content, content_type)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether its status is one of 200 to 299."""
+        return 200 <= self.status_code < 300
+
+
+class Connections:
+    """Connections of one provider on one event loop, opened as calls need them."""
+
+    def __init__(self, *, max_response_bytes: int, timeout_s: float) -> None:
+        self._max_response_bytes = max_response_bytes
+        bounds = patience(timeout_s)
+        self._timeout = aiohttp.ClientTimeout(sock_connect=bounds.connect, sock_read=bounds.read, connect=bounds.pool)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, url: yarl.URL, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        """The whole answer. Raises aiohttp's errors, `ResponseTooLarge`, and `httpx2.DecodingError`."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S, ssl=_tls(trust_env=False)
+            )
+            self._session = aiohttp.ClientSession(connector=connector)
+        sending = self._session.post(
+            url, data=body, headers=headers, allow_redirects=False, auto_decompress=False, timeout=self._timeout
+        )
+        async with sending as came:
+            received = httpx2.Headers(came.raw_headers)
+            pieces: AsyncIterator[bytes] = came.content.iter_any()
+            if "content-encoding" in received:
+                packed = httpx2.Response(came.status, headers=received, stream=_Stream(pieces))
+                pieces = packed.aiter_bytes()
+            content = await _within(pieces, self._max_response_bytes, is_success=came.ok)
+            return HttpAnswer(came.status, received, content, received.get("content-type", ""))
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+class _Stream(httpx2.AsyncByteStream):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._pieces:
+            yield piece
+
+
+async def _within(pieces: AsyncIterator[bytes], most: int, *, is_success: bool) -> bytes:
+    """All pieces; of an error larger than `most` bytes none. Raises `ResponseTooLarge` for an answer that is larger."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > most:
+            if is_success:
+                raise ResponseTooLarge(f"the answer is larger than {most} bytes")
+            return b""
+    return bytes(body)
+
+
 class BoundedBodies(httpx2.AsyncClient):
     """Mixed into an SDK's client class: `send` reads every body itself and gives up beyond `max_response_bytes`.
 
@@ -48,7 +127,7 @@ class BoundedBodies(httpx2.AsyncClient):
     def __init__(self, *, max_response_bytes: int, timeout_s: float, trust_env: bool) -> None:
         self._max_response_bytes = max_response_bytes
         super().__init__(
-            timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
+            timeout=patience(timeout_s),
             limits=httpx2.Limits(
                 max_connections=MAX_CONNECTIONS,
                 max_keepalive_connections=MAX_CONNECTIONS,
@@ -61,24 +140,22 @@ class BoundedBodies(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **kwargs: Any) -> httpx2.Response:
         response = await super().send(request, stream=True, **kwargs)
-        body = bytearray()
         try:
-            async for piece in response.aiter_bytes():
-                body += piece
-                if len(body) > self._max_response_bytes:
-                    if response.is_success:
-                        raise ResponseTooLarge(f"the answer is larger than {self._max_response_bytes} bytes")
-                    body.clear()
-                    break
+            body = await _within(response.aiter_bytes(), self._max_response_bytes, is_success=response.is_success)
         finally:
             await response.aclose()
         return httpx2.Response(
             response.status_code,
             headers=[pair for pair in response.headers.raw if pair[0].lower() not in _WIRE_HEADERS],
-            content=bytes(body),
+            content=body,
             request=request,
             extensions={**response.extensions, "content_type": response.headers.get("content-type", "")},
         )
+
+
+def patience(timeout_s: float) -> httpx2.Timeout:
+    """Bounds of silence, s; shorter for connecting."""
+    return httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
 
 
 @functools.cache

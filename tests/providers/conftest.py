@@ -48,13 +48,19 @@ def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=["direct", "sdk"])
+def calls(request: pytest.FixtureRequest) -> str:
+    """How calls are sent."""
+    return str(request.param)
+
+
 @pytest.fixture
-async def provider_at() -> AsyncIterator[Callable[..., AnyProvider]]:
+async def provider_at(calls: str) -> AsyncIterator[Callable[..., AnyProvider]]:
     """A factory of providers that are closed after the test."""
     made: list[AnyProvider] = []
 
     def build(dialect: str, base_url: str, **options: Any) -> AnyProvider:
-        made.append(make(dialect, base_url, **options))
+        made.append(make(dialect, base_url, **{"calls": calls, **options}))
         return made[-1]
 
     yield build

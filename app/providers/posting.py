@@ -1,0 +1,113 @@
+"""How a call's body goes to the provider and its answer comes back: as the SDK would send it, or through the SDK.
+
+The SDK decides address and headers of a call. Building a request and a response takes it more CPU time than all else
+that a call costs, though only the body differs from call to call. `DirectPost` has the SDK build one request for each
+model, which is never sent, and sends all bodies of that model in the same way. `python -m lab.bench.calls` measures it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import httpx2
+import orjson
+import yarl
+
+from dicast.app.providers.http import Connections, HttpAnswer
+
+Body = dict[str, Any]
+
+
+class Post(Protocol):
+    """Sends one body to a provider."""
+
+    async def send(self, body: Body) -> HttpAnswer:
+        """What came back, whatever its status. Raises what SDK, httpx2 and aiohttp raise where nothing did."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class SdkClient(Protocol):
+    """What OpenAI's and Anthropic's clients have in common."""
+
+    async def post(self, path: str, *, cast_to: Any, body: Any) -> Any: ...
+    async def close(self) -> None: ...
+
+
+class SdkPost:
+    """Each call through the SDK. `status_error` is what it raises for a status that is no success."""
+
+    def __init__(self, sdk: SdkClient, path: str, status_error: type[Exception]) -> None:
+        self._sdk, self._path, self._status_error = sdk, path, status_error
+
+    async def send(self, body: Body) -> HttpAnswer:
+        """See `Post`."""
+        try:
+            response: httpx2.Response = await self._sdk.post(self._path, cast_to=httpx2.Response, body=body)
+        except self._status_error as error:
+            response = error.response  # type: ignore[attr-defined]
+        return HttpAnswer.of(response)
+
+    async def close(self) -> None:
+        """End its connections."""
+        await self._sdk.close()
+
+
+class DirectPost:
+    """Each call as the SDK would send it, which was made with an `Unsent` client."""
+
+    def __init__(self, sdk: SdkClient, path: str, connections: Connections) -> None:
+        self._sdk, self._path, self._connections = sdk, path, connections
+        self._prepared: dict[str, tuple[yarl.URL, Mapping[str, str]]] = {}
+
+    async def send(self, body: Body) -> HttpAnswer:
+        """See `Post`."""
+        model = body["model"]
+        if model not in self._prepared:
+            self._prepared[model] = await self._prepare(model)
+        url, headers = self._prepared[model]
+        content = _dumped(body)
+        return await self._connections.post(url, {**headers, "content-length": str(len(content))}, content)
+
+    async def close(self) -> None:
+        """End its connections."""
+        await self._connections.close()
+        await self._sdk.close()
+
+    async def _prepare(self, model: str) -> tuple[yarl.URL, Mapping[str, str]]:
+        """Address and headers of the SDK's request. Azure's address names the model."""
+        try:
+            await self._sdk.post(self._path, cast_to=httpx2.Response, body={"model": model})
+        except Exception as error:  # one SDK wraps what its client raises, the other does not
+            unsent = error if isinstance(error, NotSent) else error.__cause__
+            if not isinstance(unsent, NotSent):
+                raise
+            request = unsent.request
+        return yarl.URL(str(request.url)), dict(request.headers.items())
+
+
+class NotSent(Exception):
+    """A request that was built and not sent."""
+
+    def __init__(self, request: httpx2.Request) -> None:
+        super().__init__()
+        self.request = request
+
+
+class Unsent(httpx2.AsyncClient):
+    """Sends nothing: for an SDK that only builds requests."""
+
+    async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+        """Raises `NotSent`."""
+        raise NotSent(request)
+
+
+def _dumped(body: Body) -> bytes:
+    """As the SDKs write it. Raises `UnicodeEncodeError` for lone surrogates, as they do."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # a number or a text that orjson refuses
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

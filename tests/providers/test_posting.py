@@ -1,0 +1,61 @@
+"""Calls that are sent directly are those that the SDK would have sent, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dicast.app.providers.base import ProviderFailure
+from tests.providers.conftest import SCHEMA, RawServer, Script, answer, chat, good_body, make
+
+REQUESTS = {
+    "plain": chat(),
+    "no system": chat(system=""),
+    "structured": chat(schema=SCHEMA),
+    "all that texts hold": chat('"quoted"\\ \n\t\r\x00\x1f\x7f\u2028 ä 漢字 🦊', temperature=0.0),
+    "temperatures": chat(temperature=0.7),
+}
+POOLS: dict[str, dict[str, Any]] = {
+    "": {},
+    "tool": {"structured_channel": "tool"},
+    "headers": {"headers": {"x-team": "blue", "user-agent": "mine"}, "query": {"trace": "1", "tag": "c&d e"}},
+    "no key": {"key": None},
+    "azure": {"api_version": "2026-01-01"},
+}
+
+
+def answered(dialect: str) -> Script:
+    body = json.dumps(good_body(dialect)).encode()
+    return answer(body, headers=("content-type: application/json", "connection: close"))
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("pool", POOLS)
+async def test_a_direct_call_is_the_sdk_s_byte_for_byte(dialect: str, request_name: str, pool: str) -> None:
+    if (dialect == "openai" and pool == "tool") or (dialect == "anthropic" and pool == "azure"):
+        pytest.skip("the dialect has no such pools")
+    async with RawServer(answered(dialect)) as server:
+        for calls in ("sdk", "direct", "direct"):
+            provider = make(dialect, server.base_url, calls=calls, **POOLS[pool])
+            for _ in range(2):  # the first of them is prepared
+                await provider.complete(REQUESTS[request_name])
+            await provider.close()
+    assert len(server.requests) == 6
+    assert len(set(server.requests)) == 1
+
+
+async def test_a_proxy_of_the_environment_is_the_sdk_s_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with RawServer(answered("openai")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.base_url)
+        for trust_env in (False, True):
+            provider = make("openai", "http://nowhere.invalid/v1", trust_env=trust_env)
+            try:
+                await provider.complete(chat())
+            except ProviderFailure:
+                assert not trust_env
+            await provider.close()
+    assert [request.split(b"\r\n")[0] for request in proxy.requests] == [
+        b"POST http://nowhere.invalid/v1/chat/completions HTTP/1.1"
+    ]
