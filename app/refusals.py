@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dicast.app.domain.calibration import Calibration, CalibrationMap
+from dicast.app.domain.conversation import Turn
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
@@ -29,6 +30,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
     "deployments": (Deployment,),
     "dimensions": (Dimension,),
     "scale": (Scale,),
+    "messages": (Turn,),
     "panel": (PanelRule,),
     "escalate": (Escalation,),
     "calibration": (Calibration,),
@@ -42,6 +44,7 @@ FORMS = {
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
     "deployments": "deployments: [{pool: openai}, {pool: azure, model: gpt-4.1}]",
     "scale": "scale: {min: 1, max: 5}, {labels: [poor, fair, good]}, {checklist: [..., ...]} or pass_fail",
+    "messages": "messages: [{role: user, content: Why?}, {role: assistant, content: Because.}]",
     "levels": "levels: {1: poor, 5: excellent}, scores first",
     "metadata": "metadata: {language: en}",
     "keep": "keep: [language, source]",
@@ -59,6 +62,8 @@ OTHER_NAMES = {
     "repeats": "replicates", "runs": "replicates", "n": "replicates", "system": "persona", "system_prompt": "persona",
     "role": "persona", "provider": "pool", "description": "instructions", "question": "instructions",
     "criterion": "instructions", "output": "text", "answer": "text", "response": "text", "content": "text",
+    "output_a": "text_a", "answer_a": "text_a", "response_a": "text_a", "first": "text_a", "chosen": "text_a",
+    "output_b": "text_b", "answer_b": "text_b", "response_b": "text_b", "second": "text_b", "rejected": "text_b",
     "human": "ratings", "labels": "ratings", "annotations": "ratings",
     "input": "prompt", "expected": "reference", "target": "reference", "file": "path", "low": "min", "high": "max",
     "minimum": "min", "maximum": "max",
@@ -169,15 +174,15 @@ def _line(mistake: Any, of: type[BaseModel]) -> str:
     place = [part for part in loc if part not in (*_SHAPES, "[key]")]
     kind = mistake["type"]
     if kind == "extra_forbidden":
-        return f"{_field(place)}: unknown key{_hint(place, of)}"
+        return f"{field_name(place)}: unknown key{_hint(place, of)}"
     if kind == "missing":
-        return f"{_field(place)}: is missing{_form(place) if len(place) == 1 else ''}"
+        return f"{field_name(place)}: is missing{_form(place) if len(place) == 1 else ''}"
     if "levels" in place:
         said, place = f"{_part_of_levels(loc)}{problem(mistake)}", place[: place.index("levels") + 1]
     else:
         said = problem(mistake)
     said += _form(place) if _is_of_another_form(kind, place) else ""
-    return f"{_field(place)}: {printable(said, 300)}" if place else printable(said, 300)
+    return f"{field_name(place)}: {printable(said, 300)}" if place else printable(said, 300)
 
 
 def _value(value: Any) -> str:
@@ -189,7 +194,7 @@ def _value(value: Any) -> str:
     return printable(repr(value), VALUE_CHARS)
 
 
-def _field(place: list[Any]) -> str:
+def field_name(place: list[Any]) -> str:
     """('agents', 0, 'name') is agents[0].name."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return printable(text.lstrip("."), 200)

@@ -21,6 +21,7 @@ ITEMS_FORM = "write items: answers.jsonl, or a list of {id: a1, text: ...}"
 AGENTS_FORM = "write agents: [{name: physicist, persona: You teach physics.}]"
 DIMENSIONS_FORM = "write dimensions: [{id: clear, instructions: Is it clear?}]"
 LEVELS_FORM = "write levels: {1: poor, 5: excellent}, scores first"
+SCALES = "write scale: {min: 1, max: 5}, {labels: [poor, fair, good]}, {checklist: [..., ...]} or pass_fail"
 
 
 def of_agent(**changes: Any) -> dict[str, Any]:
@@ -50,9 +51,9 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"items": [{**ITEM, "output": "x"}]}, "items[0].output: unknown key; did you mean text?"),
     ({"items": {"file": "a.csv"}}, "items.path: is missing\n  items.file: unknown key; did you mean path?"),
     # forms
-    (of_dimension(scale=[1, 5]), "dimensions[0].scale: must be a mapping, got [1, 5]; write scale: {min: 1, max: 5}"),
-    (of_dimension(scale="1-5"), "dimensions[0].scale: must be a mapping, got '1-5'; write scale: {min: 1, max: 5}"),
-    (of_dimension(scale=5), "dimensions[0].scale: must be a mapping, got 5; write scale: {min: 1, max: 5}"),
+    (of_dimension(scale=[1, 5]), f"dimensions[0].scale: must be a mapping, got [1, 5]; {SCALES}"),
+    (of_dimension(scale="1-5"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, got '1-5'"),
+    (of_dimension(scale=5), f"dimensions[0].scale: must be a mapping, got 5; {SCALES}"),
     (of_dimension(levels={"poor": 1}), "dimensions[0].levels: a score must be a whole number, got 'poor'; "
                                        + LEVELS_FORM),
     (of_dimension(levels=["poor"]), "dimensions[0].levels: must be a mapping, got ['poor']; " + LEVELS_FORM),
@@ -75,7 +76,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"dimensions": []}, "dimensions: needs at least one, got none"),
     ({"items": []}, "items: at least one is needed, got 0"),
     ({"agents": [{}]}, "agents[0].name: is missing"),
-    ({"items": [{"id": "i"}]}, "items[0].text: is missing"),
+    ({"items": [{"id": "i"}]}, "items[0]: must have text, text_a and text_b, messages or candidates, got none of them"),
     ({"items": [{"id": "i", "text": " \n"}]}, "items[0].text: must not be blank, got ' \\n'"),
     ({"items": [{"id": "i", "text": ""}]}, "items[0].text: must not be empty, got ''"),
     ({"items": [{"id": "", "text": "t"}]}, "items[0].id: must not be empty, got ''"),

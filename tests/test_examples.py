@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -78,6 +79,14 @@ def test_two_deployments(example: Callable[[str], str]) -> None:
     counts = {model: int(n) for model, n in re.findall(r"'([\w-]+)': (\d+)", example("two_deployments.py"))}
     assert counts.keys() == {"judge", "judge-2"}
     assert sum(counts.values()) == 20
+
+
+def test_pairs_and_rankings(example: Callable[[str], str]) -> None:
+    told = example("pairs_and_rankings.py")
+    assert re.findall(r"^refund (as given|turned) (?:A|B|tie)$", told, re.MULTILINE) == ["as given", "turned"]
+    (ranked,) = re.findall(r"^ranked (.*)$", told, re.MULTILINE)
+    points = dict(ast.literal_eval(ranked))
+    assert points.keys() == {"short", "exact", "rude"} and sum(points.values()) == 0
 
 
 def test_labels(example: Callable[[str], str]) -> None:

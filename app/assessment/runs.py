@@ -19,11 +19,13 @@ def differing(first: Report, second: Report) -> list[str]:
         {d.id: RunScores(d.rubric, RatingScale(d.scale_min, d.scale_max)) for d in report.dimensions}
         for report in (first, second)
     ]
+    orders = [report.orders or "none" for report in (first, second)]
+    apart = [f"the orders in which pairs were judged: {' and '.join(orders)}"] if orders[0] != orders[1] else []
     try:
         check_comparable(*measured)
     except NotComparable as error:
-        return list(error.problems)
-    return []
+        return [*error.problems, *apart]
+    return apart
 
 
 def shifts(first: pd.DataFrame, second: pd.DataFrame, most: int) -> tuple[list[JudgeShift], list[MovedItem]]:

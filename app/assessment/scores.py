@@ -54,13 +54,18 @@ NOBODY = People(np.empty(0, dtype=np.int64), (), np.empty((0, 0)))
 
 @dataclass(frozen=True, slots=True)
 class DimensionScores:
-    """One dimension: judges' scores (items x judges x replicates, NaN where missing), and people's."""
+    """One dimension: judges' scores (items x judges x replicates, NaN where missing), and people's.
+
+    Of pairs that were judged in both orders, `orders` has the scores of each (... x replicates x 2, the given one
+    first), told of the pair's own A and B, and `scores` what both come to together.
+    """
 
     dimension: ReportDimension
     scores: Floats
     people: People = NOBODY
     fits: Sequence[Fit] = ()
     """How the job's calibration fits each judge and, of several, the panel; none without a calibration."""
+    orders: Floats | None = None
 
     @property
     def judges(self) -> Floats:
@@ -92,6 +97,15 @@ class DimensionScores:
         if self.dimension.nominal:
             return "nominal"
         return "ordinal" if self.levels is not None else "interval"
+
+
+def settled_orders(orders: Floats) -> Floats:
+    """Preferences by order (... x 2) as one each: as app/domain/preference.py has it, for arrays."""
+    both = np.nan_to_num(orders)
+    preferred = (both != 0).sum(axis=-1)
+    turned = both.prod(axis=-1) < 0
+    settled = np.where(turned, 0.0, both.sum(axis=-1) / preferred.clip(1))
+    return np.where(np.isnan(orders).all(axis=-1), np.nan, settled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     counts = (
         counted(ready.items, "item", "items"), counted(len(job.agents), "agent", "agents"),
         counted(len(job.dimensions), "dimension", "dimensions"), counted(job.replicates, "replicate", "replicates"),
+        *(["2 orders"] if job.turns else []),
     )  # fmt: skip
     units, calls = counted(ready.units, "unit", "units"), counted(ready.calls, "call", "calls")
     out = terminal.out
@@ -152,7 +153,8 @@ def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]
     job = ready.job
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
-        "replicates": job.replicates, "units": ready.units, "calls": ready.calls, "text_bytes": ready.text_bytes,
+        "replicates": job.replicates, "orders": 2 if job.turns else 1,
+        "units": ready.units, "calls": ready.calls, "text_bytes": ready.text_bytes,
         "ratings": asdict(ready.ratings) if ready.ratings is not None else None,
         "judges": {agent.name: _places(dicast, agent.choices) for agent in job.agents},
         "notes": said,

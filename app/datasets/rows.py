@@ -6,11 +6,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import orjson
 from pydantic import ValidationError
 
 from dicast.app.datasets.errors import DatasetError, quoted
-from dicast.app.domain.item import Item, ItemSource
-from dicast.app.refusals import problem
+from dicast.app.domain.item import FORMS, WANTED, Item, ItemSource
+from dicast.app.refusals import field_name, problem
+
+JUDGED_FIELDS = ("text_field", "text_a_field", "text_b_field", "messages_field", "candidates_field")
+"""The settings that name the columns of what is judged."""
+LISTS = frozenset({"messages", "candidates"})
 
 Cursor = dict[str, int]
 """Where reading goes on. JSONL and CSV: byte `at`, `line` and `row` of the next record. Parquet: its `row`."""
@@ -55,11 +60,14 @@ class ItemReader:
         defaults = ItemSource.model_fields
         self._source = source
         self.numbered = source.id_field not in table.columns and source.id_field == defaults["id_field"].default
-        names = {"id_field": source.id_field, "text_field": source.text_field}
-        for setting in ("prompt_field", "reference_field"):
+        names = {"id_field": source.id_field}
+        for setting in (*JUDGED_FIELDS, "prompt_field", "reference_field"):
             name = getattr(source, setting)
             if name is not None and name != defaults[setting].default:
                 names[setting] = name
+        judged = {setting: getattr(source, setting) for setting in JUDGED_FIELDS}
+        if not any(name in table.columns for name in judged.values()):
+            names |= {setting: name for setting, name in judged.items() if name is not None and setting == "text_field"}
         for setting, name in names.items():
             if table.closed and name not in table.columns and not (setting == "id_field" and self.numbered):
                 known = ", ".join(quoted(column) for column in table.columns) or "none"
@@ -75,18 +83,58 @@ class ItemReader:
             raise self._wrong(row, source.id_field, "was absent in the first row", fields[source.id_field])
         else:
             item_id = str(row.number)
-        text = self._text(row, fields, source.text_field)
-        if not text or text.isspace():
-            raise self._wrong(row, source.text_field, "must be text, not blank", row.fields.get(source.text_field))
+        judged = self._judged(row, fields)
         prompt = self._text(row, fields, source.prompt_field)
         reference = self._text(row, fields, source.reference_field)
         try:
-            return Item(id=item_id, text=text, prompt=prompt or None, reference=reference or None, metadata=fields)
+            if "messages" in judged:
+                judged["judged"] = source.judged
+            return Item(id=item_id, **judged, prompt=prompt or None, reference=reference or None, metadata=fields)
         except ValidationError as error:
             detail = error.errors()[0]
-            named = {"id": source.id_field, "text": source.text_field}
-            field = str(detail["loc"][0])
-            raise DatasetError(source.path, f"{named.get(field, field)}: {problem(detail)}", place=row.place) from None
+            place = [source.id_field if part == "id" else part for part in detail["loc"]]
+            said = f"{field_name(place)}: {problem(detail)}" if place else problem(detail)
+            raise DatasetError(source.path, said, place=row.place) from None
+
+    def _judged(self, row: Row, fields: dict[str, Any]) -> dict[str, Any]:
+        """What is judged: the fields of one kind of item. Raises `DatasetError` where none is whole, or several are."""
+        named = {setting.removesuffix("_field"): getattr(self._source, setting) for setting in JUDGED_FIELDS}
+        given = {what: value for what in named if (value := self._value(row, fields, what, named[what]))}
+        if any(given.keys() == whole for whole in FORMS.values()):
+            return given
+        if len(given) > 1:
+            there = " and ".join(quoted(named[what]) for what in given)
+            rest = next(what for what in given if what != "text")
+            raise DatasetError(
+                self._source.path, f"has {there}, and an item {WANTED}; say {rest}_field: null where the column is "
+                "something else", place=row.place
+            )  # fmt: skip
+        lacks = {"text_a": "text_b", "text_b": "text_a"}.get("".join(given), "text")
+        name = named[lacks] or f"{lacks}_field"
+        raise self._wrong(row, name, "must be text, not blank", row.fields.get(name))
+
+    def _value(self, row: Row, fields: dict[str, Any], what: str, name: str | None) -> Any:
+        """What a column holds of an item; nothing of a text that is blank."""
+        if what in LISTS:
+            return self._list(row, fields, what, name)
+        text = self._text(row, fields, name)
+        return "" if text.isspace() else text
+
+    def _list(self, row: Row, fields: dict[str, Any], what: str, name: str | None) -> list[Any]:
+        """A list, in formats without them written as JSON; empty where there is none."""
+        value = fields.pop(name, None) if name is not None else None
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return []
+        wrong = "must be a list"
+        if isinstance(value, str):
+            try:
+                value = orjson.loads(value)
+            except orjson.JSONDecodeError as error:
+                wrong = f"must be a list as JSON ({error})"
+        if not isinstance(value, list):
+            raise self._wrong(row, name, f"{wrong}; say {what}_field: null if the column is something else", value)
+        # Parquet gives each entry all fields, null where it has none.
+        return [{k: v for k, v in e.items() if v is not None} if isinstance(e, dict) else e for e in value]
 
     def _id(self, row: Row, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -45,10 +45,10 @@ class KnownItems:
 
 def survey(
     source: ItemSource, *, max_text_bytes: int | None = None, keep: Collection[str] = (),
-    seen: Callable[[Item], None] | None = None,
+    misfit: Callable[[Item], str | None] = lambda item: None, seen: Callable[[Item], None] | None = None,
 ) -> Survey:  # fmt: skip
     """Read every item once, and show it to `seen`; raises `DatasetError` for the first that is wrong, too large, or has
-    an id twice, and for metadata to `keep` that no item has.
+    an id twice, that is a `misfit` (which says why), and for metadata to `keep` that no item has.
 
     Ids are compared by digests of 64 bits, 8 bytes an item in memory (24 while they are sorted); those whose digests
     meet are read again and compared as they are, so that the answer is exact.
@@ -62,6 +62,8 @@ def survey(
         for row in limited(source, table, None):
             item = reader.item(row)
             items += 1
+            if (why := misfit(item)) is not None:
+                raise DatasetError(source.path, f"the item {quoted(item.id)} {why}", place=row.place)
             for name in [name for name in unseen if name in item.metadata]:
                 del unseen[name]
             size = item.text_bytes

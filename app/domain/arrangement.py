@@ -14,6 +14,7 @@ from typing import Protocol
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.ranking import PairsOfLists
 
 
 class Chance(Protocol):
@@ -143,7 +144,7 @@ class Expected:
 def arrangement_of(job: EvaluationJob) -> Arrangement:
     """What a job asks for. Steps join here: the count that a step names at submission is the count that it must give
     when the job starts."""
-    return Arrangement(shuffle=_drawn(job))
+    return Arrangement(expand=PairsOfLists(job.pairs) if job.pairs is not None else None, shuffle=_drawn(job))
 
 
 def _drawn(job: EvaluationJob) -> Shuffle | None:

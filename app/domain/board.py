@@ -72,8 +72,12 @@ class Board:
 
     def scores(self, item: int, agent: int, dimension: int) -> list[int]:
         """What an agent gave an item in a dimension, one score for each round that has one."""
-        given = (self.score(Unit(item, number, agent, dimension)) for number in range(self.layout.rounds))
-        return [score for score in given if score is not None]
+        return list(self.by_round(item, agent, dimension).values())
+
+    def by_round(self, item: int, agent: int, dimension: int) -> dict[int, int]:
+        """The same, by round."""
+        given = {number: self.score(Unit(item, number, agent, dimension)) for number in range(self.layout.rounds)}
+        return {number: score for number, score in given.items() if score is not None}
 
     def has_ended(self, item: int, agents: Sequence[int]) -> bool:
         """Whether all units of an item have ended that are these agents'."""

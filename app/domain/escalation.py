@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
+from dicast.app.domain import preference
 from dicast.app.domain.board import Board
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import PanelRule, commonest
@@ -75,7 +75,8 @@ def stages_of(job: EvaluationJob) -> list[int]:
 
 def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit) -> bool:
     """Whether a unit is to be judged, now that all of the earlier stages have ended for its item. A judge's replicates
-    count by their mean, or the commonest of labels without an order; judges without any score are absent."""
+    count by their mean, or the commonest of labels without an order; what it said of a pair in both orders counts as in
+    the panel's score. Judges without any score are absent."""
     dimension, stage = job.dimensions[unit.dimension], stages[unit.agent]
     rule = job.panel_of(dimension)
     if stage == 0 or rule.escalate is None:
@@ -83,6 +84,10 @@ def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Uni
     given: dict[str, float] = {}
     for number, agent in enumerate(job.agents):
         if stages[number] < stage and (scores := board.scores(unit.item, number, unit.dimension)):
-            given[agent.name] = float(commonest(scores)) if dimension.scale.nominal else fmean(scores)
+            given[agent.name] = (
+                float(commonest(scores))
+                if dimension.scale.nominal
+                else preference.settled(board.by_round(unit.item, number, unit.dimension), turns=job.turns)
+            )
     left = [agent.name for number, agent in enumerate(job.agents) if stages[number] >= stage]
     return not settled(rule, given, left, dimension.scale)

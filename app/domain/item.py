@@ -3,33 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dicast.app.domain.fields import Id, Metadata, Strict, Text
+from dicast.app.domain.conversation import ASKING, MAX_MESSAGES, Turn
+from dicast.app.domain.fields import MAX_ID_LENGTH, Id, Metadata, Strict, Text
+
+ItemKind = Literal["text", "pair", "conversation", "candidates"]
+Judged = Literal["last_answer", "conversation"]
+"""What of a conversation is judged: its last message, which the others lead up to, or all of it."""
+
+FORMS: dict[ItemKind, set[str]] = {
+    "text": {"text"}, "pair": {"text_a", "text_b"}, "conversation": {"messages"}, "candidates": {"candidates"}
+}  # fmt: skip
+"""The fields that an item of each kind has, and no other of these."""
+WANTED = "must have text, text_a and text_b, messages or candidates"
+MAX_CANDIDATES = 1000
+LIST_ID_CHARS = MAX_ID_LENGTH - 20
+"""Most characters of a list's id: its pairs' ids begin with it."""
+
+
+class RankedText(Strict):
+    """One of several texts that are ranked."""
+
+    id: Id
+    text: Text
 
 
 class Item(Strict):
-    """One text to judge."""
+    """What is judged: one text, two texts to compare, a conversation, or candidates to rank."""
 
     id: Id
-    text: Text = Field(description="the output that is judged")
+    text: Text | None = Field(default=None, description="the output that is judged")
+    text_a: Text | None = Field(default=None, description="of two outputs to compare, one")
+    text_b: Text | None = Field(default=None, description="and the other")
+    messages: list[Turn] | None = Field(default=None, min_length=1, max_length=MAX_MESSAGES)
+    judged: Judged = Field(default="last_answer", description="what of the messages is judged")
+    candidates: list[RankedText] | None = Field(
+        default=None, min_length=2, max_length=MAX_CANDIDATES, description="texts to rank, by comparing them in pairs"
+    )
     prompt: str | None = Field(default=None, description="what the output answers, if that matters")
     reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
     metadata: Metadata = Field(default_factory=dict)
 
     @property
+    def kind(self) -> ItemKind:
+        """What sort of thing is judged."""
+        return next(kind for kind, fields in FORMS.items() if all(getattr(self, name) is not None for name in fields))
+
+    @property
+    def output(self) -> str:
+        """What is judged, as one text: of a pair both, of a conversation what `judged` says."""
+        if self.messages is not None:
+            turns = self.messages if self.judged == "conversation" else self.messages[-1:]
+            return "\n".join(turn.content for turn in turns if turn.content)
+        return "\n".join(text for text in (self.text, self.text_a, self.text_b) if text)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that a judge reads of it, the empty left out."""
+        turns = (text for message in self.messages or () for text in message.texts)
+        listed = (candidate.text for candidate in self.candidates or ())
+        given = (self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference)
+        return tuple(text for text in given if text)
+
+    @property
     def text_bytes(self) -> int:
         """Of its texts in UTF-8."""
-        texts = (self.text, self.prompt, self.reference)
-        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if text)
+        return sum(len(text.encode("utf-8", "surrogatepass")) for text in self.texts)
 
     def without(self, names: Set[str]) -> Self:
         """The item without this metadata."""
         if not names or names.isdisjoint(self.metadata):
             return self
         return self.model_copy(update={"metadata": {k: v for k, v in self.metadata.items() if k not in names}})
+
+    def turned(self) -> Self:
+        """The pair in the other order."""
+        return self.model_copy(update={"text_a": self.text_b, "text_b": self.text_a})
+
+    def model_post_init(self, _: Any) -> None:
+        """One kind of item; by a validator's name, pydantic would tell mistakes in other words."""
+        given = [name for fields in FORMS.values() for name in sorted(fields) if getattr(self, name) is not None]
+        if set(given) not in FORMS.values():
+            raise ValueError(f"{WANTED}, got {' and '.join(given) or 'none of them'}")
+        if self.candidates is not None:
+            _check_candidates(self.id, self.candidates)
+        if self.messages is None:
+            if self.judged != "last_answer":
+                raise ValueError(f"judged: belongs to messages, got {self.judged!r} without them")
+        elif self.judged == "last_answer":
+            _check_answer(self.messages[-1])
+        elif all(message.says_nothing for message in self.messages):
+            raise ValueError("messages: none of them has content or tool_calls")
+
+
+def _check_candidates(item_id: str, candidates: list[RankedText]) -> None:
+    """Raises ValueError for two of one id, and for an id that leaves its pairs none."""
+    if len(item_id) > LIST_ID_CHARS:
+        raise ValueError(f"id: of a list of candidates has at most {LIST_ID_CHARS} characters, got {len(item_id)}")
+    seen: set[str] = set()
+    for candidate in candidates:
+        if candidate.id in seen:
+            raise ValueError(f"candidates: the id {candidate.id!r} occurs twice")
+        seen.add(candidate.id)
+
+
+def _check_answer(last: Turn) -> None:
+    """Raises ValueError for a last message that is no answer."""
+    if last.role.strip().lower() in ASKING:
+        raise ValueError(
+            f"messages: the last answer is judged, and the last message is by {last.role!r}; end with the answer, or "
+            "say judged: conversation"
+        )
+    if last.says_nothing:
+        raise ValueError("messages: the last answer is judged, and the last message has neither content nor tool_calls")
 
 
 class ItemSource(Strict):
@@ -38,10 +127,21 @@ class ItemSource(Strict):
     path: str = Field(min_length=1)
     format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
     id_field: str = "id"
-    text_field: str = "text"
+    text_field: str | None = "text"
+    text_a_field: str | None = Field(default="text_a", description="of pairs; None: no column is")
+    text_b_field: str | None = "text_b"
+    messages_field: str | None = Field(default="messages", description="of conversations; None: no column is")
+    judged: Judged = Field(default="last_answer", description="what of conversations is judged")
+    candidates_field: str | None = Field(default="candidates", description="of lists to rank; None: no column is")
     prompt_field: str | None = "prompt"
     reference_field: str | None = "reference"
     limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
+
+    @property
+    def judged_columns(self) -> set[str]:
+        """The columns that become an item's id and texts."""
+        fields = (self.text_field, self.text_a_field, self.text_b_field, self.messages_field, self.candidates_field)
+        return {name for name in (self.id_field, *fields, self.prompt_field, self.reference_field) if name is not None}
 
 
 class RatingSource(Strict):

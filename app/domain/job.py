@@ -18,6 +18,10 @@ from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule
 from dicast.app.domain.question import Question
+from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
+
+Orders = Literal["both", "given"]
+"""In which orders a judge is shown the two texts of a pair: one after the other, or as they are given."""
 
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
@@ -83,6 +87,12 @@ class EvaluationJob(Strict):
         default=None, description="what is to be known: the job ends as soon as it is, its items in random order"
     )
     replicates: int = Field(default=1, ge=1, le=1000)
+    orders: Orders | None = Field(
+        default=None, description="in which orders a judge is shown the texts of a pair; None: both"
+    )
+    pairs: Pairs | None = Field(
+        default=None, description="of items that are lists of candidates: how many pairs of each are judged, or all"
+    )
     spend: Literal["at_least_once", "at_most_once"] = Field(
         default="at_least_once",
         description="at_most_once: no second call where the first may have been paid for",
@@ -138,7 +148,8 @@ class EvaluationJob(Strict):
         keep, groups, cluster = data.get("keep", []), data.get("groups", []), data.get("cluster")
         if not isinstance(keep, list) or not isinstance(groups, list):
             return data  # refused with the field's name
-        more = [name for name in (*groups, cluster) if isinstance(name, str) and name not in keep]
+        lists = PAIR_METADATA if data.get("pairs") is not None else ()
+        more = [name for name in (*lists, *groups, cluster) if isinstance(name, str) and name not in keep]
         return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
 
     @model_validator(mode="before")
@@ -166,10 +177,69 @@ class EvaluationJob(Strict):
                 raise ValueError(f"ratings.columns: {name!r} is no dimension of this job; there are {', '.join(known)}")
         shown = set(self.keep)
         if isinstance(self.items, ItemSource):
-            source = self.items
-            shown |= {source.text_field, source.prompt_field or "", source.reference_field or "", source.id_field}
+            shown |= self.items.judged_columns
         for name in sorted(self.rating_columns & shown):
             raise ValueError(f"ratings.columns: the column {name!r} is judged, kept or an id, and ratings stay apart")
+        return self
+
+    @property
+    def compares(self) -> bool:
+        """Whether its items are pairs; then all its dimensions ask for a preference."""
+        return self.dimensions[0].scale.kind == "preference"
+
+    @property
+    def turns(self) -> bool:
+        """Whether each pair is judged in both orders, one round each: the given one in even rounds."""
+        return self.compares and self.orders != "given"
+
+    def misfit(self, item: Item) -> str | None:
+        """Why the item cannot be judged by this job's dimensions; None if it can."""
+        dimension = self.dimensions[0].id
+        if self.template is not None and item.kind != "text":
+            return "is no single text, and a template shows those alone"
+        if self.pairs is not None:
+            if item.candidates is None:
+                return "is no list of candidates, of which pairs could be made (pairs)"
+            return lacking(item, self.pairs)
+        if item.candidates is not None:
+            return "is a list of candidates; say how many pairs of each are judged, pairs: all or a number"
+        if self.compares and item.kind != "pair":
+            return f"is no pair, and the dimension {dimension!r} asks for a preference between text_a and text_b"
+        if not self.compares and item.kind == "pair":
+            return f"is a pair, and the dimension {dimension!r} asks for no preference (scale: preference)"
+        return None
+
+    @property
+    def kept_of_items(self) -> list[str]:
+        """Of what is kept, the metadata that the items must bring themselves."""
+        return [name for name in self.keep if self.pairs is None or name not in PAIR_METADATA]
+
+    @property
+    def rounds(self) -> int:
+        """How often each judge is asked about an item in a dimension: replicates x orders."""
+        return self.replicates * (2 if self.turns else 1)
+
+    def turned(self, round: int) -> bool | None:
+        """Whether a judge is shown a pair's texts in the other order in this round; None where items are no pairs."""
+        return self.turns and round % 2 == 1 if self.compares else None
+
+    @model_validator(mode="after")
+    def _pairs_or_none(self) -> Self:
+        """Items are pairs or none is, so all dimensions ask for a preference or none does."""
+        kinds = {dimension.scale.kind == "preference": dimension.id for dimension in self.dimensions}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"dimensions: {kinds[True]!r} asks for a preference between two texts and {kinds[False]!r} for a "
+                "score of one, got both in one job: make two jobs of it"
+            )
+        if self.probes and self.compares:
+            raise ValueError(f"probes: they look at single texts, and these are pairs, got {self.probes[0]!r}")
+        if self.pairs is not None and not self.compares:
+            raise ValueError(f"pairs: they are compared by a preference (scale: preference), got {self.pairs!r}")
+        if self.pairs is not None and self.ratings is not None:
+            raise ValueError("ratings: people rate texts or pairs, and these items are lists of candidates, got both")
+        if self.orders is not None and not self.compares:
+            raise ValueError(f"orders: pairs alone have an order (scale: preference), got {self.orders!r}")
         return self
 
     def panel_of(self, dimension: Dimension) -> PanelRule:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from dicast.app.domain.item import Item
+from dicast.app.domain.conversation import ROLES, Turn
+from dicast.app.domain.item import Item, ItemKind
 from dicast.app.domain.nonce import is_fresh
 from dicast.errors import DicastError
 
@@ -41,10 +42,46 @@ def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> l
     if arranged is not None:
         return [*parts, *arranged, f"END OF MATERIAL {nonce}"]
     if item.prompt:
-        parts += ["The task that the text answers:", quoted(item.prompt)]
+        parts += [_TASKS[item.kind], quoted(item.prompt)]
     if item.reference:
         parts += ["A reference answer, known to be good:", quoted(item.reference)]
-    return [*parts, "The text to judge:", quoted(item.text), f"END OF MATERIAL {nonce}"]
+    return [*parts, *_judged(item), f"END OF MATERIAL {nonce}"]
+
+
+_TASKS: Mapping[ItemKind, str] = {
+    "text": "The task that the text answers:",
+    "pair": "The task that both texts answer:",
+    "conversation": "The task of the conversation:",
+}
+
+
+def _judged(item: Item) -> list[str]:
+    if item.messages is not None:
+        return _conversation(item.messages, last_answer=item.judged == "last_answer")
+    if item.text is not None:
+        return ["The text to judge:", quoted(item.text)]
+    return ["Text A:", quoted(item.text_a or ""), "Text B:", quoted(item.text_b or "")]
+
+
+def _conversation(messages: Sequence[Turn], *, last_answer: bool) -> list[str]:
+    """A turn's header stands outside of the quotes, where no message can write one. What a message says of itself is
+    quoted: its name, and a role that is none of the usual ones."""
+    parts = ["The conversation, turn by turn:"]
+    for number, message in enumerate(messages, 1):
+        if last_answer and number == len(messages):
+            parts.append("The last answer, which is judged:")
+        turn = f"Turn {number}"
+        if message.role in ROLES:
+            parts.append(f"{turn}, by {message.role}:")
+        else:
+            parts += [f"{turn}, by a role that is called:", quoted(message.role)]
+        for what, text in (
+            ("the name it gives", message.name), ("the tool call it answers", message.tool_call_id),
+            ("its text", message.content), ("its tool calls", message.calls),
+        ):  # fmt: skip
+            if text:
+                parts += [f"{turn}, {what}:", quoted(text)]
+    return parts
 
 
 def quoted(text: str) -> str:

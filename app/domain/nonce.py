@@ -30,9 +30,8 @@ def nonce_for(
     unless a `template` may show them.
     """
     asked = hashlib.sha256(b"%d" % replicate)
-    texts = ["" if text is None else f"={text}" for text in (item.text, item.prompt, item.reference)]
     arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
-    for part in (*texts, *arranged, agent.model_dump_json(), *map(_told, dimensions)):
+    for part in (*_texts(item), *arranged, agent.model_dump_json(), *map(_told, dimensions)):
         data = part.encode("utf-8", "surrogatepass")
         asked.update(b":%d:" % len(data))  # or two texts could be divided otherwise
         asked.update(data)
@@ -43,6 +42,13 @@ def nonce_for(
     raise AssertionError("counting does not end")
 
 
+def _texts(item: Item) -> list[str]:
+    """What tells items apart; of a plain one as it always was, so that requests stay what they were."""
+    given = (item.text, item.prompt, item.reference) if item.kind == "text" else ()
+    plain = ["" if text is None else f"={text}" for text in given]
+    return plain or [item.model_dump_json(exclude={"id", "metadata"}, exclude_none=True)]
+
+
 def _told(dimension: Dimension) -> str:
     """Without what came later and tells a judge nothing, so that requests stay what they were."""
     untold = {"panel", "version"} if dimension.examples else {"panel", "version", "examples"}
@@ -51,4 +57,4 @@ def _told(dimension: Dimension) -> str:
 
 def is_fresh(nonce: str, item: Item) -> bool:
     """Whether `nonce` occurs in none of the item's texts."""
-    return not any(nonce in text.lower() for text in (item.text, item.prompt, item.reference) if text)
+    return not any(nonce in text.lower() for text in item.texts)

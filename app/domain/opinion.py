@@ -26,8 +26,10 @@ class Opinion(BaseModel):
     `pool` is where the call was made or, if none was, where the unit was to be sent last.
     `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
     divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
-    `metadata` is that of the item which the job asks to `keep`. `not_needed`: it has no score because nobody asked for
-    one, the judges before having settled the outcome; then there is no error.
+    `metadata` is that of the item which the job asks to `keep`. `swapped` tells whether the judge was shown a pair's
+    texts in the other order, null where the item is no pair; the score is told of the item's own A and B either way.
+    `not_needed`: it has no score because nobody asked for one, the judges before having settled the outcome; then there
+    is no error.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -36,6 +38,7 @@ class Opinion(BaseModel):
     criterion_id: str
     item_id: str
     replicate: int = Field(ge=0)
+    swapped: bool | None = None
     score: int | None
     label: str | None = None
     answers: list[bool] | None = None

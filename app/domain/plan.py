@@ -27,7 +27,7 @@ class Unit(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Lane:
     """The units within a job that have the same choice of pools, mostly of one. `agents` are indices into the job's
-    agents, `pools` the pools of their deployments in order."""
+    agents, `pools` the pools of their deployments in order; `replicates` counts the job's rounds."""
 
     pools: tuple[str, ...]
     agents: tuple[int, ...]

@@ -25,5 +25,6 @@ def measures(probes: Collection[Probe]) -> list[str]:
 
 def measured(item: Item, probes: Collection[Probe]) -> dict[str, int]:
     """An item's length in characters, and 1 if its text has marks of Markdown (headings, lists, bold, tables, code)."""
-    found = {"text.chars": len(item.text), "text.marked": int(_MARKED.search(item.text) is not None)}
+    text = item.output
+    found = {"text.chars": len(text), "text.marked": int(_MARKED.search(text) is not None)}
     return {name: found[name] for name in measures(probes)}

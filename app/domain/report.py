@@ -13,7 +13,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.error_groups import ErrorGroup, ErrorTally
 from dicast.app.domain.fingerprints import judge_digest
 from dicast.app.domain.gate import JobGate
-from dicast.app.domain.job import Agent
+from dicast.app.domain.job import Agent, Orders
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.labelled import QuestionShare, QuestionTally, label_counts
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
@@ -137,6 +137,7 @@ class ReportHeader(Frozen):
     )
     gate: JobGate | None = Field(default=None, description="what its results must reach")
     calibration: Calibration | None = Field(default=None, description="maps from judges' scores to people's")
+    orders: Orders | None = Field(default=None, description="in which pairs were judged; null where items are no pairs")
 
 
 class JudgeCell(Frozen):

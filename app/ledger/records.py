@@ -143,7 +143,7 @@ class JobRecord:
     @property
     def layout(self) -> Layout:
         """Of its score board."""
-        return Layout(self.spec.replicates, len(self.spec.agents), len(self.spec.dimensions))
+        return Layout(self.spec.rounds, len(self.spec.agents), len(self.spec.dimensions))
 
     @property
     def stages(self) -> list[int]:
@@ -158,7 +158,7 @@ class JobRecord:
     @property
     def items(self) -> int:
         """How many the job has."""
-        return self.units // (len(self.spec.agents) * len(self.spec.dimensions) * self.spec.replicates)
+        return self.units // (len(self.spec.agents) * len(self.spec.dimensions) * self.spec.rounds)
 
 
 class Started(NamedTuple):

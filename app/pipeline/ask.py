@@ -68,7 +68,7 @@ class Asker:
         if call.token.batch and not provider.structured_output:
             return await self._settler.one_by_one(call, call.claims, unpaid=True)
         key = await retry_until_available(self._secret.get)
-        nonce = nonce_for(key, call.agent, call.dimensions, call.item, call.replicate, call.job.spec.template)
+        nonce = nonce_for(key, call.agent, call.dimensions, call.shown, call.replicate, call.job.spec.template)
         try:
             request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
         except TemplateError as error:
@@ -170,10 +170,10 @@ def _request(call: Call, model: str, prompt: Prompt) -> ChatRequest:
 def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
     fixed, template = provider.nonce_in_schema, call.job.spec.template
     if call.token.batch:
-        return batch_prompt(call.agent, call.dimensions, call.item, nonce, fixed_nonce=fixed, template=template)
+        return batch_prompt(call.agent, call.dimensions, call.shown, nonce, fixed_nonce=fixed, template=template)
     structured = provider.structured_output
     return single_prompt(
-        call.agent, call.dimensions[0], call.item, nonce, structured=structured, fixed_nonce=fixed, template=template
+        call.agent, call.dimensions[0], call.shown, nonce, structured=structured, fixed_nonce=fixed, template=template
     )
 
 

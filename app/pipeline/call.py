@@ -16,6 +16,7 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
+from dicast.app.domain.preference import own_score
 from dicast.app.domain.probes import measured
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
@@ -59,6 +60,16 @@ class Call:
         return self.job.lanes[self.ref.lane].unit(self.token.position).item
 
     @property
+    def swapped(self) -> bool | None:
+        """Whether the judge is shown a pair's texts in the other order."""
+        return self.job.spec.turned(self.replicate)
+
+    @property
+    def shown(self) -> Item:
+        """The item as this call's judge is shown it."""
+        return self.item.turned() if self.swapped else self.item
+
+    @property
     def label(self) -> str:
         return named(self.dimensions)
 
@@ -74,13 +85,15 @@ class Call:
 
     def scored(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
         """A unit's opinion, as the ledger keeps it."""
+        score = own_score(verdict.score, swapped=self.swapped)
         opinion = Opinion(
             judge=self.agent.name,
             criterion_id=dimension.id,
             item_id=self.item.id,
             replicate=self.replicate,
-            score=verdict.score,
-            label=verdict.label,
+            swapped=self.swapped,
+            score=score,
+            label=dimension.scale.label(score),
             answers=None if verdict.answers is None else list(verdict.answers),
             argument=verdict.argument,
             cited_evidence=list(verdict.cited_evidence),
@@ -92,7 +105,7 @@ class Call:
             metadata=kept(self.job, self.item),
         )
         result = UnitResult(claim.position, claim.fence, payload(opinion, None), scored=True)
-        return self._marked(result, mark_of(verdict.score, dimension.scale.min)) if self.job.keeps_board else result
+        return self._marked(result, mark_of(score, dimension.scale.min)) if self.job.keeps_board else result
 
     def failed(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
@@ -130,6 +143,7 @@ def unscored(
     )
     opinion = Opinion(
         **unit,
+        swapped=job.spec.turned(replicate),
         score=None,
         argument=argument,
         model=model,

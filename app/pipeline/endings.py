@@ -83,6 +83,7 @@ def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
         criterion_id=job.spec.dimensions[unit.dimension].id,
         item_id=item.id,
         replicate=unit.replicate,
+        swapped=job.spec.turned(unit.replicate),
         score=None,
         not_needed=True,
         argument="Not asked: the judges before had settled it",

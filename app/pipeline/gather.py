@@ -147,6 +147,7 @@ class Gatherer:
             gate=job.spec.gate,
             prompt=prompt_digest(job.spec),
             calibration=job.spec.calibration,
+            orders=("both" if job.spec.turns else "given") if job.spec.compares else None,
         )
         async with telling_of_files(self._ledger, job_id):
             report = await asyncio.to_thread(self._filed, job, header)

@@ -234,4 +234,4 @@ def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int)
 
 
 def _chars(item: Item) -> int:
-    return len(item.text) + len(item.prompt or "") + len(item.reference or "")
+    return sum(map(len, item.texts))

@@ -21,6 +21,7 @@ _LINES = pa.schema(
         ("criterion_id", pa.string()),
         ("item_id", pa.string()),
         ("replicate", pa.int32()),
+        ("swapped", pa.bool_()),
         ("score", pa.int64()),
         ("label", pa.string()),
         ("answers", pa.list_(pa.bool_())),

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean
 from typing import IO, Any, NamedTuple
 
 import orjson
@@ -25,6 +24,7 @@ import pyarrow.parquet as pq
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import CalibrationMap
 from dicast.app.domain.panel import commonest
+from dicast.app.domain.preference import settled
 from dicast.app.domain.printable import cell
 from dicast.app.domain.report import DimensionReport, PanelCell, Report, ReportDimension
 from dicast.app.reports.durable import replacing
@@ -57,9 +57,10 @@ class PanelScore(NamedTuple):
 
 def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     """The scores, in the order in which the items first occur. A judge's replicates are made one first: their mean, or
-    the commonest where scores are labels. Memory is that of some 20 bytes an opinion and the items' ids. Raises
-    `NotLearned` where a rule learns from the whole job and `dicast report` has not been asked."""
-    table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "score"])
+    the commonest where scores are labels; what it said of a pair in both orders is `settled`. Memory is that of some 25
+    bytes an opinion and the items' ids. Raises `NotLearned` where a rule learns from the whole job and `dicast report`
+    has not been asked."""
+    table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "replicate", "score"])
     items = table["item_id"].combine_chunks().dictionary_encode()
     judges, maps = [agent.name for agent in report.agents], _maps(report)
     learning = {d.id for d in report.dimensions if d.learned is not None and d.learned.halves}
@@ -68,6 +69,7 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
         "item": items.indices,
         "dimension": _codes(table["criterion_id"], [d.id for d in report.dimensions]),
         "judge": _codes(table["judge"], judges),
+        "round": table["replicate"],
         "score": table["score"],
     }).sort_by([("item", "ascending"), ("dimension", "ascending"), ("judge", "ascending")])  # fmt: skip
     rows = (
@@ -77,15 +79,25 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     )
     for (item, at), group in groupby(rows, key=itemgetter(0, 1)):
         dimension = report.dimensions[at]
-        given = [(judges[judge], score) for _, _, judge, score in group if score is not None]
+        given = [(judges[judge], round, score) for _, _, judge, round, score in group if score is not None]
         words = dimension.nominal or dimension.panel.combine == "dawid_skene"
-        one = commonest if words else fmean  # a mean of labels is none
-        by_judge = {judge: one([score for _, score in own]) for judge, own in groupby(given, key=itemgetter(0))}
+        by_judge = {
+            judge: _as_one({round: score for _, round, score in own}, words=words, turns=report.orders == "both")
+            for judge, own in groupby(given, key=itemgetter(0))
+        }
         name = items.dictionary[item].as_py()
         score = dimension.combined(name, by_judge, rated=(name, dimension.id) in rated)
         map_ = maps.get(dimension.id)
         calibrated = None if score is None or map_ is None else map_.apply(score)
         yield PanelScore(name, dimension.id, score, len(given), _label(score, dimension), calibrated)
+
+
+def _as_one(rounds: dict[int, int], *, words: bool, turns: bool) -> float:
+    """A mean of labels is none: the commonest stands for them, and of a pair the one next to the tie."""
+    if words and not turns:
+        return commonest(list(rounds.values()))
+    score = settled(rounds, turns=turns)
+    return float(int(score)) if words else score
 
 
 def _label(score: float | None, dimension: ReportDimension) -> str | None:

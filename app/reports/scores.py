@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People
+from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People, settled_orders
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.panel import half_of
 from dicast.app.domain.probes import MEASURES, measures
 from dicast.app.domain.rating import Rating
-from dicast.app.domain.report import Report, ReportHeader
+from dicast.app.domain.report import Report, ReportDimension, ReportHeader
 from dicast.app.reports.columns import kept_columns
 from dicast.app.reports.ratings import read_ratings
 from dicast.app.statistics.arrays import Floats, Ints
@@ -65,7 +65,7 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         items=len(names),
         judges=judges,
         dimensions=tuple(
-            DimensionScores(dimension, scores[at], people[at], fits_of(report, dimension))
+            _of_judges(report, dimension, scores[at], people[at])
             for at, dimension in enumerate(report.dimensions)
         ),
         groups={name: _labels(table, name, item, len(names)) for name in by},
@@ -85,6 +85,16 @@ def _both_sides(table: Any, sides: tuple[str, str], item: Ints, items: int) -> t
 def _halves(report: ReportHeader, names: Any) -> Ints:
     learning = any(dimension.panel.weights == "learned" for dimension in report.dimensions)
     return np.array([half_of(name) for name in names.to_pylist()] if learning else [], dtype=np.int64)
+
+
+def _of_judges(report: Report, dimension: ReportDimension, scores: Floats, people: People) -> DimensionScores:
+    fits = fits_of(report, dimension)
+    if report.orders != "both":
+        return DimensionScores(dimension, scores, people, fits)
+    items, judges, rounds = scores.shape
+    whole = np.concatenate([scores, np.full((items, judges, rounds % 2), np.nan)], axis=2)  # a job may be cancelled
+    orders = whole.reshape(items, judges, -1, 2)
+    return DimensionScores(dimension, settled_orders(orders), people, fits, orders)
 
 
 def item_names(folder: Path) -> list[str]:

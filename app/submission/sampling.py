@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ITEMS_TOGETHER = 500
 NO_VALUE = "(none)"
-SHOWN = ("prompt", "reference", "text")
+SHOWN = ("prompt", "reference", "text", "text_a", "text_b")
 
 
 class NoSample(DicastError, ValueError):
@@ -138,9 +138,16 @@ def _items(job: EvaluationJob) -> Iterator[Item]:
 
 
 def _row(item: Item, rater: str, dimensions: Sequence[str], probability: float | None) -> dict[str, Any]:
-    texts = {"prompt": item.prompt, "reference": item.reference, "text": item.text}
+    judged = {"text_a": item.text_a, "text_b": item.text_b} if item.kind == "pair" else {"text": _told(item)}
+    texts = {"prompt": item.prompt, "reference": item.reference, **judged}
     drawn = {} if probability is None else {"probability": probability}
     return {"item_id": item.id, "rater": rater, **drawn, **dict.fromkeys(dimensions), **texts}
+
+
+def _told(item: Item) -> str:
+    """What people are shown to rate: the text, or the conversation turn by turn."""
+    turns = [f"[{turn.role}] {turn.content or turn.calls}" for turn in item.messages or ()]
+    return item.text or "\n\n".join(turns)
 
 
 def _write(rows: Sequence[Mapping[str, Any]], out: Path, dimensions: Sequence[str]) -> None:

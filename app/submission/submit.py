@@ -68,7 +68,7 @@ class Prepared:
 
     @property
     def units(self) -> int:
-        return self.items * len(self.job.agents) * len(self.job.dimensions) * self.job.replicates
+        return self.items * len(self.job.agents) * len(self.job.dimensions) * self.job.rounds
 
     @property
     def calls(self) -> int:
@@ -90,7 +90,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
     plan = lanes(
         [tuple(spec.name for spec in of_agent) for of_agent in specs],
         len(job.dimensions),
-        job.replicates,
+        job.rounds,
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
         stages_of(job),
     )
@@ -101,17 +101,19 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         path = _absolute(job.items.path)
         source = job.items.model_copy(update={"path": path})
         job = job.model_copy(update={"items": source})
-        found = datasets.survey(source, max_text_bytes=settings.max_text_bytes, keep=job.keep, seen=seen)
+        found = datasets.survey(
+            source, max_text_bytes=settings.max_text_bytes, keep=job.kept_of_items, misfit=job.misfit, seen=seen
+        )
         text_bytes, extra["fingerprint"], known = found.text_bytes, found.fingerprint, found.known
         if found.items == 0:
             raise datasets.DatasetError(path, "holds no items")
     else:
         for item in job.items:
             seen(item)
-        for name in job.keep:
+        for name in job.kept_of_items:
             if not any(name in item.metadata for item in job.items):
                 raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
-        text_bytes = sum(_checked_size(item, settings.max_text_bytes) for item in job.items)
+        text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
         known = datasets.KnownItems(item.id for item in job.items)
     ratings = None
     if job.ratings is not None:
@@ -224,7 +226,9 @@ def _check_labels(agent: str, specs: Sequence[PoolSpec], labels: Mapping[str, st
             )
 
 
-def _checked_size(item: Item, most: int) -> int:
+def _checked_size(job: EvaluationJob, item: Item, most: int) -> int:
+    if (why := job.misfit(item)) is not None:
+        raise JobRefused(f"items: {shown(repr(item.id), 80)} {why}")
     size = item.text_bytes
     if size > most:
         raise JobRefused(f"items: {item.id!r} holds {size} bytes of text, at most {most} (DICAST_MAX_TEXT_BYTES)")

@@ -62,6 +62,10 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
     return {"judge": "a0", "criterion_id": dimension, "item_id": "i0", "replicate": 1, "attempts": attempts}
 
 
+def opinion_of(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
+    return {**unit(dimension, attempts), "swapped": None}
+
+
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     call = a_call()
     result = call.scored(
@@ -73,7 +77,7 @@ def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     opinion = found["opinion"]
     usage = opinion.pop("usage")
     assert (usage["input_tokens"], usage["output_tokens"]) == (3, 4)
-    assert opinion == unit("d1") | WORDLESS | {
+    assert opinion == opinion_of("d1") | WORDLESS | {
         "score": 7, "argument": "So.", "cited_evidence": ["a quote"], "model": "answering", "pool": "p",
         "latency_s": 1.2346,
         "metadata": {"lang": "de"},
@@ -89,7 +93,7 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     found = orjson.loads(results[1].payload)
     opinion, error = found["opinion"], found["error"]
     del opinion["usage"]
-    assert opinion == unit("d1") | WORDLESS | {
+    assert opinion == opinion_of("d1") | WORDLESS | {
         "score": None, "argument": decision.argument, "cited_evidence": [], "model": "asked", "pool": "p",
         "latency_s": 0.2505,
         "metadata": {"lang": "de"},

@@ -40,8 +40,8 @@ class Bench:
         self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9) for node in self.nodes)
 
     def submit(self, job, batched=False):
-        plan = lanes([("p",)] * len(job.agents), len(job.dimensions), job.replicates, [batched] * len(job.agents))
-        units = len(job.items) * len(job.agents) * len(job.dimensions) * job.replicates
+        plan = lanes([("p",)] * len(job.agents), len(job.dimensions), job.rounds, [batched] * len(job.agents))
+        units = len(job.items) * len(job.agents) * len(job.dimensions) * job.rounds
         return self.client.submit(job, plan, units, {})
 
     async def started(self, job=None, batched=False, units=4, cursor="", sent=True):

@@ -76,7 +76,7 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     assert table.schema.field("score").type == pa.int64()
     assert table.schema.field("cited_evidence").type == pa.list_(pa.string())
     assert table.column_names == [
-        "judge", "criterion_id", "item_id", "replicate", "score", "label", "answers", "argument",
+        "judge", "criterion_id", "item_id", "replicate", "swapped", "score", "label", "answers", "argument",
         "cited_evidence", "model", "pool", "input_tokens", "output_tokens", "latency_s", "attempts", "not_needed",
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):

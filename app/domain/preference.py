@@ -1,0 +1,33 @@
+"""Preferences between the two texts of a pair: above 0 for A, below 0 for B, 0 for a tie.
+
+A judge who is shown the texts the other way round speaks of the text that it read first as A. What is kept is always
+told of the pair's own A and B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+
+def own_score(score: int, *, swapped: bool | None) -> int:
+    """A judge's preference in terms of the pair's own A and B."""
+    return -score if swapped else score
+
+
+def settled(scores: Mapping[int, float], *, turns: bool) -> float:
+    """One judge's score of an item from its scores by round, of which there is one at least.
+
+    With `turns`, each even round and the odd one behind it are the same question in both orders. Where the better text
+    turns with the order, the order decided and not the texts: that is a tie. A tie in one order leaves the other's
+    preference, as does an order without a score; else it is the mean of both. Of several replicates it is the mean.
+    """
+    if not turns:
+        return fmean(scores.values())
+    found = []
+    for replicate in sorted({round // 2 for round in scores}):
+        both = (scores.get(round, 0) for round in (2 * replicate, 2 * replicate + 1))
+        preferred = [score for score in both if score]
+        turned = len(preferred) == 2 and preferred[0] * preferred[1] < 0
+        found.append(fmean(preferred) if preferred and not turned else 0.0)
+    return fmean(found)

@@ -1,0 +1,88 @@
+"""Lists of candidates, ranked by comparing them two by two.
+
+A list becomes pairs when its job starts (app/domain/arrangement.py): all of them, or a sampled number. A sample joins
+all candidates, so that each can be ranked against each other, and it is the same for the same list: which pairs there
+are, in which order, and which candidate of a pair is A follow from the ids of list and candidates alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dicast.app.domain.item import Item, RankedText
+
+PAIR_METADATA = ("list", "candidate_a", "candidate_b")
+"""What a pair's metadata tell of where it comes from: the list's id, and those of its two candidates."""
+
+Pairs = Literal["all"] | Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class PairsOfLists:
+    """An `Expansion` (app/domain/arrangement.py). Makes pairs of a list: `pairs` of them, or all if it has no more."""
+
+    pairs: Pairs
+
+    def count(self, item: Item) -> int:
+        """How many pairs come out of it."""
+        many = len(item.candidates or ())
+        every = many * (many - 1) // 2
+        return every if self.pairs == "all" else min(self.pairs, every)
+
+    def items(self, item: Item) -> Iterator[Item]:
+        """The pairs. A pair is called `<list>/<i>-<j>`, by its candidates' places in the list from 1."""
+        candidates = item.candidates or []
+        chosen = _all(len(candidates)) if self.pairs == "all" else islice(_sampled(item), self.count(item))
+        for low, high in chosen:
+            one, other = sorted((candidates[low], candidates[high]), key=lambda candidate: candidate.id)
+            a, b = (one, other) if _digest(item, "a", low, high)[0] % 2 else (other, one)
+            yield _pair(item, a, b, f"{item.id}/{low + 1}-{high + 1}")
+
+
+def lacking(item: Item, pairs: Pairs) -> str | None:
+    """Why a list cannot be ranked by so many pairs; None if it can."""
+    least = len(item.candidates or ()) - 1
+    if pairs != "all" and pairs < least:
+        return f"has {least + 1} candidates, which at least {least} pairs join, and pairs is {pairs}"
+    taken = next((name for name in PAIR_METADATA if name in item.metadata), None)
+    return None if taken is None else f"has metadata called {taken!r}, as its pairs will: rename it"
+
+
+def _pair(item: Item, a: RankedText, b: RankedText, name: str) -> Item:
+    origin = dict(zip(PAIR_METADATA, (item.id, a.id, b.id), strict=True))
+    return Item(
+        id=name, text_a=a.text, text_b=b.text, prompt=item.prompt, reference=item.reference,
+        metadata={**item.metadata, **origin},
+    )  # fmt: skip
+
+
+def _all(many: int) -> Iterator[tuple[int, int]]:
+    return combinations(range(many), 2)
+
+
+def _sampled(item: Item) -> Iterator[tuple[int, int]]:
+    """All pairs, those first that join each candidate to two others: any beginning of at least all but one of the
+    candidates joins them all."""
+    many = len(item.candidates or ())
+    ring = sorted(range(many), key=lambda at: _digest(item, "ring", at))
+    joined = [_ordered(ring[at], ring[(at + 1) % many]) for at in range(many if many > 2 else 1)]
+    yield from joined
+    rest = set(_all(many)) - set(joined)
+    yield from sorted(rest, key=lambda pair: _digest(item, "rest", *pair))
+
+
+def _ordered(one: int, other: int) -> tuple[int, int]:
+    return min(one, other), max(one, other)
+
+
+def _digest(item: Item, what: str, *places: int) -> bytes:
+    """By the ids: neither texts nor the candidates' order in the list change what is drawn."""
+    candidates: Sequence[RankedText] = item.candidates or []
+    named = sorted(candidates[at].id for at in places)
+    return hashlib.blake2b("\0".join([what, item.id, *named]).encode(), digest_size=8).digest()
