@@ -8,7 +8,7 @@ their hands.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,11 @@ from typing import Any
 
 import orjson
 
+from dicast.app.domain.escalation import settled, stages_of
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.states import JobState
 from lab.chaos.virtual.jobs import SimJob
+from lab.chaos.virtual.provider import score_of
 from lab.chaos.virtual.server import OWN
 from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
 
@@ -56,6 +58,7 @@ def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
     yield from _outcomes(job, record, report, opinions, errors, allowed)
     yield from _answer(job, record, report, opinions)
     yield from _answers(world, job, opinions, allowed)
+    yield from _panel(world, job, opinions)
     yield from _told(world, job, record, report, opinions, allowed)
 
 
@@ -76,16 +79,18 @@ def _outcomes(
         yield "one outcome: cancelled by nobody"
     if not cancelled and len(places) != (asked := job.units - report["unpublished"]):
         yield f"one outcome: {len(places)} opinions for {asked} units"
-    failed = sum(o["score"] is None for o in opinions)
+    spared = sum(o.get("not_needed", False) for o in opinions)
+    failed = sum(o["score"] is None for o in opinions) - spared
     if len(errors) != failed:
         yield f"one outcome: {len(errors)} errors for {failed} opinions without a score"
     kinds = allowed.errors | {"cancelled"} if cancelled else allowed.errors
     if wrong := [e for e in errors if e["kind"] not in kinds]:
         yield f"one outcome: {len(wrong)} units failed: {wrong[0]['kind']}: {wrong[0]['message']}"
-    expected = {"done": len(opinions), "scored": len(opinions) - failed, "failed": failed}
+    scored = len(opinions) - failed - spared
+    expected = {"done": len(opinions), "scored": scored, "failed": failed, "spared": spared}
     if (found := {name: int(record.get(name, 0)) for name in expected}) != expected:
         yield f"counts: the ledger counts {found}, the files hold {expected}"
-    if (report["scored"], report["failed"]) != (expected["scored"], failed):
+    if (report["scored"], report["failed"], report["spared"]) != (scored, failed, spared):
         yield f"counts: the report has {report['scored']} scored, {report['failed']} failed; the files hold {expected}"
 
 
@@ -107,6 +112,40 @@ def _answer(
         yield f"one answer: it rests on {len(first)} items, of which {lacking[:3]} were not judged"
     if record["state"] == JobState.COMPLETED and answer["state"] == "open" and len(opinions) == job.units:
         yield "one answer: all is judged, and the question is open"
+
+
+def _panel(world: World, job: SimJob, opinions: list[dict[str, Any]]) -> Iterator[str]:
+    """Who was not needed was not called, and what the panel says without him is what all would have said."""
+    names = {agent.name: n for n, agent in enumerate(job.job.agents)}
+    called = {place for call in world.calls for place in call.places}
+    given: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    short, failed = set(), set()
+    for opinion in opinions:
+        item, dimension = (int(_DIGITS.findall(opinion[name])[0]) for name in ("item_id", "criterion_id"))
+        if opinion.get("not_needed"):
+            short.add((item, dimension))
+            if (place := VirtualPlace(job.text, item, names[opinion["judge"]], dimension)) in called:
+                yield f"panel: {place} was not needed, and was called"
+        elif opinion["score"] is None:
+            failed.add((item, dimension))
+        else:
+            given[item, dimension][opinion["judge"]] = opinion["score"]
+    for item, dimension in short:
+        rule = job.job.panel_of(job.job.dimensions[dimension])
+        full = {
+            name: float(score_of(VirtualPlace(job.text, item, number, dimension))) for name, number in names.items()
+        }
+        if (item, dimension) not in failed and rule.combined(given[item, dimension]) != rule.combined(full):
+            yield f"panel: item {item}, dimension {dimension}: {given[item, dimension]} says another than {full}"
+    for item, dimension in given.keys() - short - failed:
+        rule, judges = job.job.panel_of(job.job.dimensions[dimension]), list(names)
+        scores = given[item, dimension]
+        if rule.escalate is None or len(scores) < len(judges):
+            continue
+        before = {name: scores[name] for name in judges[:-1]}
+        stages = stages_of(job.job)
+        if stages[-1] and settled(rule, before, judges[-1:], job.job.dimensions[dimension].scale):
+            yield f"panel: item {item}, dimension {dimension}: {judges[-1]} was called, and {before} had settled it"
 
 
 def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:

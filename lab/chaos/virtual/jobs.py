@@ -11,6 +11,7 @@ import orjson
 
 from dicast.app.datasets import survey
 from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
@@ -57,6 +58,14 @@ class SimJob:
         return client.submit(self.job, self.lanes, self.units, extra)
 
 
+ESCALATING_SHARE = 0.3
+PANELS = (
+    {"combine": "majority", "escalate": True},
+    {"combine": "worst", "threshold": 6, "escalate": True},
+    {"combine": "mean", "threshold": 5, "escalate": True},
+)
+
+
 def a_job(
     chance: random.Random, job_id: str, pools: list[str], *, unstructured: frozenset[str] = frozenset(),
     folder: Path | None = None, text: str = "", spend: str = "at_least_once", most_items: int = 5,
@@ -72,6 +81,9 @@ def a_job(
         path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in texts))
         source = {"path": str(path)}
         question = a_question(random.Random(f"question {chance.random()}"), items * agents * dimensions)
+    # Drawn aside, so that the same seeds make the same worlds otherwise.
+    aside = random.Random(f"{chance.getstate()[1][:8]}")
+    panel = aside.choice(PANELS) if agents > 1 and aside.random() < ESCALATING_SHARE else None
     job = EvaluationJob.model_validate(
         {
             "id": job_id,
@@ -81,11 +93,13 @@ def a_job(
             "question": question,
             "agents": [_agent(chance, n, pools) for n in range(agents)],
             "dimensions": [{"id": f"d{n}", "instructions": f"DIM {n};"} for n in range(dimensions)],
+            "panel": panel,
         }
     )
     places = [tuple(choice.pool for choice in agent.choices) for agent in job.agents]
     batching = chance.random() < 0.3
-    plan = lanes(places, dimensions, 1, [batching and not unstructured.intersection(pools) for pools in places])
+    batched = [batching and not unstructured.intersection(pools) for pools in places]
+    plan = lanes(places, dimensions, 1, batched, stages_of(job))
     return SimJob(job, plan, items * agents * dimensions, text)
 
 

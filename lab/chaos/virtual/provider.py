@@ -12,7 +12,7 @@ from dicast.app.domain.opinion import Usage
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import nonce_of
 from lab.chaos.virtual.wire import VirtualHost
-from lab.chaos.virtual.world import VirtualCall, World
+from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
 
 CALL_TIMEOUT_S = 20.0
 
@@ -66,6 +66,11 @@ def told_by(call: VirtualCall) -> str:
     return f"call {call.number}"
 
 
+def score_of(place: VirtualPlace) -> int:
+    """What a judge gives there, however often he is asked: one of three scores, so that panels agree and differ."""
+    return 4 + (place.item * 7 + place.agent * place.dimension * 5 + place.agent * place.item) % 3
+
+
 def _answered(future: asyncio.Future[Any]) -> None:
     if not future.done():
         future.set_result(None)
@@ -74,10 +79,11 @@ def _answered(future: asyncio.Future[Any]) -> None:
 def _answer(call: VirtualCall, ending: str, request: ChatRequest) -> str:
     if ending == "spoilt":
         return "{"
-    opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": 5}
+    opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": score_of(call.places[0])}
     schema = orjson.dumps(request.schema).decode() if request.schema is not None else ""
     nonce = {"nonce": nonce_of(request.user)}
     if '"opinions"' not in schema:
         return orjson.dumps({**nonce, **opinion}).decode()
     told = call.told if ending == "part" else call.places
-    return orjson.dumps({**nonce, "opinions": [{"criterion_id": f"d{p.dimension}", **opinion} for p in told]}).decode()
+    opinions = [{"criterion_id": f"d{p.dimension}", **opinion, "score": score_of(p)} for p in told]
+    return orjson.dumps({**nonce, "opinions": opinions}).decode()
