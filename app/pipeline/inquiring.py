@@ -151,7 +151,8 @@ def answered(
 
     assert job.spec.question is not None
     dimension = job.spec.dimensions[job.spec.asked_dimension]
-    bounds = dimension.scale.min, dimension.scale.max
+    passes = job.spec.panel_of(dimension).threshold is not None  # then the panel says 1 or 0
+    bounds = (0, 1) if passes else (dimension.scale.min, dimension.scale.max)
     population = job.items if asked.pairs is None else asked.pairs
     return answer_of(job.spec.question, dimension.id, bounds, scores, population, spent=spent, ended=ended)
 
