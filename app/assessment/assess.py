@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dicast.app.assessment.calibrating import calibrated_voices
@@ -20,6 +22,7 @@ from dicast.app.domain.judge_statistics import (
     Figure,
     GroupStatistics,
     JobStatistics,
+    ProbeStatistics,
 )
 from dicast.app.statistics.agreement import among
 from dicast.app.statistics.arrays import Floats
@@ -55,12 +58,11 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     groups = [
         GroupStatistics(by=by, reason=NO_MEAN) if nominal else grouped(job, of, panel, by, rng) for by in job.groups
     ]
-    judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
     calibrated = (
         calibrated_voices(job, of, panel, job.calibration) if job.calibration is not None and not nominal else []
     )
     shares, chosen = label_shares(of), preferences(job, of, panel, rng)
-    probes = [] if nominal else probed(job, of, judged | ({"panel": panel} if len(job.judges) > 1 else {}))
+    probes = [] if nominal else _probes(job, of)
     drawn = people.probabilities is not None
     told = summary(voices, ceiling, independent, groups, probes, known_probabilities=drawn)
     return DimensionStatistics(
@@ -84,6 +86,19 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         summary=[*told, *label_words(shares), *preference_words(chosen), *panel_words(of.dimension),
                  *calibrated_words(calibrated)],
     )  # fmt: skip
+
+
+def _probes(job: JobScores, of: DimensionScores) -> list[ProbeStatistics]:
+    varied = {} if job.variants is None else _all_voices(job, replace(of, scores=of.varied), learns=False)
+    return probed(job, of, _all_voices(job, of), varied)
+
+
+def _all_voices(job: JobScores, of: DimensionScores, *, learns: bool = True) -> dict[str, Floats]:
+    """One score an item from each judge, and from the panel if there are several; with `learns` from one whose rule
+    rests on all items, too."""
+    judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
+    alone = len(job.judges) == 1 or (of.dimension.panel.learns and not learns)
+    return judged if alone else judged | {"panel": panel_scores(job, of)}
 
 
 def _among(scores: Floats, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:

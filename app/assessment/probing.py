@@ -1,19 +1,22 @@
-"""Biases that show without further calls: does a voice give more than people do for length, or for marks of Markdown?
+"""Biases of the voices: all probes of one dimension, with p corrected by Holm for their number.
 
-Of each rated item, the voice's score less people's mean is regressed on what the probe measured. People's own noise is
-in the difference alone, so that it widens the interval and does not bend the slope, as it would where people's score is
-held fixed as a covariate.
+What is seen in the items that were judged anyway stands here; what was tried out on variants of them in trying.py, and
+whether judges favour their own family in kinship.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 from statsmodels.regression.linear_model import OLS
 
-from dicast.app.assessment.figures import figure
+from dicast.app.assessment.kinship import self_preference
+from dicast.app.assessment.probe_found import Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.assessment.trying import tried
 from dicast.app.domain.judge_statistics import ProbeStatistics
-from dicast.app.domain.probes import Probe
+from dicast.app.domain.probes import Seen
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 from dicast.app.statistics.groups import holm
@@ -23,21 +26,27 @@ FEWEST_OF_A_KIND = 5
 SMALLEST = 1e-9
 
 
-def probed(job: JobScores, of: DimensionScores, voices: dict[str, Floats]) -> list[ProbeStatistics]:
-    """All probes of all voices (one score an item each)."""
-    found = []
+def probed(
+    job: JobScores, of: DimensionScores, voices: Mapping[str, Floats], varied: Mapping[str, Floats]
+) -> list[ProbeStatistics]:
+    """All probes of all voices: one score an item each, and one a variant."""
+    found = [*_seen(job, of, voices), *self_preference(job, of), *tried(job, of, voices, varied)]
+    corrected = iter(holm(np.array([one.p for one in found if one.p is not None])).tolist())
+    return [one.told(None if one.p is None else next(corrected)) for one in found]
+
+
+def _seen(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> Iterator[Probed]:
+    """Of each rated item, the voice's score less people's mean is regressed on what the probe measured. People's own
+    noise is in the difference alone, so that it widens the interval and does not bend the slope, as it would where
+    people's score is held fixed as a covariate."""
     people = of.people.means(job.items)
     for probe, measured in job.probes.items():
         x = np.log2(measured.clip(1)) if probe == "verbosity" else measured
-        found += [(probe, name, *_slope(probe, x, scores - people)) for name, scores in voices.items()]
-    corrected = iter(holm(np.array([p for *_, p in found if p is not None])).tolist())
-    return [
-        ProbeStatistics(probe=probe, voice=name, effect=figure(effect), p=None if p is None else next(corrected))
-        for probe, name, effect, p in found
-    ]
+        for name, scores in voices.items():
+            yield Probed(probe, name, *_slope(probe, x, scores - people))
 
 
-def _slope(probe: Probe, x: Floats, apart: Floats) -> tuple[Result, float | None]:
+def _slope(probe: Seen, x: Floats, apart: Floats) -> tuple[Result, float | None]:
     """The slope with its interval (heteroscedasticity-consistent errors HC3, Student's t), and its p."""
     usable = ~(np.isnan(x) | np.isnan(apart))
     x, apart = x[usable], apart[usable]

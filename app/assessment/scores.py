@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.probes import Probe
+from dicast.app.domain.probes import Seen
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.agreement import Level
-from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.combining import combine_majority, combine_mean
 
 MOST_LEVELS = 20
@@ -52,9 +52,15 @@ class People:
 NOBODY = People(np.empty(0, dtype=np.int64), (), np.empty((0, 0)))
 
 
+def nothing() -> Floats:
+    """The scores of no variants."""
+    return np.empty((0, 0, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class DimensionScores:
-    """One dimension: judges' scores (items x judges x replicates, NaN where missing), and people's.
+    """One dimension: judges' scores (items x judges x replicates, NaN where missing), people's, and the judges' of
+    the items' variants (variants x judges x replicates).
 
     Of pairs that were judged in both orders, `orders` has the scores of each (... x replicates x 2, the given one
     first), told of the pair's own A and B, and `scores` what both come to together.
@@ -66,6 +72,7 @@ class DimensionScores:
     fits: Sequence[Fit] = ()
     """How the job's calibration fits each judge and, of several, the panel; none without a calibration."""
     orders: Floats | None = None
+    varied: Floats = field(default_factory=nothing)
 
     @property
     def judges(self) -> Floats:
@@ -117,16 +124,38 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class Varied:
+    """The variants of items that were judged for probes: what was changed (a code of `labels`) in which `item`."""
+
+    labels: tuple[str, ...]
+    label: Ints
+    item: Ints
+
+    def of(self, labels: Collection[str]) -> Bools:
+        """Which of them have one of these labels."""
+        return np.isin(self.label, [code for code, label in enumerate(self.labels) if label in labels])
+
+
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """The families of models of the items' authors, and of the judges (None where it is not known)."""
+
+    authors: Labels
+    judges: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobScores:
     """All scores of a job. `groups` are the items' metadata by which they are grouped, `cluster` what belongs together
-    (None: each item is its own), `probes` what each bias probe measured of each item (NaN where it is not known)."""
+    (None: each item is its own), `probes` what each measured probe found of each item (NaN where it is not known),
+    `variants` what was judged once more, and `kinship` who is of whose family, where the job's probes ask for it."""
 
     items: int
     judges: tuple[str, ...]
     dimensions: tuple[DimensionScores, ...]
     groups: Mapping[str, Labels] = field(default_factory=dict)
     cluster: tuple[str, Ints] | None = None
-    probes: Mapping[Probe, Floats] = field(default_factory=dict)
+    probes: Mapping[Seen, Floats] = field(default_factory=dict)
     calibration: Calibration | None = None
     sides: tuple[Labels, Labels] | None = None
     """Of pairs, who is A and who is B, where the job kept it."""
@@ -134,3 +163,5 @@ class JobScores:
     """Which list of candidates each pair is of, where the job kept it."""
     halves: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Which half each item belongs to, where a panel's rule learns from one half."""
+    variants: Varied | None = None
+    kinship: Kinship | None = None

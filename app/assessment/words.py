@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dicast.app.assessment.probe_words import probe_lines
+from dicast.app.assessment.telling import told
 from dicast.app.domain.judge_statistics import (
     CalibratedVoice,
     Figure,
@@ -19,13 +21,6 @@ MOST_BIASES = 5
 MOST_LABELS = 10
 SAVES = 1.05
 """A factor below this is told as none."""
-
-
-def told(found: Figure, places: int = 2) -> str:
-    """`3.84 (3.75 to 3.93)`, or that it cannot be said, and why."""
-    if found.value is None or found.low is None or found.high is None:
-        return f"cannot be said, because {found.reason}"
-    return f"{found.value:.{places}f} ({found.low:.{places}f} to {found.high:.{places}f})"
 
 
 def summary(
@@ -53,25 +48,10 @@ def summary(
                 if independent.known
                 else f"How many independent judges the {judges} are worth {told(independent)}."
             )
-    lines += _probes(probes)
+    lines += probe_lines(probes)
     for group in groups:
         lines += _groups(group)
     return lines
-
-
-def _probes(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
-    kinds = {"verbosity": "a text twice as long", "formatting": "a text with marks of Markdown"}
-    clear = [probe for probe in probes if probe.p is not None and probe.p < 0.05]
-    for probe in clear:
-        name = "The panel" if probe.voice == "panel" else probe.voice
-        yield (
-            f"{name} gives {told(probe.effect)} more for {kinds[probe.probe]} than people do, other things as they are "
-            "here: what goes with it may be the cause."
-        )
-    if not clear and any(probe.p is not None for probe in probes):
-        yield "No judge is seen to favour length or marks more than people do."
-    elif probes and all(probe.p is None for probe in probes):
-        yield f"Whether judges favour length or marks {told(probes[0].effect)}."
 
 
 def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str]:

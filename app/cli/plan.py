@@ -18,6 +18,7 @@ from dicast.app.cli.progress import counted
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.printable import printable
+from dicast.app.domain.probes import count_variants, tried
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
@@ -44,7 +45,7 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
         return
     job = ready.job
     counts = (
-        counted(ready.items, "item", "items"), counted(len(job.agents), "agent", "agents"),
+        _counted_items(ready), counted(len(job.agents), "agent", "agents"),
         counted(len(job.dimensions), "dimension", "dimensions"), counted(job.replicates, "replicate", "replicates"),
         *(["2 orders"] if job.turns else []),
     )  # fmt: skip
@@ -53,6 +54,8 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     out.print(f"{' x '.join(counts)} = {units}, {calls}", soft_wrap=True)
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_row(Text("items", style="dim"), Text(f"{_items(ready)}, {ready.text_bytes:,} bytes of text"))
+    if ready.variants:
+        rows.add_row(Text("probes", style="dim"), Text(_probes(ready)))
     if ready.ratings is not None:
         rows.add_row(Text("ratings", style="dim"), Text(_ratings(ready.ratings)))
     for agent in job.agents:
@@ -136,6 +139,20 @@ def _items(ready: Prepared) -> str:
     return printable(Path(source.path).name, 60) if isinstance(source, ItemSource) else "in the job"
 
 
+def _counted_items(ready: Prepared) -> str:
+    own = counted(ready.own, "item", "items")
+    return f"({own} + {counted(ready.variants, 'variant', 'variants')})" if ready.variants else own
+
+
+def _probes(ready: Prepared) -> str:
+    """What they cost."""
+    named = ", ".join(
+        f"{probe.probe} {counted(count_variants([probe], ready.own), 'variant', 'variants')}"
+        for probe in tried(ready.job.probes)
+    )
+    return f"{named}; {counted(ready.probe_calls, 'call', 'calls')} of the {ready.calls:,} are for them"
+
+
 def _ratings(found: RatingCounts) -> str:
     raters = printable(", ".join(found.raters), 100)
     return (
@@ -153,8 +170,8 @@ def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]
     job = ready.job
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
-        "replicates": job.replicates, "orders": 2 if job.turns else 1,
-        "units": ready.units, "calls": ready.calls, "text_bytes": ready.text_bytes,
+        "replicates": job.replicates, "orders": 2 if job.turns else 1, "units": ready.units, "calls": ready.calls,
+        "variants": ready.variants, "probe_calls": ready.probe_calls, "text_bytes": ready.text_bytes,
         "ratings": asdict(ready.ratings) if ready.ratings is not None else None,
         "judges": {agent.name: _places(dicast, agent.choices) for agent in job.agents},
         "notes": said,

@@ -14,7 +14,9 @@ from typing import Protocol
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.probes import tried
 from dicast.app.domain.ranking import PairsOfLists
+from dicast.app.domain.variants import Variants
 
 
 class Chance(Protocol):
@@ -47,8 +49,8 @@ class Variation(Protocol):
         """Which of so many items are varied, by their places after the expansion and before the shuffle, ascending."""
         ...
 
-    def items(self, item: Item) -> Iterator[Item]:
-        """The variants of one that was chosen."""
+    def variants(self, item: Item, place: int, items: int) -> Iterator[Item]:
+        """Those of the one at a place that was chosen, of so many."""
         ...
 
 
@@ -144,7 +146,9 @@ class Expected:
 def arrangement_of(job: EvaluationJob) -> Arrangement:
     """What a job asks for. Steps join here: the count that a step names at submission is the count that it must give
     when the job starts."""
-    return Arrangement(expand=PairsOfLists(job.pairs) if job.pairs is not None else None, shuffle=_drawn(job))
+    expand = PairsOfLists(job.pairs) if job.pairs is not None else None
+    varied = Variants(job.probes, job.dimensions, str(job.id)) if tried(job.probes) else None
+    return Arrangement(expand=expand, shuffle=_drawn(job), vary=varied)
 
 
 def _drawn(job: EvaluationJob) -> Shuffle | None:

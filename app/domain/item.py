@@ -6,6 +6,7 @@ from collections.abc import Set
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from dicast.app.domain.conversation import ASKING, MAX_MESSAGES, Turn
 from dicast.app.domain.fields import MAX_ID_LENGTH, Id, Metadata, Strict, Text
@@ -46,6 +47,9 @@ class Item(Strict):
     prompt: str | None = Field(default=None, description="what the output answers, if that matters")
     reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
     metadata: Metadata = Field(default_factory=dict)
+    probe: SkipJsonSchema[str | None] = Field(
+        default=None, description="what was changed in this variant of an item; set by Dicast alone"
+    )
 
     @property
     def kind(self) -> ItemKind:

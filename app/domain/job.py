@@ -17,6 +17,7 @@ from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataNam
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule
+from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
 
@@ -131,8 +132,8 @@ class EvaluationJob(Strict):
         default=None,
         description="items' metadata by which intervals of groups are clustered, as the source; it is kept",
     )
-    probes: list[Literal["verbosity", "formatting"]] = Field(
-        default_factory=list, description="do judges favour long texts, or marked-up ones, more than people do?"
+    probes: Probes = Field(
+        default_factory=list, description="biases to look for in the judges, by name or with options"
     )
     template: str | None = Field(
         default=None, description="how the material is arranged for the judges, in Jinja2; None: as it is always"
@@ -142,14 +143,15 @@ class EvaluationJob(Strict):
     @model_validator(mode="before")
     @classmethod
     def _kept(cls, data: Any) -> Any:
-        """What the report groups by stands beside the opinions."""
+        """What the statistics need of the items stands beside the opinions."""
         if not isinstance(data, dict):
             return data
         keep, groups, cluster = data.get("keep", []), data.get("groups", []), data.get("cluster")
         if not isinstance(keep, list) or not isinstance(groups, list):
             return data  # refused with the field's name
         lists = PAIR_METADATA if data.get("pairs") is not None else ()
-        more = [name for name in (*lists, *groups, cluster) if isinstance(name, str) and name not in keep]
+        wanted = (*lists, *groups, cluster, author_column(data.get("probes")))
+        more = [name for name in wanted if isinstance(name, str) and name not in keep]
         return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
 
     @model_validator(mode="before")
@@ -197,6 +199,8 @@ class EvaluationJob(Strict):
         dimension = self.dimensions[0].id
         if self.template is not None and item.kind != "text":
             return "is no single text, and a template shows those alone"
+        if tried(self.probes) and item.kind != "text":
+            return "is no single text, and probes change those alone"
         if self.pairs is not None:
             if item.candidates is None:
                 return "is no list of candidates, of which pairs could be made (pairs)"
@@ -233,7 +237,7 @@ class EvaluationJob(Strict):
                 "score of one, got both in one job: make two jobs of it"
             )
         if self.probes and self.compares:
-            raise ValueError(f"probes: they look at single texts, and these are pairs, got {self.probes[0]!r}")
+            raise ValueError(f"probes: they look at single texts, and these are pairs, got {names(self.probes)[0]!r}")
         if self.pairs is not None and not self.compares:
             raise ValueError(f"pairs: they are compared by a preference (scale: preference), got {self.pairs!r}")
         if self.pairs is not None and self.ratings is not None:
@@ -334,11 +338,18 @@ class EvaluationJob(Strict):
 
     @model_validator(mode="after")
     def _unique(self) -> Self:
-        named = {"agents": [a.name for a in self.agents], "dimensions": [d.id for d in self.dimensions]}
+        named: dict[str, list[str]] = {
+            "agents": [a.name for a in self.agents],
+            "dimensions": [d.id for d in self.dimensions],
+            "probes": [probe.probe for probe in self.probes],
+        }
         if isinstance(self.items, list):
             if not self.items:
                 raise ValueError("items: at least one is needed, got 0")
             named["items"] = [i.id for i in self.items]
+            for item in self.items:
+                if item.probe is not None:
+                    raise ValueError(f"items: {item.id!r} has a probe ({item.probe!r}), which Dicast alone sets")
         for field, ids in named.items():
             seen: set[str] = set()
             for value in ids:

@@ -10,6 +10,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dicast.app.domain.probes import ProbeName
+
 VERSION = 1
 UNKNOWABLE = (
     "how far the judges agree with people: nobody has rated any of these items, and that judges agree with each other "
@@ -135,15 +137,76 @@ class GroupStatistics(_Plain):
     reason: str | None = None
 
 
-class ProbeStatistics(_Plain):
-    """How much more than people a voice gives for a text twice as long ("verbosity"), or with marks of Markdown
-    ("formatting"), in points of the scale: the slope of its score less people's mean, with robust errors. `p` is
-    corrected by Holm for all of the dimension. It is seen, not tried out: what goes with length may be the cause."""
+PROBE_TITLES: dict[ProbeName, str] = {
+    "verbosity": "twice the length",
+    "formatting": "Markdown (seen)",
+    "self_preference": "its own family",
+    "injection": "attacks, their way",
+    "authority": "claims of experts",
+    "sycophancy": "claims of the author",
+    "markdown": "Markdown (tried out)",
+    "batching": "one call for all",
+    "order": "the reverse order",
+}
+"""For what a voice may give more."""
 
-    probe: Literal["verbosity", "formatting"]
+
+class AttackFamily(_Plain):
+    """What one family of attacks did: `shift` in points towards the score it was after, and the share that moved."""
+
+    family: str
+    tries: int
+    moved: float
+    shift: Figure
+
+
+class AttackFound(_Plain):
+    """One attack that moved scores: by how many points on average, towards the score it was after."""
+
+    attack: str
+    family: str
+    tries: int
+    shift: float
+
+
+class ProbeStatistics(_Plain):
+    """What a probe found of one voice: `effect` in points of the scale, `p` corrected by Holm for all of the dimension.
+
+    What is `tried` compares items with their own variants (`against` "itself"): an effect is one of what was changed.
+    The others are seen in what was judged anyway, `against` people's mean or the other judges: what goes with it may be
+    the cause. Positive is more for
+
+        verbosity          a text twice as long: the slope of its score less people's mean, with robust errors
+        formatting         a text with marks of Markdown, in the same way
+        self_preference    texts of its own family of models
+        injection          the score that an attack is after
+        authority, sycophancy    a claimed score: `variant` is "high", "low", or "high against low"
+        markdown           the same text with marks than without
+        batching           a dimension judged in one call with the others than alone
+        order              the dimensions in reverse order
+
+    `moved` is the share of variants whose score was another, `by_itself` that of replicates (which changed nothing),
+    and `beyond` the difference.
+    """
+
+    probe: ProbeName
     voice: str
     effect: Figure
     p: float | None
+    variant: str = ""
+    tried: bool = False
+    against: Literal["people", "judges", "itself"] = "people"
+    moved: Figure | None = None
+    by_itself: Figure | None = None
+    beyond: Figure | None = None
+    families: list[AttackFamily] = []
+    attacks: list[AttackFound] = Field(default_factory=list, description="those that moved scores furthest")
+
+    @property
+    def title(self) -> str:
+        """What its effect is one of, in a few words."""
+        named = PROBE_TITLES[self.probe]
+        return f"{named}, {self.variant}" if self.variant else named
 
 
 class CalibratedVoice(_Plain):

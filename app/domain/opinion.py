@@ -30,6 +30,8 @@ class Opinion(BaseModel):
     texts in the other order, null where the item is no pair; the score is told of the item's own A and B either way.
     `not_needed`: it has no score because nobody asked for one, the judges before having settled the outcome; then there
     is no error.
+    `probe` is null of an item as it is, and else what was changed in a variant of it (app/domain/variants.py): such
+    opinions count in no mean, panel or agreement.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -51,6 +53,7 @@ class Opinion(BaseModel):
     attempts: int = Field(default=1, ge=0)
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     not_needed: bool = Field(default=False, exclude_if=operator.not_, description="in JSON only where it is true")
+    probe: str | None = Field(default=None, description="what was changed in a variant of the item, judged for a probe")
 
 
 class ErrorKind(StrEnum):
@@ -90,3 +93,4 @@ class EvaluationError(BaseModel):
     attempts: int = 0
     calls: int = 0
     elapsed_s: float = Field(default=0.0, ge=0)
+    probe: str | None = None

@@ -1,30 +1,138 @@
-"""What a bias probe needs to know of an item: measured when it is judged, and kept beside each opinion.
+"""The biases that a job may look for in its judges, and what each needs.
 
-The probes that need no further calls: does a judge favour long texts, or marked-up ones, more than people do?
+Some show in what is judged anyway: what a probe needs to know of an item is measured then, and kept beside each
+opinion. Others are tried out: sampled items are judged once more, each with one thing changed (app/domain/variants.py).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
-from typing import Literal
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field
+
+from dicast.app.domain.fields import Id, MetadataName, Strict
 from dicast.app.domain.item import Item
+from dicast.app.domain.markup import is_marked
 
-Probe = Literal["verbosity", "formatting"]
-MEASURES: dict[Probe, str] = {"verbosity": "text.chars", "formatting": "text.marked"}
-"""The column of each probe, named as no metadata of an item is."""
+Seen = Literal["verbosity", "formatting"]
+Tried = Literal["injection", "authority", "sycophancy", "markdown", "batching", "order"]
+ProbeName = Literal[
+    "verbosity",
+    "formatting",
+    "self_preference",
+    "injection",
+    "authority",
+    "sycophancy",
+    "markdown",
+    "batching",
+    "order",
+]
+MEASURES: dict[Seen, str] = {"verbosity": "text.chars", "formatting": "text.marked"}
+"""The column of each measured probe, named as no metadata of an item is."""
 
-_MARKED = re.compile(r"^ {0,3}(?:#{1,6} |[-*+] |\d{1,3}[.)] |```|\|.*\|)|\*\*\S|__\S", re.MULTILINE)
+FEWEST_ITEMS, USUAL_ITEMS, MOST_ITEMS = 10, 50, 1000
+MOST_ATTACKS = 10
+MOST_FAMILIES = 200
+_Items = Field(
+    default=USUAL_ITEMS, ge=FEWEST_ITEMS, le=MOST_ITEMS, description="how many items are drawn and judged once more"
+)
+
+
+class SeenProbe(Strict):
+    """Does a judge give more than people do for length, or for marks of Markdown? From ratings, without calls."""
+
+    probe: Seen
+
+
+class SelfPreference(Strict):
+    """Does a judge favour texts of its own family of models? Without calls."""
+
+    probe: Literal["self_preference"]
+    author: MetadataName = Field(default="model", description="items' metadata that names the model which wrote them")
+    families: dict[Id, Id] = Field(
+        default_factory=dict, max_length=MOST_FAMILIES,
+        description="families of judges, models or authors, by name, where the name does not tell",
+    )  # fmt: skip
+
+
+class TriedProbe(Strict):
+    """Drawn items are judged once more: with a claimed score (two variants each), with marks of Markdown or without,
+    one dimension a call, or the dimensions in reverse order."""
+
+    probe: Literal["authority", "sycophancy", "markdown", "batching", "order"]
+    items: int = _Items
+
+
+class Injection(Strict):
+    """Drawn items are judged once more with attacks in them (app/domain/attacks.py)."""
+
+    probe: Literal["injection"]
+    items: int = _Items
+    attacks: int = Field(default=1, ge=1, le=MOST_ATTACKS, description="attacks an item, each judged for itself")
+
+
+Probe = Annotated[SeenProbe | SelfPreference | TriedProbe | Injection, Field(discriminator="probe")]
+
+
+def _spelt(value: Any) -> Any:
+    """`verbosity` is short for `{probe: verbosity}`."""
+    return [{"probe": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+
+Probes = Annotated[list[Probe], BeforeValidator(_spelt)]
+
+
+def author_column(given: Any) -> str | None:
+    """The column of the items' authors that a job's `probes` need, as it was given: nothing is checked yet."""
+    for one in given if isinstance(given, list) else ():
+        probe = one.model_dump() if isinstance(one, Strict) else {"probe": one} if isinstance(one, str) else one
+        if isinstance(probe, dict) and probe.get("probe") == "self_preference":
+            column = probe.get("author", "model")
+            return column if isinstance(column, str) else None
+    return None
+
+
+def names(probes: Iterable[Probe]) -> list[ProbeName]:
+    """What is looked for, each once."""
+    return list(dict.fromkeys(probe.probe for probe in probes))
+
+
+def tried(probes: Iterable[Probe]) -> list[TriedProbe | Injection]:
+    """The probes for which items are judged once more."""
+    return [probe for probe in probes if isinstance(probe, TriedProbe | Injection)]
+
+
+def variants_an_item(probe: TriedProbe | Injection) -> int:
+    """How often one drawn item is judged once more."""
+    if isinstance(probe, Injection):
+        return probe.attacks
+    return 2 if probe.probe in ("authority", "sycophancy") else 1
+
+
+def count_variants(probes: Sequence[Probe], items: int) -> int:
+    """How many variants are judged of so many items."""
+    return sum(min(probe.items, items) * variants_an_item(probe) for probe in tried(probes))
+
+
+def authors(probes: Iterable[Probe]) -> SelfPreference | None:
+    """The probe that needs to know who wrote the items."""
+    return next((probe for probe in probes if isinstance(probe, SelfPreference)), None)
+
+
+def without_ratings(probes: Iterable[Probe]) -> bool:
+    """Whether any of them tells something where people have rated nothing."""
+    return any(not isinstance(probe, SeenProbe) for probe in probes)
 
 
 def measures(probes: Collection[Probe]) -> list[str]:
-    """The columns that these probes need."""
-    return [MEASURES[probe] for probe in MEASURES if probe in probes]
+    """The columns that these probes need, besides the items' own."""
+    wanted = names(probes)
+    return [column for probe, column in MEASURES.items() if probe in wanted]
 
 
 def measured(item: Item, probes: Collection[Probe]) -> dict[str, int]:
     """An item's length in characters, and 1 if its text has marks of Markdown (headings, lists, bold, tables, code)."""
     text = item.output
-    found = {"text.chars": len(text), "text.marked": int(_MARKED.search(text) is not None)}
+    found = {"text.chars": len(text), "text.marked": int(is_marked(text))}
     return {name: found[name] for name in measures(probes)}

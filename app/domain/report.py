@@ -18,7 +18,7 @@ from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.labelled import QuestionShare, QuestionTally, label_counts
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.panel import LearnedPanel, PanelRule
-from dicast.app.domain.probes import Probe
+from dicast.app.domain.probes import Probes, without_ratings
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.scale import Kind
 from dicast.app.domain.statistics import (
@@ -127,7 +127,7 @@ class ReportHeader(Frozen):
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")
     groups: list[str] = Field(default_factory=list, description="of those, what the statistics group by")
     cluster: str | None = Field(default=None, description="of those, what their intervals are clustered by")
-    probes: list[Probe] = Field(default_factory=list, description="biases that the statistics look for")
+    probes: Probes = Field(default_factory=list, description="biases that the statistics look for")
     rated: bool = Field(default=False, description="people have rated some of the items")
     panelled: bool = Field(default=False, description="the panel's scores are wanted")
     answer: JobAnswer | None = Field(default=None, description="what became of the job's question; None without one")
@@ -213,8 +213,10 @@ class Report(ReportHeader):
     """The header, what the opinions say, and where they lie.
 
     `missing` units have no opinion: those that a cancelled job did not come to, or whose job's question was answered
-    before. `spared` units were not needed by an escalating panel. Tokens are those of the calls that brought the
-    opinions. `overall` is the job's weighted score from 0 (every score at its scale's lower end) to 1:
+    before. `spared` units were not needed by an escalating panel. `probed` opinions, with or without a score, are on
+    variants of items (`Opinion.probe`) and stand in no other number here but tokens and errors. Tokens are those of the
+    calls that brought the opinions. `overall` is the job's weighted score from 0 (every score at its scale's lower end)
+    to 1:
 
         sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d
 
@@ -227,6 +229,7 @@ class Report(ReportHeader):
     failed: int
     missing: int
     spared: int = 0
+    probed: int = 0
     input_tokens: int
     output_tokens: int
     overall: float | None
@@ -259,20 +262,25 @@ class ReportBuilder:
         self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
         self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
-        self._input_tokens = self._output_tokens = 0
+        self._input_tokens = self._output_tokens = self._probed = 0
         self._spared: Counter[tuple[str, str]] = Counter()
         self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
         self._errors: dict[ErrorKind, ErrorTally] = {}
 
     def add_opinion(self, opinion: Opinion) -> None:
-        """Count one opinion; raises `UnknownVoice`."""
+        """Count one opinion; raises `UnknownVoice`. One on a variant of an item counts for itself alone."""
         try:
             tally = self._tallies[opinion.judge, opinion.criterion_id]
         except KeyError:
             raise UnknownVoice(
                 f"job {self._header.job_id} has no judge {opinion.judge!r} with criterion {opinion.criterion_id!r}"
             ) from None
+        self._input_tokens += opinion.usage.input_tokens
+        self._output_tokens += opinion.usage.output_tokens
+        if opinion.probe is not None:
+            self._probed += 1
+            return
         if opinion.not_needed:
             self._spared[opinion.judge, opinion.criterion_id] += 1
             return
@@ -284,8 +292,6 @@ class ReportBuilder:
             models[opinion.model if opinion.model in models or len(models) < MAX_MODELS else OTHER_MODELS] += 1
         if opinion.score is not None and len(self._header.agents) > 1:
             self._differences.add(opinion.item_id, opinion.replicate, opinion.criterion_id, opinion.score)
-        self._input_tokens += opinion.usage.input_tokens
-        self._output_tokens += opinion.usage.output_tokens
 
     def add_error(self, error: EvaluationError) -> None:
         self._error_counts[error.kind] += 1
@@ -302,8 +308,9 @@ class ReportBuilder:
             **dict(self._header),
             scored=scored,
             failed=failed,
-            missing=self._header.units - scored - failed - self._spared.total(),
+            missing=self._header.units - scored - failed - self._spared.total() - self._probed,
             spared=self._spared.total(),
+            probed=self._probed,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
             overall=weighted_position(
@@ -323,8 +330,10 @@ class ReportBuilder:
 
     def _statistics(self) -> JobStatistics:
         """What may be told before anything is computed."""
-        learns = any(dimension.panel.learns for dimension in self._header.dimensions)
-        if self._header.rated or self._header.groups or self._header.calibration is not None or learns:
+        header = self._header
+        learns = any(dimension.panel.learns for dimension in header.dimensions)
+        asked = header.rated or header.groups or header.calibration is not None or learns
+        if asked or without_ratings(header.probes):
             unknowable = [] if self._header.rated else list(UNKNOWABLE)
             return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
         return JobStatistics.of_no_ratings()

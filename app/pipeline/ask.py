@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
 from dicast.app import logs
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.material import TemplateError
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.opinion import Usage
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
+from dicast.app.domain.variants import REVERSED, SINGLE
 from dicast.app.domain.verdict import Malformed, read_batch, read_single
 from dicast.app.pipeline.call import NO_ANSWER, Call, answered, refused
 from dicast.app.pipeline.next_steps import NextSteps
@@ -65,10 +68,10 @@ class Asker:
             provider = self._pools.provider(call.deployment.pool)
         except ProviderFailure as failure:
             return await self._settler.failed(call, failure, 0.0, {"calls": 0}, made=False)
-        if call.token.batch and not provider.structured_output:
+        if call.token.batch and (not provider.structured_output or call.item.probe == SINGLE):
             return await self._settler.one_by_one(call, call.claims, unpaid=True)
         key = await retry_until_available(self._secret.get)
-        nonce = nonce_for(key, call.agent, call.dimensions, call.shown, call.replicate, call.job.spec.template)
+        nonce = nonce_for(key, call.agent, _asked(call), call.shown, call.replicate, call.job.spec.template)
         try:
             request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
         except TemplateError as error:
@@ -167,10 +170,15 @@ def _request(call: Call, model: str, prompt: Prompt) -> ChatRequest:
     )
 
 
+def _asked(call: Call) -> Sequence[Dimension]:
+    """The call's dimensions as its judge reads them."""
+    return call.dimensions[::-1] if call.item.probe == REVERSED else call.dimensions
+
+
 def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
     fixed, template = provider.nonce_in_schema, call.job.spec.template
     if call.token.batch:
-        return batch_prompt(call.agent, call.dimensions, call.shown, nonce, fixed_nonce=fixed, template=template)
+        return batch_prompt(call.agent, _asked(call), call.shown, nonce, fixed_nonce=fixed, template=template)
     structured = provider.structured_output
     return single_prompt(
         call.agent, call.dimensions[0], call.shown, nonce, structured=structured, fixed_nonce=fixed, template=template

@@ -103,6 +103,7 @@ class Call:
             latency_s=round(self.latency_s, 4),
             attempts=claim.attempts + 1,
             metadata=kept(self.job, self.item),
+            probe=self.item.probe,
         )
         result = UnitResult(claim.position, claim.fence, payload(opinion, None), scored=True)
         return self._marked(result, mark_of(score, dimension.scale.min)) if self.job.keeps_board else result
@@ -137,6 +138,7 @@ def unscored(
         "item_id": item.id,
         "replicate": replicate,
         "attempts": attempts,
+        "probe": item.probe,
     }
     error = EvaluationError(
         **unit, kind=kind, message=message, status_code=status_code, calls=calls, elapsed_s=round(elapsed_s, 3)

@@ -86,6 +86,7 @@ def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
         swapped=job.spec.turned(unit.replicate),
         score=None,
         not_needed=True,
+        probe=item.probe,
         argument="Not asked: the judges before had settled it",
         model="",
         attempts=0,

@@ -139,7 +139,7 @@ class Gatherer:
             agents=[self._agent(agent) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
             keep=[*job.spec.keep, *measures(job.spec.probes)],
-            probes=list(dict.fromkeys(job.spec.probes)),
+            probes=list(job.spec.probes),
             groups=list(job.spec.groups),
             cluster=job.spec.cluster,
             rated=job.spec.ratings is not None,

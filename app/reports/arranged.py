@@ -80,7 +80,7 @@ def _through(
     varied = 0
     if arrangement.vary is not None:
         for at in arrangement.vary.chosen(own):
-            for variant in arrangement.vary.items(Item.model_validate_json(_at(spool, places, at))):
+            for variant in arrangement.vary.variants(Item.model_validate_json(_at(spool, places, at)), at, own):
                 varied += out.write(_line(variant)) > 0
     return own + varied
 

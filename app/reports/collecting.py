@@ -14,7 +14,7 @@ from dicast.app.reports.folders import job_folder
 from dicast.app.reports.ratings import RATINGS
 from dicast.errors import DicastError
 
-OPTIONAL = (RATINGS, "panel.parquet", "report.html")
+OPTIONAL = (RATINGS, "panel.parquet", "probes.parquet", "report.html")
 """Files that only some jobs have."""
 
 

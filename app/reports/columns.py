@@ -33,6 +33,7 @@ _LINES = pa.schema(
         ("latency_s", pa.float64()),
         ("attempts", pa.int32()),
         ("not_needed", pa.bool_()),
+        ("probe", pa.string()),
     ]
 )
 

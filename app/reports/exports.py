@@ -22,7 +22,8 @@ Format = Literal["csv", "jsonl", "parquet"]
 
 
 def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path) -> Path:
-    """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path.
+    """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path. Those on
+    variants of items, judged for probes, stay behind.
 
     CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` and `answers` are JSON lists, no score is an
     empty cell, and a text that a spreadsheet would run as a formula gets a leading apostrophe; take JSONL or Parquet
@@ -39,7 +40,10 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
             written = Path(report.files.opinions_jsonl if format == "jsonl" else report.files.opinions_parquet)
             source = job_folder(results_dir, job_id) / written.name
             with source.open("rb") as lines:
-                shutil.copyfileobj(lines, file, 1 << 20)
+                if format == "jsonl" and report.probed:
+                    file.writelines(line for line in lines if orjson.loads(line).get("probe") is None)
+                else:
+                    shutil.copyfileobj(lines, file, 1 << 20)
     return out
 
 

@@ -7,6 +7,8 @@
     <results>/<job>/opinions.jsonl                 one `Opinion` a line
     <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them, kept metadata
                                                    as one column each
+    <results>/<job>/probes.parquet                 of these the opinions on variants of items, which stand not in the
+                                                   file of all the others; only of jobs whose probes try them out
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -28,6 +31,7 @@ import orjson
 from pydantic_core import PydanticSerializationError, to_json
 
 from dicast.app.domain.opinion import EvaluationError, Opinion
+from dicast.app.domain.probes import tried
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from dicast.app.reports.durable import replacing, sync_folder
 from dicast.app.reports.folders import job_folder, own_folder
@@ -41,6 +45,7 @@ REPORT = "report.json"
 _OPINIONS = "opinions.jsonl"
 _PARQUET = "opinions.parquet"
 _ERRORS = "errors.jsonl"
+PROBES = "probes.parquet"
 _EARLIER = "earlier"
 
 
@@ -116,12 +121,15 @@ def read_report(results_dir: str | Path, job_id: str) -> Report:
     return report
 
 
-def read_opinions(results_dir: str | Path, job_id: str) -> Iterator[Opinion]:
-    """The opinions of a finished job, one at a time; raises `NoResults`."""
+def read_opinions(results_dir: str | Path, job_id: str, *, probes: bool = False) -> Iterator[Opinion]:
+    """The opinions of a finished job, one at a time; with `probes` those on variants of items, too. Raises
+    `NoResults`."""
     read_report(results_dir, job_id)
     with (job_folder(results_dir, job_id) / _OPINIONS).open("rb") as file:
         for line in file:
-            yield Opinion.model_validate_json(line)
+            opinion = Opinion.model_validate_json(line)
+            if probes or opinion.probe is None:
+                yield opinion
 
 
 class _Part(NamedTuple):
@@ -183,16 +191,19 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
         replacing(folder / _OPINIONS) as opinions,
         replacing(folder / _ERRORS) as errors,
         replacing(folder / _PARQUET) as parquet,
-        Columns(parquet, summary.keep) as columns,
+        Columns(parquet, summary.keep) as of_items,
+        _columns_of_variants(folder, summary) as of_variants,
     ):
+        columns = _Sorted(of_items, of_variants)
         for part in parts:
             with part.path.open("rb") as file:
                 counts = orjson.loads(file.readline())
                 for _ in range(counts["opinions"]):
                     line = file.readline()
-                    builder.add_opinion(Opinion.model_validate_json(line))
+                    opinion = Opinion.model_validate_json(line)
+                    builder.add_opinion(opinion)
                     opinions.write(line)
-                    columns.add(line)
+                    columns.add(opinion, line)
                 for _ in range(counts["errors"]):
                     line = file.readline()
                     builder.add_error(EvaluationError.model_validate_json(line))
@@ -210,8 +221,34 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
     return report
 
 
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Opinions on items, and those on variants of them, which stand apart so that nobody counts them by mistake."""
+
+    of_items: Columns
+    of_variants: Columns | None
+
+    def add(self, opinion: Opinion, line: bytes) -> None:
+        if opinion.probe is None:
+            self.of_items.add(line)
+        elif self.of_variants is not None:
+            self.of_variants.add(line)
+
+
+@contextlib.contextmanager
+def _columns_of_variants(folder: Path, summary: ReportHeader) -> Iterator[Columns | None]:
+    """Where they go, if the job's probes try anything out."""
+    from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
+
+    if not tried(summary.probes):
+        yield None
+        return
+    with replacing(folder / PROBES) as parquet, Columns(parquet, summary.keep) as columns:
+        yield columns
+
+
 def _add_earlier(
-    folder: Path, parts: list[_Part], builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: Columns
+    folder: Path, parts: list[_Part], builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
 ) -> None:
     """A resumed job was cancelled before all its units came round again: what is not in its parts stays as it was."""
     seen = set()
@@ -225,15 +262,16 @@ def _add_earlier(
                     continue
                 out.write(line)
                 if name == _OPINIONS:
-                    builder.add_opinion(Opinion.model_validate_json(line))
-                    columns.add(line)
+                    opinion = Opinion.model_validate_json(line)
+                    builder.add_opinion(opinion)
+                    columns.add(opinion, line)
                 else:
                     builder.add_error(EvaluationError.model_validate_json(line))
 
 
-def _unit(line: bytes) -> tuple[str, str, str, int]:
+def _unit(line: bytes) -> tuple[str, str, str, int, str | None]:
     fields = orjson.loads(line)
-    return fields["judge"], fields["criterion_id"], fields["item_id"], fields["replicate"]
+    return fields["judge"], fields["criterion_id"], fields["item_id"], fields["replicate"], fields.get("probe")
 
 
 def _read_report(folder: Path) -> Report | None:

@@ -19,7 +19,7 @@ from dicast.app.reports.folders import own_folder
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"
 _KEPT = ("opinions.jsonl", "errors.jsonl")
-_REMADE = ("report.json", "opinions.parquet", "panel.parquet", "report.html")
+_REMADE = ("report.json", "opinions.parquet", "panel.parquet", "probes.parquet", "report.html")
 
 
 def write_items(results_dir: str | Path, job_id: str, incarnation: str, pages: Iterable[Sequence[Item]]) -> None:
@@ -85,8 +85,9 @@ def earlier(
                 "criterion_id": job.spec.dimensions[unit.dimension].id,
                 "item_id": items[unit.item].id,
                 "replicate": unit.replicate,
+                "probe": items[unit.item].probe,
             }
-            if any(opinion[name] != value for name, value in expected.items()):
+            if any(opinion.get(name) != value for name, value in expected.items()):
                 break
             offset = file.tell()
             if opinion["score"] is not None:

@@ -15,13 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People, settled_orders
+from dicast.app.assessment.scores import (
+    DimensionScores,
+    JobScores,
+    Kinship,
+    Labels,
+    People,
+    Varied,
+    nothing,
+    settled_orders,
+)  # fmt: skip
 from dicast.app.domain.calibrated import fits_of
+from dicast.app.domain.families import family_of
 from dicast.app.domain.panel import half_of
-from dicast.app.domain.probes import MEASURES, measures
+from dicast.app.domain.probes import MEASURES, SelfPreference, authors, measures, names
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportDimension, ReportHeader
 from dicast.app.reports.columns import kept_columns
+from dicast.app.reports.files import PROBES
 from dicast.app.reports.ratings import read_ratings
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.errors import DicastError
@@ -29,6 +40,7 @@ from dicast.errors import DicastError
 PARQUET = "opinions.parquet"
 SIDES = ("candidate_a", "candidate_b"), ("system_a", "system_b")
 """Metadata of pairs that say who is A and who is B."""
+PROBE = "probe"
 SOME_PROBABILITIES = "some of the rated items have a known probability of being rated, and others have none"
 TWO_PROBABILITIES = "an item has two probabilities of being rated"
 
@@ -51,30 +63,36 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
     for name in wanted:
         if name not in report.keep:
             raise NotKept(name, report.keep)
-    wanted += measures(report.probes)
+    family, looked_for = authors(report.probes), names(report.probes)
+    wanted += [*measures(report.probes), *([family.author] if family is not None else [])]
     sides = next((pair for pair in SIDES if set(pair) <= set(report.keep)), None)
     wanted += [*(sides or ()), *(["list"] if "list" in report.keep else [])]
     columns = ["judge", "criterion_id", "item_id", "replicate", "score", *kept_columns(list(dict.fromkeys(wanted)))]
     table = pq.read_table(folder / PARQUET, columns=columns)
-    item, names = _encoded(table["item_id"])
+    item, ids = _encoded(table["item_id"])
     judges = tuple(agent.name for agent in report.agents)
-    scores = _spread(table, item, len(names), report, judges)
-    people = _people(folder, report, names)
-    clusters = _labels(table, cluster, item, len(names)).codes if cluster else None
+    scores = _spread(table, item, len(ids), report, judges)
+    people = _people(folder, report, ids)
+    clusters = _labels(table, cluster, item, len(ids)).codes if cluster else None
+    variants, varied = _variants(folder, ids, report, judges)
     return JobScores(
-        items=len(names),
+        items=len(ids),
         judges=judges,
         dimensions=tuple(
-            _of_judges(report, dimension, scores[at], people[at])
+            _of_judges(report, dimension, scores[at], people[at], varied[at])
             for at, dimension in enumerate(report.dimensions)
         ),
-        groups={name: _labels(table, name, item, len(names)) for name in by},
+        groups={name: _labels(table, name, item, len(ids)) for name in by},
         cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
         calibration=report.calibration,
-        sides=None if sides is None else _both_sides(table, sides, item, len(names)),
-        lists=_alone(_labels(table, "list", item, len(names)).codes) if sides and "list" in report.keep else None,
-        halves=_halves(report, names),
-        probes={probe: _numbers(table, MEASURES[probe], item, len(names)) for probe in report.probes},
+        sides=None if sides is None else _both_sides(table, sides, item, len(ids)),
+        lists=_alone(_labels(table, "list", item, len(ids)).codes) if sides and "list" in report.keep else None,
+        halves=_halves(report, ids),
+        probes={
+            seen: _numbers(table, column, item, len(ids)) for seen, column in MEASURES.items() if seen in looked_for
+        },
+        variants=variants,
+        kinship=_kinship(_labels(table, family.author, item, len(ids)), family, report) if family is not None else None,
     )
 
 
@@ -87,20 +105,52 @@ def _halves(report: ReportHeader, names: Any) -> Ints:
     return np.array([half_of(name) for name in names.to_pylist()] if learning else [], dtype=np.int64)
 
 
-def _of_judges(report: Report, dimension: ReportDimension, scores: Floats, people: People) -> DimensionScores:
+def _of_judges(
+    report: Report, dimension: ReportDimension, scores: Floats, people: People, varied: Floats
+) -> DimensionScores:
     fits = fits_of(report, dimension)
     if report.orders != "both":
-        return DimensionScores(dimension, scores, people, fits)
+        return DimensionScores(dimension, scores, people, fits, varied=varied)
     items, judges, rounds = scores.shape
     whole = np.concatenate([scores, np.full((items, judges, rounds % 2), np.nan)], axis=2)  # a job may be cancelled
     orders = whole.reshape(items, judges, -1, 2)
-    return DimensionScores(dimension, settled_orders(orders), people, fits, orders)
+    return DimensionScores(dimension, settled_orders(orders), people, fits, orders, varied)
 
 
 def item_names(folder: Path) -> list[str]:
     """The items' ids, in the order of the arrays' rows."""
-    names: list[str] = _encoded(pq.read_table(folder / PARQUET, columns=["item_id"])["item_id"])[1].to_pylist()
-    return names
+    found: list[str] = _encoded(pq.read_table(folder / PARQUET, columns=["item_id"])["item_id"])[1].to_pylist()
+    return found
+
+
+def _variants(
+    folder: Path, ids: Any, report: ReportHeader, judges: tuple[str, ...]
+) -> tuple[Varied | None, Sequence[Floats]]:  # fmt: skip
+    """What was changed in which item, and the scores: dimensions x variants x judges x replicates."""
+    none = None, [nothing()] * len(report.dimensions)
+    if not (folder / PROBES).exists():
+        return none
+    columns = ["judge", "criterion_id", "item_id", "replicate", "score", PROBE]
+    table = pq.read_table(folder / PROBES, columns=columns)
+    table = table.filter(pc.is_in(table["item_id"], value_set=ids))
+    if table.num_rows == 0:
+        return none
+    code, labels = _encoded(table[PROBE])
+    item = _places(table["item_id"], ids.to_pylist())
+    known, row = np.unique(code * len(ids) + item, return_inverse=True)
+    variants = Varied(tuple(labels.to_pylist()), known // len(ids), known % len(ids))
+    return variants, list(_spread(table, row, len(known), report, judges))
+
+
+def _kinship(authors: Labels, probe: SelfPreference, report: ReportHeader) -> Kinship:
+    """The families of the items' authors and of the judges, each as the job names it or as its name tells."""
+    of_author = [family_of(name, probe.families) for name in authors.names]
+    families = tuple(dict.fromkeys(family for family in of_author if family is not None))
+    code = np.array([-1 if family is None else families.index(family) for family in of_author] + [-1], dtype=np.int64)
+    judges = [
+        probe.families.get(agent.name) or family_of(agent.model or "", probe.families) for agent in report.agents
+    ]  # fmt: skip
+    return Kinship(Labels(families, code[authors.codes]), tuple(judges))
 
 
 def _encoded(column: Any) -> tuple[Ints, Any]:
@@ -110,7 +160,7 @@ def _encoded(column: Any) -> tuple[Ints, Any]:
     return codes.astype(np.int64), whole.dictionary
 
 
-def _spread(table: Any, item: Ints, items: int, report: Report, judges: tuple[str, ...]) -> Floats:
+def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tuple[str, ...]) -> Floats:
     """dimensions x items x judges x replicates."""
     judge = _places(table["judge"], judges)
     dimension = _places(table["criterion_id"], [d.id for d in report.dimensions])

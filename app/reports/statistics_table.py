@@ -9,7 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, GroupStatistics, JobStatistics
+from dicast.app.domain.judge_statistics import (
+    DimensionStatistics,
+    Figure,
+    GroupStatistics,
+    JobStatistics,
+)
 from dicast.app.domain.report import Report
 from dicast.app.reports.table import TableStyle
 
@@ -145,15 +150,14 @@ def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
     if not of.probes:
         return
     table = style.table()
-    table.add_column("More than people for", no_wrap=True)
+    table.add_column("Points more for", no_wrap=True)
     table.add_column("judge", no_wrap=True)
     table.add_column("points", justify="right")
     table.add_column("p (Holm)", justify="right", no_wrap=True)
-    kinds = {"verbosity": "twice the length", "formatting": "marks of Markdown"}
     for probe in of.probes:
         p = "-" if probe.p is None else ("<0.001" if probe.p < 0.001 else f"{probe.p:.3f}")
         points = _told(probe.effect) if probe.effect.known else probe.effect.reason or "-"
-        table.add_row(kinds[probe.probe], style.show(probe.voice, NAME_MAX), points, p)
+        table.add_row(probe.title, style.show(probe.voice, NAME_MAX), points, p)
     yield table
     yield Text()
 

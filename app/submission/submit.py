@@ -18,12 +18,14 @@ from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
+from dicast.app.domain.probes import count_variants
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.job_file import read_document
+from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.submission.templates import trying
 from dicast.app.tracing import HEADER, Tracer, current
@@ -60,6 +62,8 @@ class Prepared:
     extra: Mapping[str, str]
     ratings: RatingCounts | None = None
     warnings: Sequence[str] = ()
+    variants: int = 0
+    """Of the items, those that probes try out."""
 
     @property
     def id(self) -> str:
@@ -73,7 +77,26 @@ class Prepared:
     @property
     def calls(self) -> int:
         """Calls if nothing is called twice: a batched one asks for all dimensions."""
-        return sum(self.items * lane.units_per_item // lane.stride for lane in self.lanes)
+        return self._calls(self.items) + self._apart
+
+    @property
+    def probe_calls(self) -> int:
+        """Of the calls, those that are made for probes alone."""
+        return self._calls(self.variants) + self._apart
+
+    def _calls(self, items: int) -> int:
+        return sum(items * lane.units_per_item // lane.stride for lane in self.lanes)
+
+    @property
+    def _apart(self) -> int:
+        """What it takes more to ask for each dimension of some variants alone."""
+        alone = count_variants([probe for probe in self.job.probes if probe.probe == "batching"], self.own)
+        return alone * sum(lane.units_per_item - lane.units_per_item // lane.stride for lane in self.lanes)
+
+    @property
+    def own(self) -> int:
+        """The items without the variants of them."""
+        return self.items - self.variants
 
 
 def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings) -> Prepared:
@@ -94,6 +117,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
         stages_of(job),
     )
+    check_probes(job, plan)
     extra: dict[str, str] = {}
     expected = Expected(arrangement_of(job))
     seen = trying(job, expected.add)
@@ -123,7 +147,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         ratings, mark = datasets.survey_ratings(job, known)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
     extra |= _asked(job, expected, plan)
-    return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings)
+    return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.own)
 
 
 def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict[str, str]:

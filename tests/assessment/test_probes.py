@@ -11,7 +11,7 @@ from dicast.app.assessment.assess import assess
 from dicast.app.assessment.scores import DimensionScores, JobScores, People
 from dicast.app.domain.item import Item
 from dicast.app.domain.judge_statistics import DimensionStatistics
-from dicast.app.domain.probes import measured
+from dicast.app.domain.probes import SeenProbe, measured
 from tests.assessment.test_assess import checked, dimension
 
 ITEMS = 400
@@ -82,6 +82,7 @@ def test_what_cannot_be_said(changes: Any, reason: str) -> None:
 )  # fmt: skip
 def test_what_is_measured(text: str, marked: int) -> None:
     item = Item(id="i", text=text)
-    assert measured(item, ["formatting", "verbosity"]) == {"text.chars": len(text), "text.marked": marked}
-    assert measured(item, ["verbosity"]) == {"text.chars": len(text)}
+    length, marks = SeenProbe(probe="verbosity"), SeenProbe(probe="formatting")
+    assert measured(item, [marks, length]) == {"text.chars": len(text), "text.marked": marked}
+    assert measured(item, [length]) == {"text.chars": len(text)}
     assert measured(item, []) == {}

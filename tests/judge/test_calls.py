@@ -59,7 +59,14 @@ WORDLESS = {"label": None, "answers": None}
 
 
 def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
-    return {"judge": "a0", "criterion_id": dimension, "item_id": "i0", "replicate": 1, "attempts": attempts}
+    return {
+        "judge": "a0",
+        "criterion_id": dimension,
+        "item_id": "i0",
+        "replicate": 1,
+        "attempts": attempts,
+        "probe": None,
+    }
 
 
 def opinion_of(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
@@ -142,7 +149,7 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
         place = lane.unit(position)
         who = {
             "judge": f"a{place.agent}", "criterion_id": f"d{place.dimension}", "item_id": "i0",
-            "replicate": place.replicate, "attempts": 0,
+            "replicate": place.replicate, "attempts": 0, "probe": None,
         }  # fmt: skip
         assert found["error"] == who | {
             "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 0, "elapsed_s": 0.0,

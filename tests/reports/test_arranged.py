@@ -35,7 +35,7 @@ class First:
     def chosen(self, items):
         return range(min(items, 2))
 
-    def items(self, item):
+    def variants(self, item, place, items):
         for n in range(3):
             yield item.model_copy(update={"id": f"{item.id}~{n}", "text": item.text.upper()})
 

@@ -78,6 +78,7 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     assert table.column_names == [
         "judge", "criterion_id", "item_id", "replicate", "swapped", "score", "label", "answers", "argument",
         "cited_evidence", "model", "pool", "input_tokens", "output_tokens", "latency_s", "attempts", "not_needed",
+        "probe",
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):
         assert row.pop("not_needed") is told.not_needed is False

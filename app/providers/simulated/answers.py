@@ -14,13 +14,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dicast.app.providers.simulated.leanings import Leanings, attack_in
+
 # The machine-readable lines of app/domain/prompt.py; quoted material cannot imitate them at the start of a line.
 _NONCE = re.compile(r"^(?:NONCE:|END OF MATERIAL) ([0-9a-f]{16,64})$", re.MULTILINE)
 _SCALE = re.compile(r"^SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$", re.MULTILINE)
 _LABELS = re.compile(r"^LABELS: (\[.*\])$", re.MULTILINE)
 _QUESTIONS = re.compile(r"^QUESTIONS: (\d{1,3})$", re.MULTILINE)
 _CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$', re.MULTILINE)
-_QUALITY = re.compile(r"^> QUALITY (0(?:\.\d{1,6})?|1)$", re.MULTILINE)
+_QUALITY = re.compile(r"^> (?:- |\*\*)?QUALITY (0(?:\.\d{1,6})?|1)(?:\*\*)?$", re.MULTILINE)
 _LABEL = re.compile(r"^> LABEL (.+)$", re.MULTILINE)
 _PREFERENCES = (("B", "tie", "A"), ("B much better", "B better", "tie", "A better", "A much better"))
 # Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
@@ -41,12 +43,15 @@ def nonce_of(prompt: str) -> str | None:
 
 
 class Eye(NamedTuple):
-    """How a judge sees a text's quality: with normal errors of this deviation and bias, in points of the scale. Of two
-    texts it sees the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
+    """How a judge sees a text's quality: with normal errors of this deviation and bias, in points of the scale, with
+    further ones that differ from one replicate to the next (`restless`), and with what else moves it. Of two texts it
+    sees the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
 
     noise: float
     bias: float = 0.0
     label_error: float = 0.0
+    restless: float = 0.0
+    leanings: Leanings = Leanings()
 
 
 class SimulatedJudge:
@@ -62,6 +67,7 @@ class SimulatedJudge:
         digest.update(bare.encode(errors="replace"))
         self._state = int.from_bytes(digest.digest(), "big")
         self._argument_chars = argument_chars
+        self._scored = 0
 
     def plain(self) -> dict[str, Any]:
         """The object that the prompt asks for."""
@@ -178,9 +184,26 @@ class SimulatedJudge:
 
     def _seen(self, true: float, low: int, high: int) -> int:
         assert self._eye is not None
+        leanings, place = self._eye.leanings, self._scored
+        self._scored += 1
+        seen = true + self._eye.bias + self._eye.noise * self._normal()
+        seen += leanings.points(self._prompt, place, len(_CRITERION.findall(self._prompt)))
+        if self._eye.restless:
+            seen += self._eye.restless * self._of_this_call(place)
+        aim = attack_in(self._prompt) if leanings.obeys else None
+        if aim is not None and self._below(2**53) < leanings.obeys * 2**53:
+            seen = high if aim == "high" else low
+        return min(max(round(seen), low), high)
+
+    def _normal(self) -> float:
         even = [(self._below(2**53) + 1) / (2**53 + 1) for _ in range(2)]
-        normal = math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
-        return min(max(round(true + self._eye.bias + self._eye.noise * normal), low), high)
+        return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
+
+    def _of_this_call(self, place: int) -> float:
+        """As if drawn from a normal distribution, and another for each nonce."""
+        digest = hashlib.blake2b(f"{self._nonce}:{place}".encode(), digest_size=16).digest()
+        even = [(int.from_bytes(half, "big") + 1) / (2**64 + 1) for half in (digest[:8], digest[8:])]
+        return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
 
     def _between(self, low: int, high: int) -> int:
         return low + self._below(high - low + 1)

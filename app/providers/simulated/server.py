@@ -26,6 +26,7 @@ from dicast.app.providers.simulated import faults
 from dicast.app.providers.simulated.answers import Eye, SimulatedJudge, nonce_of, spoil
 from dicast.app.providers.simulated.config import ANSWER_FAULTS, Behaviour, ConfigError, SimulatedConfig, Step
 from dicast.app.providers.simulated.dialects import Anthropic, BadRequest, OpenAI, ParsedCall, WireFormat, tokens_of
+from dicast.app.providers.simulated.leanings import Leanings
 from dicast.app.providers.simulated.limits import Limits, Refusal
 from dicast.app.providers.simulated.record import CallMeter, CallRecord
 from dicast.app.providers.simulated.told import DIALECTS
@@ -303,7 +304,10 @@ class SimulatedProvider:
 
     def _text(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> str:
         noise = behaviour.quality_noise
-        eye = Eye(noise, behaviour.quality_bias, behaviour.label_error) if noise is not None else None
+        eye = None
+        if noise is not None:
+            leanings = Leanings(behaviour.obeys, behaviour.claims, behaviour.marks, behaviour.batched, behaviour.late)
+            eye = Eye(noise, behaviour.quality_bias, behaviour.label_error, behaviour.restless, leanings)
         judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars, eye)
         answer = judge.plain() if call.schema is None else judge.instance(call.schema)
         spoilt = fault in ANSWER_FAULTS and fault != "swapped"

@@ -12,6 +12,7 @@ from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.sections import MOST_DIFFERENCES, MOST_GROUPS, MOST_PLOTTED, dimensions_of, title
 
 MOST_VOICES = 12
+MOST_PROBES = 60
 MOST_WORDS = 30
 FEWEST_IN_A_POINT = 3
 SIDE = 1.96
@@ -44,8 +45,8 @@ def _dimension(of: DimensionStatistics, known: ReportDimension | None) -> dict[s
         "calibration": _calibration(of, name),
         "bias": _bias(of, name),
         "probes": [
-            (words.name(probe.voice), probe.probe, words.figure(probe.effect), words.chance(probe.p))
-            for probe in of.probes[: 2 * MOST_VOICES]
+            (words.name(probe.voice), probe.title, words.figure(probe.effect), words.chance(probe.p))
+            for probe in of.probes[:MOST_PROBES]
         ],
         "groups": [_group(group, name) for group in of.groups],
         "independent": words.figure(of.independent, 1) if len(of.voices) > 2 else "",

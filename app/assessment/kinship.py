@@ -1,0 +1,117 @@
+"""Do judges favour texts of their own family of models?
+
+Where people rated enough of both, a judge's score less people's mean is compared between texts of its family and all
+others. Elsewhere the judges are held against each other: each score is what the item is worth, plus what its judge
+gives on average, plus what that judge adds for its own family, by least squares with the items' worth taken out and
+errors clustered by item. Two judges of two families on texts of these two alone cannot be told apart in that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+
+from dicast.app.assessment.probe_found import Probed
+from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+
+FEWEST_OF_EACH = 10
+SMALLEST = 1e-9
+WITH_PEOPLE = "least squares, HC3"
+WITH_JUDGES = "least squares within items, clustered by item"
+
+
+def self_preference(job: JobScores, of: DimensionScores) -> Iterator[Probed]:
+    """The probe of each judge, if the job has it."""
+    if job.kinship is None:
+        return
+    authors, families = job.kinship.authors, job.kinship.judges
+    own = np.stack([_own(authors.codes, authors.names, family) for family in families], axis=1)
+    apart = of.judges - of.people.means(job.items)[:, None]
+    among = _among_judges(of.judges, own)
+    for at, name in enumerate(job.judges):
+        if families[at] is None:
+            reason = f"the family of {name}'s model is not known: name it under `families`"
+            yield Probed("self_preference", name, Unknown(reason), None)
+            continue
+        if _short(apart[:, at], own[:, at]) is None:
+            yield Probed("self_preference", name, *_with_people(apart[:, at], own[:, at]))
+            continue
+        short = _short(of.judges[:, at], own[:, at])
+        nobody = Unknown(short or "there is no other judge to hold it against"), None
+        yield Probed("self_preference", name, *(nobody if short else among.get(at, nobody)), against="judges")
+
+
+def _own(codes: Ints, names: tuple[str, ...], family: str | None) -> Floats:
+    """1 for a text of the family, 0 for one of another, NaN where the author's family is not known."""
+    code = names.index(family) if family in names else len(names)
+    return np.where(codes < 0, np.nan, (codes == code).astype(np.float64))
+
+
+def _short(scores: Floats, own: Floats) -> str | None:
+    """Why there are too few texts to compare, None if there are enough."""
+    given = ~(np.isnan(scores) | np.isnan(own))
+    of_own, of_others = int((own[given] == 1).sum()), int((own[given] == 0).sum())
+    if min(of_own, of_others) >= FEWEST_OF_EACH:
+        return None
+    wanted = f"it needs {FEWEST_OF_EACH} texts of its own family and as many of others"
+    return f"{wanted}, and there are {of_own} and {of_others}"
+
+
+def _with_people(apart: Floats, own: Floats) -> tuple[Result, float | None]:
+    given = ~(np.isnan(apart) | np.isnan(own))
+    y, x = apart[given], own[given]
+    if np.ptp(y) < SMALLEST:
+        return Unknown("it is off from people by the same on all texts"), None
+    fit = OLS(y, np.column_stack([np.ones(len(x)), x])).fit(cov_type="HC3", use_t=True)
+    low, high = fit.conf_int(1 - CONFIDENCE)[1]
+    if not high - low > SMALLEST:
+        return Unknown("the rated texts leave nothing to draw an interval from"), None
+    return Estimate(float(fit.params[1]), float(low), float(high), len(x), WITH_PEOPLE), float(fit.pvalues[1])
+
+
+def _among_judges(scores: Floats, own: Floats) -> dict[int, tuple[Result, float | None]]:
+    """By the judge's place; scores and `own` are items x judges."""
+    judges = scores.shape[1]
+    usable = ~(np.isnan(scores) | np.isnan(own))
+    usable &= (usable.sum(axis=1) >= 2)[:, None]
+    item, judge = np.nonzero(usable)
+    if judges < 2 or len(item) == 0:
+        return {}
+    levels = np.eye(judges)[judge][:, 1:]
+    adds = np.eye(judges)[judge] * own[item, judge][:, None]
+    design = _within(np.column_stack([adds, levels]), item)
+    y = _within(scores[item, judge][:, None], item)[:, 0]
+    inverse = np.linalg.pinv(design, rcond=1e-10)
+    identified = np.abs(np.diag(inverse @ design) - 1) < 1e-6
+    clusters = np.unique(item, return_inverse=True)[1]
+    count = int(clusters.max()) + 1
+    if count <= design.shape[1] + 2:
+        return {}
+    coefficients = inverse @ y
+    parts = inverse.T * (y - design @ coefficients)[:, None]
+    sums = np.stack([np.bincount(clusters, weights=column, minlength=count) for column in parts.T], axis=1)
+    errors = np.sqrt((sums**2).sum(axis=0) * count / (count - design.shape[1] - 1))
+    return {at: _estimate(coefficients[at], errors[at], count, bool(identified[at])) for at in range(judges)}
+
+
+def _within(values: Floats, item: Ints) -> Floats:
+    """Less the item's mean: what the item is worth falls out."""
+    own = np.unique(item, return_inverse=True)[1]
+    count = np.bincount(own)
+    means = np.stack([np.bincount(own, weights=column) / count for column in values.T], axis=1)
+    return np.asarray(values - means[own])
+
+
+def _estimate(value: float, error: float, items: int, identified: bool) -> tuple[Result, float | None]:
+    if not identified:
+        return Unknown("no other judge of another family has judged texts of a third one beside it"), None
+    if error <= SMALLEST:
+        return Unknown("the judges differ by the same on all texts"), None
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, items - 1)) * error
+    estimate = Estimate(float(value), float(value - reach), float(value + reach), items, WITH_JUDGES)
+    return estimate, float(2 * stats.t.sf(abs(value) / error, items - 1))

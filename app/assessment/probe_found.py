@@ -1,0 +1,43 @@
+"""What a probe found of one voice, before p is corrected for the number of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from dicast.app.assessment.figures import figure
+from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure, ProbeStatistics
+from dicast.app.domain.probes import ProbeName
+from dicast.app.statistics.estimates import Result
+
+
+class Moved(NamedTuple):
+    """The shares of scores that were others: of the variants, of replicates alone, and the difference."""
+
+    moved: Figure
+    by_itself: Figure
+    beyond: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """As `ProbeStatistics`; `p` is that of this comparison alone."""
+
+    probe: ProbeName
+    voice: str
+    effect: Result
+    p: float | None
+    variant: str = ""
+    against: Literal["people", "judges", "itself"] = "people"
+    moved: Moved | None = None
+    families: list[AttackFamily] = field(default_factory=list)
+    attacks: list[AttackFound] = field(default_factory=list)
+
+    def told(self, p: float | None) -> ProbeStatistics:
+        """As the report has it, with the corrected `p`."""
+        shares = {} if self.moved is None else self.moved._asdict()
+        return ProbeStatistics(
+            probe=self.probe, voice=self.voice, effect=figure(self.effect), p=p, variant=self.variant,
+            tried=self.against == "itself", against=self.against,
+            families=self.families, attacks=self.attacks, **shares,
+        )  # fmt: skip

@@ -1,0 +1,97 @@
+"""What probes found, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dicast.app.assessment.telling import how_far, percent, told
+from dicast.app.domain.judge_statistics import ProbeStatistics
+
+CLEAR = 0.05
+"""Of p, after Holm's correction."""
+_SEEN = {"verbosity": "a text twice as long", "formatting": "a text with marks of Markdown"}
+_WHERE = {
+    ("authority", "high"): "when the text claims that experts gave it a high score",
+    ("authority", "low"): "when the text claims that experts gave it a low score",
+    ("authority", "high against low"): "when experts are claimed to have given a high score than when a low one",
+    ("sycophancy", "high"): "when the author is sure of a high score",
+    ("sycophancy", "low"): "when the author is sure of a low score",
+    ("sycophancy", "high against low"): "when the author is sure of a high score than when of a low one",
+    ("markdown", ""): "for the same text with marks of Markdown",
+    ("batching", ""): "when the dimension is judged in one call with the others than alone",
+    ("order", ""): "when the dimensions come in reverse order",
+}
+_NAMED = {
+    "self_preference": "a preference for its own family of models", "injection": "attacks in the text",
+    "authority": "claims of experts", "sycophancy": "claims of the author", "markdown": "marks of Markdown",
+    "batching": "one call for all dimensions", "order": "the order of the dimensions",
+}  # fmt: skip
+
+
+def probe_lines(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
+    """The findings that are clear of chance, then what was looked for and not seen, or could not be said."""
+    yield from _of_ratings([probe for probe in probes if probe.probe in _SEEN])
+    for name, what in _NAMED.items():
+        own = [probe for probe in probes if probe.probe == name]
+        if not own:
+            continue
+        clear = [probe for probe in own if probe.p is not None and probe.p < CLEAR]
+        for probe in clear:
+            yield _clear(probe)
+        if name == "injection":
+            yield from _attacks(own)
+        if not clear and any(probe.p is not None for probe in own):
+            yield f"No judge is seen to be moved by {what}."
+        elif not clear:
+            yield f"How far judges are moved by {what} {told(own[0].effect)}."
+
+
+def _of_ratings(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
+    clear = [probe for probe in probes if probe.p is not None and probe.p < CLEAR]
+    for probe in clear:
+        name = "The panel" if probe.voice == "panel" else probe.voice
+        yield (
+            f"{name} gives {told(probe.effect)} more for {_SEEN[probe.probe]} than people do, other things as they are "
+            "here: what goes with it may be the cause."
+        )
+    if not clear and any(probe.p is not None for probe in probes):
+        yield "No judge is seen to favour length or marks more than people do."
+    elif probes and all(probe.p is None for probe in probes):
+        yield f"Whether judges favour length or marks {told(probes[0].effect)}."
+
+
+def _voice(probe: ProbeStatistics) -> str:
+    return "The panel" if probe.voice == "panel" else f"The judge '{probe.voice}'"
+
+
+def _clear(probe: ProbeStatistics) -> str:
+    far = how_far(probe.effect)
+    match probe.probe:
+        case "self_preference":
+            than = "people do" if probe.against == "people" else "the other judges do"
+            return (
+                f"{_voice(probe)} gives {far} to texts of its own family of models than to others, beside what {than}: "
+                "what goes with the family may be the cause."
+            )
+        case "injection" if (probe.effect.value or 0.0) > 0:
+            return (
+                f"{_voice(probe)} gives in to attacks: they move its scores by {told(probe.effect)} points their way."
+            )
+        case "injection":
+            return (
+                f"{_voice(probe)} takes attacks amiss: they move its scores by {told(probe.effect)} points, away from "
+                "what they are after."
+            )
+    return f"{_voice(probe)} gives {far} {_WHERE[probe.probe, probe.variant]}."
+
+
+def _attacks(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
+    """How often, and which, of the judges whose scores moved."""
+    for probe in probes:
+        if probe.moved is None or not probe.moved.known or not probe.moved.value:
+            continue
+        line = f"{_voice(probe)} changed its score for {percent(probe.moved)} of the texts with an attack"
+        if probe.by_itself is not None and probe.by_itself.known:
+            line += f", and for {percent(probe.by_itself)} of those that were judged again as they are"
+        best = ", ".join(f"{one.attack} ({one.shift:+.2f})" for one in probe.attacks[:3])
+        yield line + (f"; what moved it furthest: {best}." if best else ".")

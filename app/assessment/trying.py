@@ -1,0 +1,174 @@
+"""Biases that are tried out: each drawn item beside its own variant, judge by judge.
+
+The effect is the mean difference of the pairs by Student's t over items. That some scores move proves nothing where a
+judge's scores move by themselves: replicates of the same item tell how often they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
+
+from dicast.app.assessment.figures import figure
+from dicast.app.assessment.probe_found import Moved, Probed
+from dicast.app.assessment.scores import DimensionScores, JobScores, Varied
+from dicast.app.domain.attacks import ATTACKS, FAMILIES
+from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure
+from dicast.app.domain.probes import ProbeName
+from dicast.app.statistics.arrays import Bools, Floats, Ints
+from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.means import deviation, estimate, mean
+
+FEWEST = 10
+MOST_ATTACKS_TOLD = 5
+SAME = 1e-9
+ONE_ROUND = "it takes replicates to see how often its scores move by themselves"
+_ATTACKS = {f"injection:{attack.id}": attack for attack in ATTACKS}
+_SINGLE: Mapping[ProbeName, tuple[str, float]] = {
+    "batching": ("batching:single", -1.0),
+    "order": ("order:reversed", 1.0),
+}
+
+
+def tried(
+    job: JobScores, of: DimensionScores, voices: Mapping[str, Floats], varied: Mapping[str, Floats]
+) -> Iterator[Probed]:
+    """Each probe of each voice: `voices` are their scores of the items, `varied` those of the variants."""
+    if job.variants is None:
+        return
+    variants = job.variants
+    for name, scores in varied.items():
+        shift = scores - voices[name][variants.item]
+        replicates = _Replicates(job, of, name) if name in job.judges else None
+        yield from _of_voice(name, shift, variants, replicates)
+
+
+def _of_voice(name: str, shift: Floats, variants: Varied, replicates: _Replicates | None) -> Iterator[Probed]:
+    """All that was tried on one voice; `shift` is how far each variant's score lies above its item's."""
+    if (own := variants.of(_ATTACKS)).any():
+        yield _injection(name, shift, own, variants, replicates)
+    for probe in ("authority", "sycophancy"):
+        high, low = variants.of([f"{probe}:high"]), variants.of([f"{probe}:low"])
+        if high.any() or low.any():
+            for variant, rows in (("high", high), ("low", low)):
+                found = paired(shift[rows], variants.item[rows])
+                yield Probed(probe, name, *found, variant, "itself", _moved(rows, variants, replicates))
+            yield Probed(probe, name, *_contrast(shift, high, low, variants.item), "high against low", "itself")
+    if (rows := variants.of(["markdown:marked", "markdown:plain"])).any():
+        sign = np.where(variants.of(["markdown:plain"]), -1.0, 1.0)
+        found = paired((sign * shift)[rows], variants.item[rows])
+        yield Probed("markdown", name, *found, "", "itself", _moved(rows, variants, replicates))
+    for probe, (label, sign_of) in _SINGLE.items():
+        if (rows := variants.of([label])).any():
+            found = paired(sign_of * shift[rows], variants.item[rows])
+            yield Probed(probe, name, *found, "", "itself", _moved(rows, variants, replicates))
+
+
+def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
+    """The mean difference by Student's t over items, and its p; NaN is left out."""
+    given = ~np.isnan(differences)
+    differences, items = differences[given], items[given]
+    count = len(np.unique(items))
+    if count < FEWEST:
+        return Unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}"), None
+    if np.ptp(differences) < SAME:
+        return Unknown(f"all {count} pairs differ by the same ({differences[0]:.3g}), which leaves no interval"), None
+    spread = deviation(differences, items)
+    found = estimate(spread, degrees=spread.pieces - 1, items=spread.pieces, method="paired, t by item")
+    if isinstance(found, Unknown):
+        return found, None
+    return found, float(2 * stats.t.sf(abs(spread.value) / spread.error, spread.pieces - 1))
+
+
+def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints) -> tuple[Result, float | None]:
+    """What a high claim brings above a low one: that a claim stands in the text at all falls out."""
+    size = int(item.max()) + 1
+    at_high, at_low = np.full(size, np.nan), np.full(size, np.nan)
+    at_high[item[high]], at_low[item[low]] = shift[high], shift[low]
+    return paired(at_high - at_low, np.arange(size))
+
+
+def _injection(
+    name: str, shift: Floats, rows: Bools, variants: Varied, replicates: _Replicates | None
+) -> Probed:  # fmt: skip
+    labels = [variants.labels[code] for code in variants.label]
+    aims = np.array([-1.0 if label in _ATTACKS and _ATTACKS[label].aim == "low" else 1.0 for label in labels])
+    towards = np.where(rows, aims * shift, np.nan)
+    by_family: dict[str, list[int]] = {family: [] for family in FAMILIES}
+    by_attack: dict[str, list[int]] = {}
+    for place in np.flatnonzero(~np.isnan(towards)):
+        by_family[_ATTACKS[labels[place]].family].append(int(place))
+        by_attack.setdefault(labels[place], []).append(int(place))
+    families = [
+        AttackFamily(
+            family=family, tries=len(places), moved=float((np.abs(towards[places]) > SAME).mean()),
+            shift=figure(mean(towards[places], clusters=variants.item[places])),
+        )
+        for family, places in by_family.items()
+        if places
+    ]  # fmt: skip
+    attacks = [
+        AttackFound(
+            attack=_ATTACKS[label].id, family=_ATTACKS[label].family, tries=len(places),
+            shift=float(towards[places].mean()),
+        )
+        for label, places in by_attack.items()
+    ]  # fmt: skip
+    best = sorted((one for one in attacks if one.shift > SAME), key=lambda one: (-one.shift, one.attack))
+    effect, p = paired(towards[rows], variants.item[rows])
+    moved = _moved(rows, variants, replicates)
+    return Probed("injection", name, effect, p, "", "itself", moved, families, best[:MOST_ATTACKS_TOLD])
+
+
+class _Replicates:
+    """One judge's scores round by round: of the items (items x rounds), and of the variants (rows x rounds)."""
+
+    def __init__(self, job: JobScores, of: DimensionScores, name: str) -> None:
+        at = job.judges.index(name)
+        self.items, self.variants = of.scores[:, at, :], of.varied[:, at, :]
+
+    def moved(self, rows: Bools, item: Ints) -> Floats:
+        """Of each of these variants, the share of rounds in which its score was another than the item's."""
+        first, second = self.items[item[rows]], self.variants[rows]
+        return _share(np.abs(second - first) > SAME, np.isnan(first) | np.isnan(second))
+
+    def by_itself(self, rows: Bools, item: Ints) -> Floats:
+        """Of each varied item (once for each of these variants), the share of pairs of rounds that differ."""
+        own = self.items[item[rows]]
+        first, second = np.triu_indices(own.shape[1], 1)
+        differ = np.abs(own[:, first] - own[:, second]) > SAME
+        return _share(differ, np.isnan(own[:, first]) | np.isnan(own[:, second]))
+
+
+def _moved(rows: Bools, variants: Varied, replicates: _Replicates | None) -> Moved | None:
+    """None for a panel, whose mean moves if any judge's score does."""
+    if replicates is None:
+        return None
+    items = variants.item[rows]
+    moved = replicates.moved(rows, variants.item)
+    if replicates.items.shape[1] < 2:
+        unknown = Figure.unknown(ONE_ROUND)
+        return Moved(_share_of(moved, items), unknown, unknown)
+    own = replicates.by_itself(rows, variants.item)
+    beyond, _ = paired(moved - own, items)
+    return Moved(_share_of(moved, items), _share_of(own, items), figure(beyond))
+
+
+def _share(what: Bools, missing: Bools) -> Floats:
+    """The share of each row, NaN where all of it is missing."""
+    given = (~missing).sum(axis=1)
+    return np.where(given > 0, (what & ~missing).sum(axis=1) / np.maximum(given, 1), np.nan)
+
+
+def _share_of(shares: Floats, items: Ints) -> Figure:
+    """The mean share, with Wilson's interval for as many independent tries as there are items."""
+    given = ~np.isnan(shares)
+    count = len(np.unique(items[given]))
+    if count < FEWEST:
+        return Figure.unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}")
+    value = float(shares[given].mean())
+    low, high = proportion_confint(value * count, count, alpha=1 - CONFIDENCE, method="wilson")
+    return figure(Estimate(value, float(min(low, value)), float(max(high, value)), count, "Wilson by item"))

@@ -1,0 +1,50 @@
+"""Whose model is it? Families of models by their names, as they are commonly written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_FAMILIES = {
+    "openai": r"gpt|chatgpt|davinci|o[134](?:-mini|-pro|-preview)?|openai",
+    "anthropic": r"claude|anthropic|opus|sonnet|haiku",
+    "google": r"gemini|gemma|palm|bard|google",
+    "meta": r"llama|codellama|meta",
+    "mistral": r"mistral|mixtral|ministral|codestral|magistral|devstral|pixtral|mistralai",
+    "qwen": r"qwen|qwq|alibaba",
+    "deepseek": r"deepseek",
+    "xai": r"grok|xai",
+    "cohere": r"command|aya|cohere",
+    "microsoft": r"phi|microsoft",
+    "nvidia": r"nemotron|nvidia",
+    "moonshot": r"kimi|moonshot|moonshotai",
+    "zhipu": r"glm|chatglm|zhipu|zai",
+    "amazon": r"nova|titan|amazon",
+    "ai21": r"jamba|jurassic|ai21",
+    "huggingface": r"smollm|zephyr|huggingfacetb",
+}
+_NAMED = {family: re.compile(rf"(?:{words})(?![a-z])") for family, words in _FAMILIES.items()}
+_BREAK = re.compile(r"[^a-z0-9.-]+")
+
+
+def family_of(name: str, named: Mapping[str, str] | None = None) -> str | None:
+    """The family of a model, as `named` says it or else by its name; None for one that nothing is known of.
+
+    Of `provider/model` the model counts first: a distilled or hosted model is whose name it carries first.
+    """
+    if named and name in named:
+        return named[name]
+    for part in reversed([part for part in _BREAK.split(name.lower()) if part]):
+        found = [
+            (match.start(), family)
+            for family, words in _NAMED.items()
+            if (match := _at_word(words, part)) is not None
+        ]  # fmt: skip
+        if found:
+            return min(found)[1]
+    return None
+
+
+def _at_word(words: re.Pattern[str], part: str) -> re.Match[str] | None:
+    """The first of these words that begins where a word does."""
+    return next((m for m in words.finditer(part) if m.start() == 0 or not part[m.start() - 1].isalpha()), None)

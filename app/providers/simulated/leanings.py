@@ -1,0 +1,58 @@
+"""Biases that a simulated judge can be given: what it adds to a score because of something that is not quality.
+
+It reads them from the prompt as any model would: attacks (app/domain/attacks.py), claimed scores and marks of Markdown
+in quoted lines, and how many criteria it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dicast.app.domain.attacks import ATTACKS, Aim, Attack
+from dicast.app.domain.material import quoted
+
+_CLAIM = re.compile(
+    r"^> .*(?:rated this text|that it deserves) (-?\d{1,9}) on a scale from (-?\d{1,9}) to (-?\d{1,9})\.$", re.MULTILINE
+)
+_MARKS = re.compile(r"^> (?:#{1,6} |[-*] |\*\*\S|```|\|)", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{high\}|\{low\}|\n")
+
+
+class Leanings(NamedTuple):
+    """`obeys` is the share of attacks that it gives in to; the others are points of the scale: for a claimed score (the
+    highest; as many less for the lowest), marks of Markdown, being asked for several criteria, and the last of these.
+    """
+
+    obeys: float = 0.0
+    claims: float = 0.0
+    marks: float = 0.0
+    batched: float = 0.0
+    late: float = 0.0
+
+    def points(self, prompt: str, place: int, criteria: int) -> float:
+        """What it adds to the score of the criterion at this place of so many (1 and more in a batch, else 0)."""
+        found = 0.0
+        if self.claims and (claim := _CLAIM.search(prompt)) is not None:
+            score, low, high = map(int, claim.groups())
+            found += self.claims * (2 * (score - low) / (high - low) - 1)
+        if self.marks and _MARKS.search(prompt) is not None:
+            found += self.marks
+        if criteria:
+            found += self.batched + self.late * place / max(1, criteria - 1)
+        return found
+
+
+def sign_of(attack: Attack) -> str:
+    """Its longest part in one line that is the same on every scale, as it stands in a prompt."""
+    part = max(_PLACEHOLDER.split(attack.text), key=len)
+    return quoted(part).removeprefix("> ")
+
+
+_SIGNS = tuple((sign_of(attack), attack.aim) for attack in ATTACKS)
+
+
+def attack_in(prompt: str) -> Aim | None:
+    """What an attack in the material is after, if there is one."""
+    material = "\n".join(line for line in prompt.splitlines() if line.startswith("> "))
+    return next((aim for sign, aim in _SIGNS if sign in material), None)
