@@ -20,7 +20,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while it is open, a loop runs in this thread, and no other can
 def browser() -> Iterator[object]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed here: apt-get install chromium")
