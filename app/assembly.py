@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from dicast.app.application import Dicast, app
@@ -137,9 +136,9 @@ def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:
     return Ledger(client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max, intervals=app.intervals)
 
 
-def _pages(settings: Settings) -> Callable[[Path], None] | None:
+def _pages(settings: Settings) -> HtmlWriter | None:
     """What has report.html written beside a job's results, if that is wanted."""
-    return HtmlWriter().write if settings.html_report else None
+    return HtmlWriter() if settings.html_report else None
 
 
 def _policy(settings: Settings) -> RetryPolicy:

@@ -54,6 +54,8 @@ class Item(Strict):
     @property
     def kind(self) -> ItemKind:
         """What sort of thing is judged."""
+        if self.text is not None:
+            return "text"
         return next(kind for kind, fields in FORMS.items() if all(getattr(self, name) is not None for name in fields))
 
     @property
@@ -67,6 +69,8 @@ class Item(Strict):
     @property
     def texts(self) -> tuple[str, ...]:
         """All that a judge reads of it, the empty left out."""
+        if self.text is not None:
+            return tuple([text for text in (self.text, self.prompt, self.reference) if text])
         turns = (text for message in self.messages or () for text in message.texts)
         listed = (candidate.text for candidate in self.candidates or ())
         given = (self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference)

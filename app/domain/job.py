@@ -6,6 +6,7 @@ Unknown keys, duplicate ids, empty lists and over-long ids are refused with the 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -184,7 +185,7 @@ class EvaluationJob(Strict):
             raise ValueError(f"ratings.columns: the column {name!r} is judged, kept or an id, and ratings stay apart")
         return self
 
-    @property
+    @cached_property
     def compares(self) -> bool:
         """Whether its items are pairs; then all its dimensions ask for a preference."""
         return self.dimensions[0].scale.kind == "preference"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -61,7 +62,7 @@ class Scale(Strict):
         default=None, description="which text of a pair is better; strength: and how much"
     )
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         """Of which kind it is."""
         if self.labels:
@@ -75,7 +76,7 @@ class Scale(Strict):
         """Whether its scores have no order, so that no mean of them says anything."""
         return not self.ordered
 
-    @property
+    @cached_property
     def options(self) -> tuple[str, ...]:
         """What a judge chooses from, by score from `min` on; none of numbers and checklists."""
         return tuple(self.labels) if self.preference is None else PREFERENCES[self.preference]

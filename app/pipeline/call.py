@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,5 +194,11 @@ def spent(failure: ProviderFailure) -> dict[str, int]:
 
 
 def payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
+    """A unit's end as it goes into the ledger: what is null is left out (see `opinion_of`)."""
     # Not by orjson, whose bytes keep the 4 KB that they were written into, and the recorder keeps them for a while.
-    return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error})
+    return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error}, exclude_none=True)
+
+
+def opinion_of(result: Mapping[str, Any]) -> Opinion:
+    """The opinion of a `payload` that was read again; it was checked when it was made."""
+    return Opinion.model_construct(**{"score": None, **result["opinion"]})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,14 @@ import orjson
 from dicast.app import logs
 from dicast.app.domain.fingerprints import prompt_digest
 from dicast.app.domain.job import Agent
-from dicast.app.domain.opinion import EvaluationError, Opinion
+from dicast.app.domain.opinion import EvaluationError
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
+from dicast.app.pipeline.call import opinion_of
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
 from dicast.app.pipeline.inquiring import Inquiries
 from dicast.app.pipeline.job_faults import telling_of_files
@@ -47,6 +48,14 @@ class Announces(Protocol):
         """Tell how a job has ended, and send what follows that, by task id. Blocks; may be called twice."""
 
 
+class WritesHtml(Protocol):
+    """See `dicast.app.reports.html.beside.HtmlWriter`."""
+
+    def write(self, folder: Path) -> None:
+        """Have the page of the finished job in a folder written soon. Returns at once and raises nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """What follows: `finish` the job, `plan` the lane, and those of `later` stages; all, where a question is asked."""
@@ -65,9 +74,9 @@ class Gatherer:
 
     def __init__(
         self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces,
-        html: Callable[[Path], None] | None = None,
+        html: WritesHtml | None = None,
     ) -> None:  # fmt: skip
-        """`html` has a page written of the finished job in a folder, later; None: none is wanted."""
+        """`html` None: no page is wanted."""
         self._ledger, self._results_dir = ledger, results_dir
         self._models, self._stops, self._announcer, self._html = models, stops, announcer, html
         self._finishing: set[str] = set()
@@ -94,7 +103,7 @@ class Gatherer:
         opinions, errors = [], []
         for _, text in sorted(page.items()):
             result = orjson.loads(text)
-            opinions.append(Opinion.model_construct(**result["opinion"]))
+            opinions.append(opinion_of(result))
             if "error" in result:
                 errors.append(EvaluationError.model_construct(**result["error"]))
         files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
@@ -160,7 +169,7 @@ class Gatherer:
         if completed:
             logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
             if self._html is not None:
-                self._html(own_folder(self._results_dir, job.id, job.incarnation))
+                self._html.write(own_folder(self._results_dir, job.id, job.incarnation))
         await self.announce(job_id)
         return completed
 

@@ -60,5 +60,5 @@ def marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tupl
 def _mark(opinion: Mapping[str, object], scale_min: int) -> int:
     if opinion.get("not_needed"):
         return NOT_NEEDED
-    score = opinion["score"]
+    score = opinion.get("score")
     return mark_of(score, scale_min) if isinstance(score, int) else ENDED

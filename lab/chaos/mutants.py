@@ -157,8 +157,8 @@ MUTANTS = (
     Mutant(
         "a finished job's items stay in the store",
         "app/ledger/complete.lua",
-        "redis.call('DEL', items, pages)",
-        "redis.call('DEL', pages)",
+        "redis.call('DEL', items, pages, board)",
+        "redis.call('DEL', pages, board)",
     ),
     Mutant(
         "a completion is announced only by who made it",

@@ -27,7 +27,7 @@ async def test_the_answer_to_another_question_is_never_scored(bench, desk):
     for position in range(24):
         await judge.do(ref, position)
     results = await judge.results(ref)
-    scored = [position for position, result in results.items() if result["opinion"]["score"] is not None]
+    scored = [position for position, result in results.items() if result["opinion"].get("score") is not None]
     assert scored == [0], "the first got its own answer"
     assert {result["error"]["message"] for result in results.values() if "error" in result} == {
         "answer refused: the answer carries another nonce"
@@ -57,7 +57,7 @@ async def test_a_retry_is_the_same_request_byte_for_byte(bench, desk):
     await judge.do(ref, 1)
     first, second, third, other = dump(judge.provider.asked)
     assert first == second == third != other
-    assert (await judge.results(ref))[0]["opinion"]["score"] is not None
+    assert (await judge.results(ref))[0]["opinion"].get("score") is not None
 
 
 async def test_the_same_question_in_another_job_is_the_same_request(bench, desk):

@@ -55,9 +55,6 @@ def told(monkeypatch):
     return found
 
 
-WORDLESS = {"label": None, "answers": None}
-
-
 def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
     return {
         "judge": "a0",
@@ -65,12 +62,7 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
         "item_id": "i0",
         "replicate": 1,
         "attempts": attempts,
-        "probe": None,
     }
-
-
-def opinion_of(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
-    return {**unit(dimension, attempts), "swapped": None}
 
 
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
@@ -84,7 +76,7 @@ def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     opinion = found["opinion"]
     usage = opinion.pop("usage")
     assert (usage["input_tokens"], usage["output_tokens"]) == (3, 4)
-    assert opinion == opinion_of("d1") | WORDLESS | {
+    assert opinion == unit("d1") | {
         "score": 7, "argument": "So.", "cited_evidence": ["a quote"], "model": "answering", "pool": "p",
         "latency_s": 1.2346,
         "metadata": {"lang": "de"},
@@ -100,8 +92,8 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     found = orjson.loads(results[1].payload)
     opinion, error = found["opinion"], found["error"]
     del opinion["usage"]
-    assert opinion == opinion_of("d1") | WORDLESS | {
-        "score": None, "argument": decision.argument, "cited_evidence": [], "model": "asked", "pool": "p",
+    assert opinion == unit("d1") | {
+        "argument": decision.argument, "cited_evidence": [], "model": "asked", "pool": "p",
         "latency_s": 0.2505,
         "metadata": {"lang": "de"},
     }  # fmt: skip
@@ -149,7 +141,7 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
         place = lane.unit(position)
         who = {
             "judge": f"a{place.agent}", "criterion_id": f"d{place.dimension}", "item_id": "i0",
-            "replicate": place.replicate, "attempts": 0, "probe": None,
+            "replicate": place.replicate, "attempts": 0,
         }  # fmt: skip
         assert found["error"] == who | {
             "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 0, "elapsed_s": 0.0,
@@ -168,7 +160,7 @@ def test_a_unit_that_gets_no_call_says_why(told, verdict):
     for number, result in enumerate(results):
         found = orjson.loads(result.payload)
         assert found["error"] == unit(f"d{number}", attempts=2) | {
-            "kind": kind, "message": why, "status_code": None, "calls": 4, "elapsed_s": 2.5,
+            "kind": kind, "message": why, "calls": 4, "elapsed_s": 2.5,
         }  # fmt: skip
         assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {why}", "asked")
     assert call.told == f"error: {kind}: {why}"

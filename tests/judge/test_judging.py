@@ -282,7 +282,7 @@ async def test_a_call_without_an_answer_ends_its_unit_as_that(bench, desk, monke
     ref, judge = await unit_of(bench), desk(Endless(), max_attempts=1)
     assert (await judge.do(ref, 0)).counts
     error = (await judge.results(ref))[0]["error"]
-    assert (error["kind"], error["status_code"], error["calls"]) == ("timeout", None, 1)
+    assert (error["kind"], "status_code" in error, error["calls"]) == ("timeout", False, 1)
     assert error["message"].startswith("no answer within ")
 
 
