@@ -201,7 +201,6 @@ def test_the_plan_tells_of_ratings(app: Any, tmp_path: Path) -> None:
 WORDS = {
     "tone": {"labels": ["rude", "neutral", "friendly"]},
     "topic": {"labels": ["money", "law"], "ordered": False},
-    "better": {"preference": "strength"},
     "whole": {"checklist": ["a?", "b?", "c?"]},
 }
 
@@ -211,14 +210,25 @@ def words_job(ratings: Any) -> dict[str, Any]:
     return {**a_job(ratings), "dimensions": dimensions}
 
 
+def pairs_job(ratings: Any) -> dict[str, Any]:
+    job = a_job(ratings)
+    items = [{"id": item["id"], "text_a": "one", "text_b": "other"} for item in job["items"]]
+    dimension = {"id": "better", "instructions": "?", "scale": {"preference": "strength"}}
+    return {**job, "items": items, "dimensions": [dimension]}
+
+
 def test_people_rate_in_words(tmp_path: Path) -> None:
     rows = [
-        "i0,tone,ada,friendly", "i1,tone,ada,0", "i2,tone,ada, neutral ", "i0,topic,ada,law", "i0,better,ada,A better",
-        "i1,better,ada,-2", "i2,better,ada,tie", "i0,whole,ada,0.33", "i1,whole,ada,1", "i2,whole,ada,0.667",
-        "i3,tone,ada,",
+        "i0,tone,ada,friendly", "i1,tone,ada,0", "i2,tone,ada, neutral ", "i0,topic,ada,law",
+        "i0,whole,ada,0.33", "i1,whole,ada,1", "i2,whole,ada,0.667", "i3,tone,ada,",
     ]  # fmt: skip
     scores = [score for *_, score in found(words_job(long_csv(tmp_path, *rows)))]
-    assert scores == [2, 0, 1, 1, 1, -2, 0, 1, 3, 2]
+    assert scores == [2, 0, 1, 1, 1, 3, 2]
+
+
+def test_people_rate_pairs_in_words(tmp_path: Path) -> None:
+    rows = ["i0,better,ada,A better", "i1,better,ada,-2", "i2,better,ada,tie"]
+    assert [score for *_, score in found(pairs_job(long_csv(tmp_path, *rows)))] == [1, -2, 0]
 
 
 @pytest.mark.parametrize(
@@ -236,5 +246,5 @@ def test_people_rate_in_words(tmp_path: Path) -> None:
 )
 def test_words_that_are_none(tmp_path: Path, row: str, message: str) -> None:
     with pytest.raises(DatasetError) as refused:
-        found(words_job(long_csv(tmp_path, row)))
+        found((pairs_job if "better" in row else words_job)(long_csv(tmp_path, row)))
     assert message in str(refused.value) and "line 2" in str(refused.value)
