@@ -145,8 +145,8 @@ MUTANTS = (
     Mutant(
         "a planner of an earlier job opens a page of the present one",
         "app/ledger/open_page.lua",
-        " or present ~= incarnation then",
-        " then",
+        " or present ~= incarnation or answerer then",
+        " or answerer then",
     ),
     Mutant(
         "pages of an earlier job of an id stay when its record is lost",
