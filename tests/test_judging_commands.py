@@ -224,6 +224,13 @@ def test_other_rubrics_and_scales_are_refused_unless_told(tmp_path: Path) -> Non
         compare_jobs(first, (folder, foreign), force=True)
 
 
+def test_labels_without_an_order_have_no_mean_to_shift(tmp_path: Path) -> None:
+    topic = DIMENSION.model_copy(update={"kind": "labels", "labels": [str(n) for n in range(1, 11)], "ordered": False})
+    first, second = (finished(tmp_path, name, dimensions=[topic]) for name in ("one", "two"))
+    with pytest.raises(RunsDiffer, match="only labels without an order in common"):
+        compare_jobs(first, second)
+
+
 def test_the_commands_show_what_was_found(tmp_path: Path) -> None:
     finished(tmp_path, "before")
     finished(tmp_path, "after", moved=1.0, seed=2)

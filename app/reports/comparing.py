@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,25 @@ def compare_jobs(
     first: tuple[Path, Report], second: tuple[Path, Report], *, most: int = 20, force: bool = False
 ) -> RunsCompared:
     """How far scores moved from the first run to the second, by dimension and judge, and the `most` items that moved
-    furthest. Raises `RunsDiffer` where a rubric or scale differs, unless it is to be done by `force`; `NoLibraries`."""
+    furthest. Labels without an order are left out: no mean of theirs can shift. Raises `RunsDiffer` where a rubric or
+    scale differs, unless it is to be done by `force`, or where nothing is left to compare; `NoLibraries`."""
     try:
         from dicast.app.assessment import runs  # noqa: PLC0415  (takes long to load)
     except ImportError as error:
         raise NoLibraries(MISSING) from error
     problems = runs.differing(first[1], second[1])
-    if not {d.id for d in first[1].dimensions} & {d.id for d in second[1].dimensions}:
+    common = {d.id for d in first[1].dimensions} & {d.id for d in second[1].dimensions}
+    if not common:
         raise RunsDiffer("the runs have no dimension in common")
+    ordered = common - {d.id for report in (first[1], second[1]) for d in report.dimensions if d.nominal}
+    if not ordered:
+        raise RunsDiffer("the runs have only labels without an order in common, of which no mean can shift")
     if problems and not force:
         raise RunsDiffer(
             f"{first[1].job_id} and {second[1].job_id} measure different things ({'; '.join(problems)}); "
             "--force compares them all the same"
         )
-    shifts, moved = runs.shifts(_frame(first[0]), _frame(second[0]), most)
+    shifts, moved = runs.shifts(_frame(first[0], ordered), _frame(second[0], ordered), most)
     if not shifts:
         raise RunsDiffer("no judge has scored the same item in the same dimension in both runs")
     said = [_arguments(folder, moved) for folder, _ in (first, second)]
@@ -54,10 +59,15 @@ def compare_jobs(
     )
 
 
-def _frame(folder: Path) -> Any:
+def _frame(folder: Path, dimensions: Set[str]) -> Any:
     import pyarrow.parquet as pq  # noqa: PLC0415  (takes long to load)
 
-    return pq.read_table(folder / PARQUET, columns=list(NAMES)).rename_columns(list(NAMES.values())).to_pandas()
+    wanted = [("criterion_id", "in", dimensions)]
+    return (
+        pq.read_table(folder / PARQUET, columns=list(NAMES), filters=wanted)
+        .rename_columns(list(NAMES.values()))
+        .to_pandas()
+    )
 
 
 def _key(item: MovedItem) -> tuple[str, str, str]:
