@@ -14,9 +14,11 @@ from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.housekeeping import Beat
 from dicast.app.pipeline.job_faults import JobFaults
+from dicast.app.pipeline.recovery import Recovery
 from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.unserved import Unserved
 from dicast.workers.store.connection import connect_async
+from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
 
 PAGES = [PageRef(job, "n", 0, 0) for job in ("a", "odd", "b")]
@@ -181,3 +183,22 @@ async def test_what_is_due_again_is_not_what_was_claimed_meanwhile(troubles):
     await client.zadd(troubles.keys.due, {f"{ref}|7": 5})
     await troubles.due_again([(ref, MessageId(7)), (ref, MessageId(8))])
     assert await client.zrange(troubles.keys.due, 0, -1, withscores=True) == [(f"{ref}|7", 1_001_000.0)]
+
+
+async def test_after_a_broken_connection_everything_is_looked_at_soon_once():
+    epoch, world = Epoch(), World({})
+    looks = 0
+
+    async def look_soon():
+        nonlocal looks
+        looks += 1
+
+    async def unfinished():
+        return []
+
+    world.look_soon, world.unfinished = look_soon, unfinished
+    recovery = Recovery(world, SimpleNamespace(), SimpleNamespace(), world, SimpleNamespace(), epoch)
+    for cuts, want in ((0, 0), (1, 1), (1, 1), (3, 2), (3, 2)):
+        epoch.cuts = cuts
+        await recovery.remember()
+        assert looks == want

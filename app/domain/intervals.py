@@ -19,8 +19,8 @@ class Intervals:
     """A job that was submitted so long ago and not started has lost its message; one that runs is planned again as
     often, for whoever was asked to may have died."""
     look_soon_ms: int = 2_000
-    """After a death all pages and jobs are looked at so soon: when messages that were put back have had the time to be
-    claimed."""
+    """After a death, or a broken connection, all pages and jobs are looked at so soon: when messages that were put back
+    have had the time to be claimed."""
     owner_silent_ms: int = 16_000
     """A message that came back, and whose units another worker owns, comes again so much later. By then an owner that
     has died is silent (see `NodeIntervals.beacon_s`), and its work may be claimed."""

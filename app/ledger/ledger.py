@@ -33,8 +33,9 @@ class Ledger(JobVerbs, PageVerbs, UnitVerbs):
             yield member
 
     async def look_soon(self) -> None:
-        """A node has died, or the store: let every open page and every job be looked at, when messages that were put
-        back have had the time to be claimed. A job's planning may have been asked for from the one who died."""
+        """A node has died, or the store, or a worker's connection to it: let every open page and every job be looked
+        at, when messages that were put back have had the time to be claimed. A job's planning may have been asked for
+        from the one who died, or have been popped by the connection."""
         soon = await self.now_ms() + self.intervals.look_soon_ms
         for zset in (self.keys.watch, self.keys.unfinished):
             if later := await self._redis.zrangebyscore(zset, f"({soon}", "+inf"):

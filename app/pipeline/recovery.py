@@ -71,12 +71,12 @@ class Recovery:
     ) -> None:
         self._ledger, self._messages, self._recorder = ledger, messages, recorder
         self._gatherer, self._working, self._epoch = gatherer, working, epoch
-        self._seen = (0, "")
+        self._seen, self._cuts = (0, ""), 0
         self._unfinished: dict[str, Mapping[str, str]] = {}
 
     async def remember(self) -> None:
         """Notice what the store has forgotten: after a new epoch or on another server queues and how units ended, and
-        jobs that did not end before they went."""
+        jobs that did not end before they went; and messages that may have been lost with a connection."""
         if (store := (self._epoch.number, self._epoch.server)) != self._seen:
             await self._messages.declare()
             if self._seen[1]:
@@ -84,6 +84,9 @@ class Recovery:
                 await self._disown()
                 await self._ledger.look_soon()
             self._seen = store
+        if (cuts := self._epoch.cuts) != self._cuts:
+            await self._ledger.look_soon()
+            self._cuts = cuts
         now = await self._ledger.unfinished()
         still = set(now)
         gone = [job for job in self._unfinished if job not in still]

@@ -145,6 +145,7 @@ class AdmissionConsumer(CheckedMessages):
         self._events_due = False
         if self.restart_count and self.config.broker_is_store:
             self._put_back_stranded()
+            self.config.epoch.cuts += 1
         handler = self.create_task_handler()
         if isinstance(self.task_consumer.channel, RedisChannel):
             look_before_reading(self.task_consumer.channel, self._dead_letters.add)

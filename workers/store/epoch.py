@@ -25,10 +25,11 @@ class Knowledge(NamedTuple):
 
 class Epoch:
     """One process's knowledge, for all its threads. `grace_ms` is how long a call of any pool may be open, `server` the
-    run id that last answered: another one may lack the last writes, even those that were answered."""
+    run id that last answered: another one may lack the last writes, even those that were answered. `cuts` counts the
+    broken connections to a store that is the broker: what one of them popped last may have reached nobody."""
 
     def __init__(self, grace_ms: int = 0) -> None:
-        self.grace_ms, self.number, self.server = grace_ms, 0, ""
+        self.grace_ms, self.number, self.server, self.cuts = grace_ms, 0, "", 0
         self._told: dict[str, int] = {}
         self._lock = threading.Lock()
 
