@@ -7,6 +7,8 @@
     calibrating   maps from judges' scores to people's
     labelled      shares of labels, preferences, who is the best of those compared
     grouping      groups of items by their metadata
+    spared        judges whom an escalating panel did not ask everywhere
+    stopping      jobs that a question ended early
     words         the same in sentences
     assess        all of it
 

@@ -13,7 +13,9 @@ from dicast.app.assessment.grouping import grouped
 from dicast.app.assessment.labelled import label_shares, preferences
 from dicast.app.assessment.probing import probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, person, voice
+from dicast.app.assessment.spared import spared_words
+from dicast.app.assessment.stopping import stopped_early, with_asked_difference, with_sequence
+from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, person, spared_judge, voice
 from dicast.app.assessment.words import calibrated_words, label_words, panel_words, preference_words, summary
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
@@ -23,11 +25,13 @@ from dicast.app.domain.judge_statistics import (
     GroupStatistics,
     JobStatistics,
     ProbeStatistics,
+    VoiceStatistics,
 )
 from dicast.app.statistics.agreement import among
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.independence import effective_judges
 
+SOME_JUDGES = "the later judges were asked only where those before had not settled the outcome"
 SEED = 1
 """Chance starts here, so that the same scores give the same figures."""
 
@@ -42,21 +46,28 @@ def assess(job: JobScores) -> JobStatistics:
         items=job.items,
         probabilities=any(of.people.probabilities is not None for of in job.dimensions),
         unknowable=[] if rated else list(UNKNOWABLE),
+        stopped=stopped_early(job),
         dimensions=[_dimension(job, of, rng) for of in job.dimensions],
     )
 
 
 def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> DimensionStatistics:
     panel, people, nominal = panel_scores(job, of), of.people, of.dimension.nominal
-    voices = [voice(name, "judge", of.scores[:, at, :], of, rng) for at, name in enumerate(job.judges)]
+    voices = [_judge(name, at, of, rng) for at, name in enumerate(job.judges)]
     if len(job.judges) > 1:
         voices.append(voice("panel", "panel", panel[:, None], of, rng))
+    voices = with_sequence(job, of, voices)
     ceiling = person(of, rng)
     independent = Figure.unknown(NO_MEAN if nominal else NOBODY_RATED)
-    if people.raters and not nominal:
+    if people.raters and not nominal and not of.everywhere.all():
+        independent = Figure.unknown(SOME_JUDGES)
+    elif people.raters and not nominal:
         independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
     groups = [
-        GroupStatistics(by=by, reason=NO_MEAN) if nominal else grouped(job, of, panel, by, rng) for by in job.groups
+        GroupStatistics(by=by, reason=NO_MEAN)
+        if nominal
+        else with_asked_difference(job, of, grouped(job, of, panel, by, rng))
+        for by in job.groups
     ]
     calibrated = (
         calibrated_voices(job, of, panel, job.calibration) if job.calibration is not None and not nominal else []
@@ -75,7 +86,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         panel=of.dimension.panel.combine,
         voices=voices,
         person=ceiling,
-        judges=_among(of.scores[:, :, 0], of, rng),
+        judges=_among_judges(job, of, rng),
         people=_among(people.scores, of, rng) if people.raters else None,
         independent=independent,
         groups=groups,
@@ -84,7 +95,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         shares=shares,
         preferences=chosen,
         summary=[*told, *label_words(shares), *preference_words(chosen), *panel_words(of.dimension),
-                 *calibrated_words(calibrated)],
+                 *spared_words(of.dimension, voices, job.items), *calibrated_words(calibrated)],
     )  # fmt: skip
 
 
@@ -99,6 +110,26 @@ def _all_voices(job: JobScores, of: DimensionScores, *, learns: bool = True) -> 
     judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
     alone = len(job.judges) == 1 or (of.dimension.panel.learns and not learns)
     return judged if alone else judged | {"panel": panel_scores(job, of)}
+
+
+def _judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics:
+    if of.everywhere[at]:
+        return voice(name, "judge", of.scores[:, at, :], of, rng)
+    return spared_judge(name, of.scores[:, at, :], of, of.spared[at])
+
+
+def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
+    """Of those who were asked about all items: where the others were asked, the first ones disagree."""
+    left_out = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
+    scores = of.scores[:, of.everywhere, 0]
+    if not left_out or scores.shape[1] > 1:
+        found = _among(scores, of, rng)
+        return found if found is None else found.model_copy(update={"left_out": left_out})
+    unknown = Figure.unknown(SOME_JUDGES)
+    return AmongRaters(
+        raters=1, alpha=unknown, fleiss=unknown, icc_single=unknown, icc_mean=unknown, base_rate=None, items=0,
+        missing=0.0, left_out=left_out,
+    )  # fmt: skip
 
 
 def _among(scores: Floats, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:

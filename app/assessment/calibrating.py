@@ -10,7 +10,7 @@ import numpy as np
 from dicast.app.assessment.combined import panel_scores
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED
+from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, SPARED
 from dicast.app.domain.calibrated import Circumstances, Fit
 from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
 from dicast.app.domain.findings import NotCalibrated
@@ -29,17 +29,26 @@ def calibrations(job: JobScores, seen: Circumstances, method: Method) -> Iterato
         for at, agent in enumerate(seen.agents):
             bound = seen.of_judge(agent, of.dimension)
             about = {"judge": agent.name, "kind": "judge", "model": agent.model or "", "made_for": bound}
-            yield _learned(of, of.judges[:, at], method, about)
+            yield _learned(of, of.judges[:, at], method, about, None if of.everywhere[at] else SPARED)
         if len(seen.agents) > 1:
             models = ", ".join(dict.fromkeys(agent.model or "" for agent in seen.agents))
             about = {"judge": "panel", "kind": "panel", "model": models, "made_for": seen.of_panel(of.dimension)}
             about["judges"] = [agent.name for agent in seen.agents]
-            yield _learned(of, panel_scores(job, of), method, about)
+            yield _learned(of, panel_scores(job, of), method, about, _not_full(of))
+
+
+def _not_full(of: DimensionScores) -> str | None:
+    """Why the panel's scores are not those of the full panel, which a later job has."""
+    rule = of.dimension.panel
+    same = rule.threshold is None and rule.escalate is not None and rule.escalate.difference is None
+    return None if of.everywhere.all() or same else "its scores are those of the judges who were asked, not of all"
 
 
 def _learned(
-    of: DimensionScores, scores: Floats, method: Method, about: Mapping[str, Any]
+    of: DimensionScores, scores: Floats, method: Method, about: Mapping[str, Any], flaw: str | None
 ) -> CalibrationMap | NotCalibrated:
+    if flaw is not None:
+        return NotCalibrated(judge=about["judge"], dimension=of.dimension.id, reason=flaw)
     people = of.people.means(len(scores))
     found = learn(scores, people, method) if of.people.raters else Unknown(NOBODY_RATED)
     if of.dimension.nominal:

@@ -37,6 +37,7 @@ def answer_of(
         items=len(told) - missing,
         missing=missing,
         population=population,
+        asked=question.model_copy(update={"dimension": dimension}),
     )
 
 

@@ -32,7 +32,7 @@ def self_preference(job: JobScores, of: DimensionScores) -> Iterator[Probed]:
     authors, families = job.kinship.authors, job.kinship.judges
     own = np.stack([_own(authors.codes, authors.names, family) for family in families], axis=1)
     apart = of.judges - of.people.means(job.items)[:, None]
-    among = _among_judges(of.judges, own)
+    among = _among_judges(np.where(of.everywhere, of.judges, np.nan), own)
     for at, name in enumerate(job.judges):
         if families[at] is None:
             reason = f"the family of {name}'s model is not known: name it under `families`"

@@ -24,8 +24,9 @@ def label_shares(of: DimensionScores) -> list[LabelShare]:
     if of.dimension.kind != "labels":
         return []
     told = []
+    given = of.labels[:, of.everywhere]
     for score, label in enumerate(of.dimension.labels, of.dimension.scale_min):
-        judged, people = _share_of(of.labels, score), _all_items(of, _share_of(of.people.scores, score))
+        judged, people = _share_of(given, score), _all_items(of, _share_of(of.people.scores, score))
         with_help = _powered(of, judged, people)
         told.append(
             LabelShare(

@@ -15,6 +15,8 @@ from dicast.app.domain.judge_statistics import Figure
 from dicast.app.statistics.estimates import Unknown
 from dicast.app.statistics.panel_search import Measure, PanelChoice, search
 
+SOME_ITEMS = "judged only where the judges before had not settled the outcome: choose from a job without `escalate`"
+
 
 def panel_front(
     of: DimensionScores,
@@ -30,6 +32,13 @@ def panel_front(
         return PanelFront(
             dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(NO_MEAN),
             reason=NO_MEAN,
+        )  # fmt: skip
+    if not of.everywhere.all():
+        names = [name for name, everywhere in zip(judges, of.everywhere, strict=True) if not everywhere]
+        some = f"{' and '.join(names)} {SOME_ITEMS}"
+        return PanelFront(
+            dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(some),
+            reason=some,
         )  # fmt: skip
     rng = np.random.default_rng(SEED)
     ceiling = person(of, rng)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from dicast.app.assessment.figures import figure
 from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure, ProbeStatistics
 from dicast.app.domain.probes import ProbeName
-from dicast.app.statistics.estimates import Result
+from dicast.app.statistics.estimates import Result, Unknown
 
 
 class Moved(NamedTuple):
@@ -32,6 +32,10 @@ class Probed:
     moved: Moved | None = None
     families: list[AttackFamily] = field(default_factory=list)
     attacks: list[AttackFound] = field(default_factory=list)
+
+    def unsaid(self, reason: str) -> Probed:
+        """The same comparison, of which nothing is told."""
+        return Probed(self.probe, self.voice, Unknown(reason), None, self.variant, self.against)
 
     def told(self, p: float | None) -> ProbeStatistics:
         """As the report has it, with the corrected `p`."""

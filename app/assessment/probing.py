@@ -15,6 +15,7 @@ from dicast.app.assessment.kinship import self_preference
 from dicast.app.assessment.probe_found import Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.trying import tried
+from dicast.app.assessment.voices import SPARED
 from dicast.app.domain.judge_statistics import ProbeStatistics
 from dicast.app.domain.probes import Seen
 from dicast.app.statistics.arrays import Floats
@@ -31,6 +32,8 @@ def probed(
 ) -> list[ProbeStatistics]:
     """All probes of all voices: one score an item each, and one a variant."""
     found = [*_seen(job, of, voices), *self_preference(job, of), *tried(job, of, voices, varied)]
+    names = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
+    found = [one.unsaid(SPARED) if one.voice in names else one for one in found]
     corrected = iter(holm(np.array([one.p for one in found if one.p is not None])).tolist())
     return [one.told(None if one.p is None else next(corrected)) for one in found]
 

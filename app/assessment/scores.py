@@ -10,6 +10,7 @@ import numpy as np
 from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.probes import Seen
+from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.agreement import Level
 from dicast.app.statistics.arrays import Bools, Floats, Ints
@@ -73,6 +74,14 @@ class DimensionScores:
     """How the job's calibration fits each judge and, of several, the panel; none without a calibration."""
     orders: Floats | None = None
     varied: Floats = field(default_factory=nothing)
+    spared: Sequence[int] = ()
+    """How many opinions of each judge an escalating panel did not need; empty where it asked everybody."""
+
+    @property
+    def everywhere(self) -> Bools:
+        """Which judges were asked about all items. The others' scores are those of items on which the judges before
+        had not settled the outcome, which are no sample of all."""
+        return np.array([count == 0 for count in self.spared] or [True] * self.scores.shape[1])
 
     @property
     def judges(self) -> Floats:
@@ -145,6 +154,14 @@ class Kinship:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """A job that ended before all its `items` were judged, since its question was answered."""
+
+    answer: JobAnswer
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobScores:
     """All scores of a job. `groups` are the items' metadata by which they are grouped, `cluster` what belongs together
     (None: each item is its own), `probes` what each measured probe found of each item (NaN where it is not known),
@@ -165,3 +182,4 @@ class JobScores:
     """Which half each item belongs to, where a panel's rule learns from one half."""
     variants: Varied | None = None
     kinship: Kinship | None = None
+    stopped: Stopped | None = None

@@ -10,13 +10,16 @@ from dicast.app.assessment.figures import figure, of_levels, peoples_mean, share
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.domain.judge_statistics import Figure, PeoplesMean, VoiceStatistics
 from dicast.app.statistics.agreement import Comparison, among, judge_with_people, person_with_others
-from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.arrays import Bools, Floats
 from dicast.app.statistics.combining import combine_majority, combine_mean
 from dicast.app.statistics.means import mean
 from dicast.app.statistics.powered import powered_mean
 
 NOBODY_RATED = "nobody has rated this dimension"
 NO_MEAN = "labels without an order have no mean"
+SPARED = (
+    "it was asked only where the judges before it had not settled the outcome, and those are no sample of all items"
+)
 ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
 
 
@@ -66,6 +69,15 @@ def voice(
             "mean": own,
         }
     )
+
+
+def spared_judge(name: str, scores: Floats, of: DimensionScores, spared: int) -> VoiceStatistics:
+    """A judge who was asked about some items only (`scores` are items x replicates): of all items nothing is known."""
+    asked: Bools = np.asarray(~np.isnan(scores).all(axis=1))
+    of_rated = asked[of.people.rated] if of.people.raters else asked
+    found = _nothing(name, "judge", SPARED)
+    missing = float(1 - of_rated.mean()) if len(of_rated) else 1.0
+    return found.model_copy(update={"items": int(of_rated.sum()), "missing": missing, "spared": spared})
 
 
 def _powered(whole: Floats, of: DimensionScores) -> PeoplesMean:

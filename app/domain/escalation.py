@@ -62,6 +62,11 @@ def earliest(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
     return len(judges)
 
 
+def always_asked(rule: PanelRule, judges: Sequence[str], ends: tuple[int, int]) -> Sequence[str]:
+    """The judges who are asked about everything, whatever is said; `ends` are those of the scale."""
+    return judges if rule.escalate is None else judges[: earliest(rule, judges, Scale(min=ends[0], max=ends[1]))]
+
+
 def stages_of(job: EvaluationJob) -> list[int]:
     """The stage of each agent: one is asked when all units of the earlier stages have ended. All are of stage 0 where
     nothing escalates; else those without whom nothing can be settled, and each other one has a stage of its own."""

@@ -61,6 +61,9 @@ class AmongRaters(_Plain):
     base_rate: float | None
     items: int
     missing: float
+    left_out: list[str] = Field(
+        default_factory=list, description="judges who were asked about some items only, where those before disagreed"
+    )
 
 
 class PeoplesMean(_Plain):
@@ -83,7 +86,8 @@ class VoiceStatistics(_Plain):
     against people's.
     `mean` is that of this voice's own scores of all items, of people that of all ratings.
     `alpha_with_people` and `icc_with_people` are those of the people with this voice among them, to be read beside
-    people's own. `repeats` is alpha over the replicates of one judge.
+    people's own. `repeats` is alpha over the replicates of one judge. Of a judge with `spared` opinions, which an
+    escalating panel did not need, nothing is told: it was asked about some items only, and those are no sample of all.
     """
 
     name: str
@@ -104,6 +108,7 @@ class VoiceStatistics(_Plain):
     icc_with_people: Figure | None = None
     peoples_mean: PeoplesMean | None = None
     repeats: Figure | None = None
+    spared: int = 0
 
 
 class GroupMean(_Plain):
@@ -279,6 +284,20 @@ class DimensionStatistics(_Plain):
     summary: list[str]
 
 
+class StoppedEarly(_Plain):
+    """The job ended when its `question` was answered: `judged` of its `items` have an opinion, drawn at random and in
+    random order (for a difference, as many of one group as of the other). `known` is what was asked, in `dimension`:
+    its interval holds however often one looked. All others are those of a sample whose size is fixed beforehand.
+    """
+
+    question: str
+    dimension: str
+    judged: int
+    items: int
+    known: Figure
+    summary: list[str]
+
+
 class JobStatistics(_Plain):
     """The statistics of a job. `state` is "computed", or "waiting" or "left out" with the `reason`; `unknowable` is
     what cannot be known of it. `rated` tells whether people have rated any of it, `probabilities` whether the rated
@@ -291,6 +310,7 @@ class JobStatistics(_Plain):
     items: int = 0
     probabilities: bool = False
     unknowable: list[str] = Field(default_factory=list)
+    stopped: StoppedEarly | None = None
     dimensions: list[DimensionStatistics] = []
 
     @classmethod

@@ -120,6 +120,9 @@ class JobAnswer(BaseModel):
     missing: int
     population: int
     calls_saved: int = Field(default=0, description="calls that were not needed, if none is made twice")
+    asked: Question | None = Field(
+        default=None, description="the question, with its dimension; null in earlier versions' reports"
+    )
 
     def told(self) -> str:
         """In a sentence."""

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.error_groups import ErrorGroup, ErrorTally
+from dicast.app.domain.escalation import always_asked
 from dicast.app.domain.fingerprints import judge_digest
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.job import Agent, Orders
@@ -166,10 +167,12 @@ class DimensionReport(Frozen):
     """All opinions on one dimension. `by_judge` is empty where judges x dimensions exceed `MAX_CELLS`.
 
     `mean_difference`: how far two judges of the same text lie apart on average, in units of the scale; a hint, not a
-    coefficient of agreement. None without two judges of one text. Of labels without an order it is the share of such
+    coefficient of agreement. None without two judges of one text; of an escalating panel it is that of the judges who
+    are always asked, for the others are asked where these disagree. Of labels without an order it is the share of such
     pairs that differ. `labels` tells how often each label was given, `questions` how often each question of a checklist
     was answered with yes; both are empty for other scales. `panel` is None where its scores were not asked for.
-    `spared` are the judges' units that an escalating panel did not need.
+    `spared` are the judges' units that an escalating panel did not need. `scores` are those of all opinions, so texts
+    about which more judges were asked count more; the panel's are one a text.
     """
 
     dimension: ReportDimension
@@ -260,6 +263,9 @@ class ReportBuilder:
     def __init__(self, header: ReportHeader) -> None:
         self._header = header
         self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
+        names = [agent.name for agent in header.agents]
+        always = {d.id: always_asked(d.panel, names, (d.scale_min, d.scale_max)) for d in header.dimensions}
+        self._compared = {(name, of) for of, judges in always.items() if len(judges) > 1 for name in judges}
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
         self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
         self._input_tokens = self._output_tokens = self._probed = 0
@@ -290,7 +296,7 @@ class ReportBuilder:
         if opinion.score is not None:
             models = self._models[opinion.judge]
             models[opinion.model if opinion.model in models or len(models) < MAX_MODELS else OTHER_MODELS] += 1
-        if opinion.score is not None and len(self._header.agents) > 1:
+        if opinion.score is not None and (opinion.judge, opinion.criterion_id) in self._compared:
             self._differences.add(opinion.item_id, opinion.replicate, opinion.criterion_id, opinion.score)
 
     def add_error(self, error: EvaluationError) -> None:

@@ -33,18 +33,27 @@ class StatisticRow(NamedTuple):
 
 
 def statistic_rows(found: JobStatistics) -> Iterator[StatisticRow]:
-    """All figures, in the order of the report."""
+    """All figures, in the order of the report; first what a question asked, where it ended the job."""
+    stopped = found.stopped
+    if stopped is not None:
+        yield _row(stopped.dimension, (("stopped", "known"), "", None, stopped.known))
     for dimension in found.dimensions:
-        for path, name, p, figure in _figures(dimension, (), "", None):
-            yield StatisticRow(
-                dimension.dimension, ".".join(path[:-1]), name, path[-1], figure.value, figure.low, figure.high,
-                figure.confidence, figure.items, figure.method, figure.reason, p,
-            )  # fmt: skip
+        for one in _figures(dimension, (), "", None):
+            yield _row(dimension.dimension, one)
 
 
-def _figures(
-    model: BaseModel, path: tuple[str, ...], name: str, p: float | None
-) -> Iterator[tuple[tuple[str, ...], str, float | None, Figure]]:
+_Found = tuple[tuple[str, ...], str, float | None, Figure]
+
+
+def _row(dimension: str, found: _Found) -> StatisticRow:
+    path, name, p, figure = found
+    return StatisticRow(
+        dimension, ".".join(path[:-1]), name, path[-1], figure.value, figure.low, figure.high, figure.confidence,
+        figure.items, figure.method, figure.reason, p,
+    )  # fmt: skip
+
+
+def _figures(model: BaseModel, path: tuple[str, ...], name: str, p: float | None) -> Iterator[_Found]:
     name, p = _name(model) or name, getattr(model, "p", p)
     for field, value in model:
         for one in value if isinstance(value, list) else [value]:

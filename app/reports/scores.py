@@ -6,7 +6,9 @@ Of the opinions only codes and scores are read, so a million of them take some t
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from dicast.app.assessment.scores import (
     Kinship,
     Labels,
     People,
+    Stopped,
     Varied,
     nothing,
     settled_orders,
@@ -75,11 +78,14 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
     people = _people(folder, report, ids)
     clusters = _labels(table, cluster, item, len(ids)).codes if cluster else None
     variants, varied = _variants(folder, ids, report, judges)
+    spared = _spared(folder, report, judges)
     return JobScores(
         items=len(ids),
         judges=judges,
         dimensions=tuple(
-            _of_judges(report, dimension, scores[at], people[at], varied[at])
+            replace(
+                _of_judges(report, dimension, scores[at], people[at], varied[at]), spared=spared.get(dimension.id, ())
+            )
             for at, dimension in enumerate(report.dimensions)
         ),
         groups={name: _labels(table, name, item, len(ids)) for name in by},
@@ -92,12 +98,33 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
             seen: _numbers(table, column, item, len(ids)) for seen, column in MEASURES.items() if seen in looked_for
         },
         variants=variants,
+        stopped=_stopped(report, scores.shape),
         kinship=_kinship(_labels(table, family.author, item, len(ids)), family, report) if family is not None else None,
     )
 
 
 def _both_sides(table: Any, sides: tuple[str, str], item: Ints, items: int) -> tuple[Labels, Labels]:
     return _labels(table, sides[0], item, items), _labels(table, sides[1], item, items)
+
+
+def _spared(folder: Path, report: Report, judges: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """By dimension how many opinions of each judge an escalating panel did not need, on items and their variants."""
+    if not report.spared:
+        return {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for path in (folder / PARQUET, folder / PROBES):
+        if path.exists():
+            table = pq.read_table(path, columns=["judge", "criterion_id"], filters=[("not_needed", "=", True)])
+            counts.update(zip(table["criterion_id"].to_pylist(), table["judge"].to_pylist(), strict=True))
+    return {d.id: tuple(counts[d.id, judge] for judge in judges) for d in report.dimensions}
+
+
+def _stopped(report: Report, shape: tuple[int, ...]) -> Stopped | None:
+    """Units that were never asked, since the question was answered, are those of whole items."""
+    if report.answer is None or not report.unpublished:
+        return None
+    dimensions, _, judges, rounds = shape
+    return Stopped(report.answer, report.units // (dimensions * judges * rounds))
 
 
 def _halves(report: ReportHeader, names: Any) -> Ints:

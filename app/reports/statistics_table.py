@@ -40,6 +40,10 @@ class _StatisticsView:
         if found.state != "computed":
             yield from _nothing(found, style)
             return
+        if found.stopped is not None:
+            for line in found.stopped.summary:
+                yield _point(line, style)
+            yield Text()
         if found.unknowable:
             yield _unknowable(found, style, whole=self._figures)
         for dimension in found.dimensions[:MOST_DIMENSIONS]:
@@ -130,7 +134,7 @@ def _voices(of: DimensionStatistics, style: TableStyle, width: int) -> Table:
     return table
 
 
-def _among(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+def _among(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text | Padding]:
     found = {"judges": of.judges, "people": of.people}
     rows = {name: among for name, among in found.items() if among is not None}
     if not rows:
@@ -143,6 +147,8 @@ def _among(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]
         rate = "-" if among.base_rate is None else f"{among.base_rate:.0%}"
         table.add_row(name, _told(among.alpha), _told(among.icc_single), _told(among.icc_mean), rate)
     yield table
+    if of.judges is not None and of.judges.left_out:
+        yield _point(f"without {', '.join(of.judges.left_out)}, asked about some items only", style)
     yield Text()
 
 

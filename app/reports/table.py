@@ -105,6 +105,8 @@ class ReportView:
         yield from _head(report, style)
         if report.answer is not None:
             yield style.show(report.answer.told(), _ANSWER_MAX)
+        if report.unpublished:
+            yield Text("What was judged was drawn at random, in random order.", style="dim")
         for stop in report.stopped[:MAX_ROWS]:
             yield Text.assemble(("Stopped asking: ", "bold red"), style.show(stop.reason, _REASON_MAX))
         yield Text()
@@ -274,6 +276,9 @@ def _legend(report: Report, style: TableStyle, *, differ: bool) -> Table:
         sampled = f" (from {report.agreement_share:.1%} of the texts)" if report.agreement_share < 1 else ""
         note = f"how far two judges of the same text lie apart on average{sampled}"
         table.add_row("differ", Text(note, style="dim"))
+    if report.spared:
+        note = "units that the panel did not need: texts on which all judges were asked count more in means and judges"
+        table.add_row("spared", Text(note, style="dim"))
     if any(row.panel is not None for row in report.by_dimension):
         note = "the mean of the panel's scores, one an item, as the job combines its judges"
         table.add_row("panel", Text(note, style="dim"))

@@ -1,0 +1,186 @@
+"""Jobs that were not judged in full on purpose: judges who were not needed, and questions that ended a job."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import dicast
+from dicast.app.domain.escalation import settled
+from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
+from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.question import JobAnswer, Question
+from dicast.app.domain.rating import Rating
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension
+from dicast.app.domain.scale import Scale
+from dicast.app.reports import files
+from dicast.app.reports.assessing import calibrate, compute, panel_fronts
+from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.ratings import write_ratings
+from dicast.app.reports.statistics_table import print_statistics
+from dicast.app.reports.table import print_report
+from tests.assessment.test_every_statistic import figures, held
+from tests.reports.building import NOW, header, opinion
+
+ITEMS, RATED, SCALE = 400, 100, Scale(min=1, max=5)
+JUDGES = ("first", "second", "third")
+MAJORITY = PanelRule.model_validate({"combine": "majority", "escalate": True})
+
+
+def scores(seed: int = 1) -> tuple[dict[str, Any], Any]:
+    """Three judges of one quality, and a person."""
+    rng = np.random.default_rng(seed)
+    quality = rng.normal(3.4, 1, ITEMS)
+
+    def voice(noise: float) -> Any:
+        return np.clip(np.round(quality + rng.normal(0, noise, ITEMS)), 1, 5)
+
+    return {name: voice(0.6) for name in JUDGES}, voice(0.5)
+
+
+def finished(root: Path, rule: PanelRule, judged: int = ITEMS, **more: Any) -> tuple[Path, Report]:
+    """A job whose later judges were asked while the rule was not settled, of the first `judged` items."""
+    begin(root, "job-1", NOW)
+    judges, person = scores()
+    opinions = []
+    for n in range(judged):
+        given: dict[str, float] = {}
+        for at, judge in enumerate(JUDGES):
+            needed = rule.escalate is None or not settled(rule, given, JUDGES[at:], SCALE)
+            more_of = {} if needed else {"not_needed": True}
+            score = int(judges[judge][n]) if needed else None
+            opinions.append(opinion(n, judge, score, metadata={"system": "ab"[n % 2], "text.chars": 9 + n}, **more_of))
+            given |= {judge: float(judges[judge][n])} if needed else {}
+    files.write_page(root, "job-1", NOW, "0", 0, opinions, [])
+    write_ratings(root, "job-1", NOW, [Rating(f"item-{n}", "clear", "ada", float(person[n])) for n in range(RATED)])
+    given_of = {
+        "agents": [ReportAgent(name=name, model="m", judge=name) for name in JUDGES],
+        "dimensions": [ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule)],
+        "keep": ["system", "text.chars"], "groups": ["system"], "rated": True, "probes": ["verbosity"], "prompt": "p",
+        **more,
+    }  # fmt: skip
+    return job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(3 * ITEMS, **given_of))
+
+
+def statistics(folder: Path, report: Report) -> tuple[JobStatistics, DimensionStatistics]:
+    found = compute(folder, report)
+    held(found)
+    assert JobStatistics.model_validate_json(found.model_dump_json()) == found
+    (of,) = found.dimensions
+    kept = report.model_copy(update={"statistics": found})
+    assert len(dicast.statistics_frame(kept, folder.parent)) == len(list(figures(found)))
+    return found, of
+
+
+def printed(report: Report, found: JobStatistics) -> str:
+    out = StringIO()
+    kept = report.model_copy(update={"statistics": found})
+    print_report(kept, Console(file=out, width=160))
+    print_statistics(kept, Console(file=out, width=160), figures=True)
+    return " ".join(out.getvalue().split())
+
+
+def test_a_judge_who_was_asked_where_others_disagreed_is_not_told_of(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path / "some", MAJORITY)
+    whole_folder, whole = finished(tmp_path / "all", PanelRule(combine="majority"))
+    found, of = statistics(folder, report)
+    first, second, third, panel = of.voices
+    assert third.spared == report.spared > ITEMS / 4 and first.spared == second.spared == panel.spared == 0
+    for name in ("mean", "pearson", "kappa", "bias", "upper_limit"):
+        assert "asked only where the judges before it" in (getattr(third, name).reason or ""), name
+        assert getattr(first, name).known and getattr(panel, name).known
+    assert third.peoples_mean is None and third.confusion is None and 0 < third.missing < 1
+    assert of.judges is not None and (of.judges.raters, of.judges.left_out) == (2, ["third"])
+    assert (of.independent.reason or "").startswith("the later judges were asked only where")
+    unsaid = [probe for probe in of.probes if probe.voice == "third"]
+    assert unsaid and all(probe.p is None and not probe.effect.known for probe in unsaid)
+    assert sum(probe.p is not None for probe in of.probes) == 3
+    said = printed(report, found)
+    assert "third was asked only where the judges before had not settled the outcome" in said
+    assert "without third" in said and "units that the panel did not need" in said
+
+    other = statistics(whole_folder, whole)[1]
+    for of_some, of_all in zip(figures(panel), figures(other.voices[-1]), strict=True):
+        assert of_some.value == of_all.value, "its verdicts are the full panel's"
+    judges = other.judges
+    assert judges is not None and judges.raters == 3 and other.voices[2].pearson.known
+    cell, full = report.by_dimension[0], whole.by_dimension[0]
+    apart = [np.abs(scores()[0]["first"] - scores()[0]["second"]).mean(), full.mean_difference]
+    assert cell.mean_difference == pytest.approx(apart[0]) and cell.pairs == ITEMS
+    assert full.pairs == 3 * ITEMS
+
+
+def test_who_learns_from_an_escalating_panel(tmp_path: Path) -> None:
+    """Its verdicts may be learned from where they are the full panel's; nothing of a judge who was seldom asked."""
+    folder, report = finished(tmp_path / "majority", MAJORITY)
+    maps, missing = calibrate(folder, report, "isotonic", ["clear"])
+    assert [one.judge for one in maps] == ["first", "second", "panel"]
+    assert [one.judge for one in missing] == ["third"] and "asked only where" in missing[0].reason
+    (front,) = panel_fronts(folder, report, [1, 1, 1], dimensions=["clear"], largest=2, measure="pearson", reach=0.5)
+    assert front.front == [] and "third judged only where" in (front.reason or "")
+    mean = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1}})
+    folder, report = finished(tmp_path / "mean", mean)
+    maps, missing = calibrate(folder, report, "isotonic", ["clear"])
+    assert [one.judge for one in maps] == ["first", "second"] and "not of all" in missing[1].reason
+    told = " ".join(statistics(folder, report)[1].summary)
+    assert "that of the judges who were asked about it, not the full panel's" in told
+
+
+def test_where_one_judge_alone_was_asked_everywhere_nothing_is_said_of_their_agreement(tmp_path: Path) -> None:
+    rule = PanelRule.model_validate({"combine": "worst", "threshold": 3, "escalate": True})
+    of = statistics(*finished(tmp_path, rule))[1]
+    assert of.judges is not None and (of.judges.raters, of.judges.left_out) == (1, ["second", "third"])
+    assert "later judges were asked only where" in (of.judges.alpha.reason or "")
+
+
+def answered(judged: int, **asked: Any) -> JobAnswer:
+    question = Question.model_validate({"dimension": "clear", **asked})
+    return JobAnswer(
+        question=question.worded("clear"), state="yes", value=3.4, low=3.1, high=3.7, confidence=0.99, items=judged - 5,
+        missing=0, population=ITEMS, asked=question,
+    )  # fmt: skip
+
+
+def test_a_question_that_ended_the_job_says_of_what_the_rest_is_a_sample(tmp_path: Path) -> None:
+    judged = 125
+    folder, report = finished(
+        tmp_path, PanelRule(), judged, answer=answered(judged, mean_at_least=3), unpublished=3 * (ITEMS - judged)
+    )
+    found, of = statistics(folder, report)
+    stopped = found.stopped
+    assert stopped is not None and (stopped.judged, stopped.items, stopped.dimension) == (judged, ITEMS, "clear")
+    panel = of.voices[-1].mean
+    assert panel == stopped.known and (panel.low, panel.high, panel.confidence) == (3.1, 3.7, 0.99)
+    assert panel.method == "confidence sequence by betting"
+    assert of.voices[0].mean.method == "t" and of.voices[-1].peoples_mean is not None
+    said = printed(report, found)
+    assert "125 of 400 items are judged, drawn at random and in random order" in said
+    assert "holds however often one looks (99 %)" in said and "hold somewhat less often than they say" in said
+    assert "What was judged was drawn at random" in said
+    frame = dicast.statistics_frame(report.model_copy(update={"statistics": found}), tmp_path)
+    assert frame[frame.part == "stopped"].statistic.tolist() == ["known"]
+
+
+def test_a_difference_that_was_asked_has_the_questions_interval(tmp_path: Path) -> None:
+    judged = 126
+    difference = {"by": "system", "of": ["b", "a"], "at_least": 0.1}
+    folder, report = finished(
+        tmp_path, PanelRule(), judged, answer=answered(judged, difference=difference), unpublished=3 * (ITEMS - judged)
+    )
+    found, of = statistics(folder, report)
+    (one,) = of.groups[0].differences
+    assert (one.first, one.second, one.p) == ("a", "b", None)
+    assert (one.difference.value, one.difference.low, one.difference.high) == (-3.4, -3.7, -3.1)
+    assert of.voices[-1].mean.method == "t"
+    assert found.stopped is not None and "as many of b as of a" in found.stopped.summary[0]
+
+
+def test_a_job_that_was_judged_to_its_end_has_not_stopped(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path, PanelRule(), answer=answered(ITEMS, width=0.01))
+    found, of = statistics(folder, report)
+    assert found.stopped is None and of.voices[-1].mean.method == "t"
