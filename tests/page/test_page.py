@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +21,9 @@ from tests.e2e.cluster import until
 from tests.page import world
 from tests.page.conftest import Watched
 from tests.server.serving import client, installation, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 Open = Callable[..., Watched]
 _names = itertools.count()
@@ -246,6 +250,32 @@ def test_a_person_rates_by_keyboard_alone(made: tuple[Dicast, str], open_page: O
     assert seen.axe() == []
     seen.page.reload()
     seen.page.wait_for_selector("text=How you and the judges agree")
+
+
+def test_a_rating_whose_answer_is_lost_counts_once(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    world.finished(dicast, "lost", 2)
+    with client(address) as http:
+        http.post("/jobs/lost/rating", json={"size": 2})
+    blind = BlindRatings(job_folder(dicast.settings.results_dir, "lost"))
+    seen = open_page(address)
+    seen.expected = ["ERR_"]
+    seen.go("#/rate/lost?rater=dora")
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    seen.page.route("**/rating/scores", lose, times=1)
+    press(seen, "4")
+    assert "does not answer" in seen.page.wait_for_selector("#notice:not([hidden])").inner_text()
+    assert list(blind.ratings().values()) == [4]
+    assert "0 of 6" in seen.page.inner_text("main"), "what was not acknowledged is not counted"
+    press(seen, "2")  # the same question again
+    seen.page.wait_for_selector("text=1 of 6")
+    assert list(blind.ratings().values()) == [2]
+    seen.page.reload()
+    seen.page.wait_for_selector("text=1 of 6")
 
 
 def test_two_raters_at_once(made: tuple[Dicast, str], open_page: Open) -> None:
