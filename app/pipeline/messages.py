@@ -104,10 +104,12 @@ class Messages:
         group_id, body = self._chord(page.ref)
         self._app.backend.set_chord_size(group_id, len(page.tokens))
         with self._app.producer_or_acquire() as producer, producer.batch():
+            for pool in page.lane.pools:  # once, as each message would otherwise look whether it is
+                producer.maybe_declare(self._app.amqp.queues[QUEUE_PREFIX + pool])
             for index, token in enumerate(page.tokens):
                 item = page.items[page.lane.unit(token.position).item]
                 unit = self._unit(job, page.ref, token, choices.get(token, ONLY), _chars(item))
-                unit.apply_async(producer=producer, group_id=group_id, group_index=index, chord=body)
+                unit.apply_async(producer=producer, group_id=group_id, group_index=index, chord=body, declare=[])
 
     async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
