@@ -5,7 +5,8 @@
     voices        one judge, the panel or a person against people
     combined      the panel's scores
     calibrating   maps from judges' scores to people's
-    labelled      shares of labels, preferences, who is the best of those compared
+    labelled      shares of labels, preferences
+    rivals        who wins of those compared, and who is the best
     grouping      groups of items by their metadata
     spared        judges whom an escalating panel did not ask everywhere
     stopping      jobs that a question ended early

@@ -101,7 +101,13 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
 
 def _probes(job: JobScores, of: DimensionScores) -> list[ProbeStatistics]:
     varied = {} if job.variants is None else _all_voices(job, replace(of, scores=of.varied), learns=False)
-    return probed(job, of, _all_voices(job, of), varied)
+    orders = [] if of.orders is None else [_in_order(job, of, of.orders[..., which]) for which in (0, 1)]
+    return probed(job, of, _all_voices(job, of), varied, orders)
+
+
+def _in_order(job: JobScores, of: DimensionScores, scores: Floats) -> dict[str, Floats]:
+    """By the scores of the rounds in one of the orders."""
+    return _all_voices(job, replace(of, scores=scores, orders=None), learns=False)
 
 
 def _all_voices(job: JobScores, of: DimensionScores, *, learns: bool = True) -> dict[str, Floats]:

@@ -7,9 +7,10 @@ import numpy as np
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores, Labels
 from dicast.app.domain.judge_statistics import Figure, GroupDifference, GroupMean, GroupStatistics
-from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.groups import Groups, compare_groups
 from dicast.app.statistics.powered import powered_mean
+from dicast.app.statistics.preferences import win_rate
 
 MOST_GROUPS = 20
 CLUSTERED = "intervals with people's help take the items for independent, and these are clustered"
@@ -31,7 +32,7 @@ def grouped(job: JobScores, of: DimensionScores, panel: Floats, by: str, rng: np
     names = np.array([f"{code:09d}" for code in range(len(labels.names))])
     found = compare_groups(panel[inside], names[labels.codes[inside]], clusters[inside], rng, bounds=of.bounds)
     return GroupStatistics(
-        by=by, cluster=cluster, means=_means(found, labels, of, panel, clustered=job.cluster is not None),
+        by=by, cluster=cluster, means=_means(found, labels, of, panel, job.cluster),
         differences=[
             GroupDifference(
                 first=labels.names[int(d.first)], second=labels.names[int(d.second)],
@@ -42,7 +43,9 @@ def grouped(job: JobScores, of: DimensionScores, panel: Floats, by: str, rng: np
     )  # fmt: skip
 
 
-def _means(found: Groups, labels: Labels, of: DimensionScores, panel: Floats, *, clustered: bool) -> list[GroupMean]:
+def _means(
+    found: Groups, labels: Labels, of: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None
+) -> list[GroupMean]:
     means = []
     for place, (name, result) in enumerate(zip(found.names, found.means, strict=True)):
         own = (labels.codes == int(name)) & ~np.isnan(panel)
@@ -51,11 +54,19 @@ def _means(found: Groups, labels: Labels, of: DimensionScores, panel: Floats, *,
                 name=labels.names[int(name)],
                 items=int(own.sum()),
                 mean=figure(result),
-                people=_people(own, of, panel, clustered=clustered),
+                people=_people(own, of, panel, clustered=cluster is not None),
+                wins=_wins(own, of, panel, cluster),
                 ranks=found.ranks[place].tolist() if found.ranks is not None else None,
             )
         )
     return sorted(means, key=lambda group: (-(panel_mean(group.mean)), group.name))
+
+
+def _wins(own: Bools, of: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None) -> Figure | None:
+    if of.dimension.kind != "preference":
+        return None
+    choices = np.sign(panel[own]) / 2 + 0.5
+    return figure(win_rate(choices, None if cluster is None else cluster[1][own]))
 
 
 def panel_mean(found: Figure) -> float:
@@ -63,7 +74,7 @@ def panel_mean(found: Figure) -> float:
     return found.value if found.value is not None else float("-inf")
 
 
-def _people(own: np.ndarray, of: DimensionScores, panel: Floats, *, clustered: bool) -> Figure | None:
+def _people(own: Bools, of: DimensionScores, panel: Floats, *, clustered: bool) -> Figure | None:
     """What people would have said of one group."""
     if not of.people.raters:
         return None

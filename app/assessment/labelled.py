@@ -1,22 +1,19 @@
-"""Labels and preferences: how common each label is, how often A wins, and who is the best of those compared."""
+"""Labels and preferences: how common each label is, and how often A wins."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dicast.app.assessment.figures import figure
+from dicast.app.assessment.rivals import rivals
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NOBODY_RATED
-from dicast.app.domain.judge_statistics import Contestant, Figure, LabelShare, PreferenceStatistics
-from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.domain.judge_statistics import Figure, LabelShare, PreferenceStatistics
+from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.combining import combine_mean
-from dicast.app.statistics.estimates import Unknown
-from dicast.app.statistics.means import FEWEST, mean
+from dicast.app.statistics.means import mean
 from dicast.app.statistics.powered import Powered, powered_win_rate
-from dicast.app.statistics.preferences import bradley_terry, win_rate
-
-MOST_CONTESTANTS = 50
-NOBODY_NAMED = "the job keeps no metadata candidate_a and candidate_b, or system_a and system_b, of its pairs"
+from dicast.app.statistics.preferences import win_rate
 
 
 def label_shares(of: DimensionScores) -> list[LabelShare]:
@@ -48,14 +45,16 @@ def preferences(
     wins = _choices(panel)
     people = _all_items(of, _of_rows(_choices(of.people.scores)))
     with_help = _powered(of, wins, people)
-    contestants, reason = _contestants(job, wins, rng)
+    found = rivals(job, wins, rng)
     return PreferenceStatistics(
         wins=figure(win_rate(wins)),
         ties=figure(mean(np.where(np.isnan(wins), np.nan, wins == 0.5), bounds=(0.0, 1.0))),
         people=_told(of, with_help, "both"),
         people_alone=_told(of, with_help, "people_alone"),
-        contestants=contestants,
-        reason=reason,
+        rates=found.rates,
+        meetings=found.meetings,
+        contestants=found.contestants,
+        reason=found.reason,
     )
 
 
@@ -91,35 +90,3 @@ def _told(of: DimensionScores, found: Powered | None, which: str) -> Figure:
     if found is None:
         return Figure.unknown(of.people.flaw or NOBODY_RATED)
     return figure(getattr(found, which))
-
-
-def _contestants(job: JobScores, wins: Floats, rng: np.random.Generator) -> tuple[list[Contestant], str | None]:
-    """Whoever was compared, best first, and why nobody can be ranked."""
-    if job.sides is None:
-        return [], NOBODY_NAMED
-    first, second = job.sides
-    names = np.array(sorted({*first.names, *second.names}))
-    if len(names) > MOST_CONTESTANTS:
-        return [], f"{len(names)} were compared, and {MOST_CONTESTANTS} at most are ranked"
-    known = (first.codes >= 0) & (second.codes >= 0) & ~np.isnan(wins)
-    a = np.searchsorted(names, np.array([*first.names, ""])[first.codes[known]])
-    b = np.searchsorted(names, np.array([*second.names, ""])[second.codes[known]])
-    apart = a != b
-    codes = np.array([f"{at:06d}" for at in range(len(names))])
-    pieces = _pieces(job, len(names))[known][apart]
-    found = bradley_terry(codes[a[apart]], codes[b[apart]], wins[known][apart], pieces, rng)
-    if isinstance(found, Unknown):
-        return [], found.reason
-    told = [
-        Contestant(name=str(names[int(code)]), strength=figure(strength), ranks=ranks.tolist())
-        for code, strength, ranks in zip(found.names, found.strengths, found.ranks, strict=True)
-    ]
-    return sorted(told, key=lambda one: (-(one.strength.value or 0.0), one.name)), None
-
-
-def _pieces(job: JobScores, contestants: int) -> Ints:
-    """What the comparisons are clustered by: the lists that they are of, where these are many enough; else each is its
-    own, and the answer is one on these very texts."""
-    lists = job.lists
-    many = lists is not None and len(np.unique(lists)) >= max(FEWEST, contestants)
-    return lists if many and lists is not None else np.arange(job.items)

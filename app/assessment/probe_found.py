@@ -32,6 +32,7 @@ class Probed:
     moved: Moved | None = None
     families: list[AttackFamily] = field(default_factory=list)
     attacks: list[AttackFound] = field(default_factory=list)
+    first: Figure | None = None
 
     def unsaid(self, reason: str) -> Probed:
         """The same comparison, of which nothing is told."""
@@ -43,5 +44,5 @@ class Probed:
         return ProbeStatistics(
             probe=self.probe, voice=self.voice, effect=figure(self.effect), p=p, variant=self.variant,
             tried=self.against == "itself", against=self.against,
-            families=self.families, attacks=self.attacks, **shares,
+            families=self.families, attacks=self.attacks, first=self.first, **shares,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dicast.app.assessment.telling import how_far, percent, told
-from dicast.app.domain.judge_statistics import ProbeStatistics
+from dicast.app.domain.judge_statistics import Figure, ProbeStatistics
 
 CLEAR = 0.05
 """Of p, after Holm's correction."""
@@ -25,6 +25,7 @@ _NAMED = {
     "self_preference": "a preference for its own family of models", "injection": "attacks in the text",
     "authority": "claims of experts", "sycophancy": "claims of the author", "markdown": "marks of Markdown",
     "batching": "one call for all dimensions", "order": "the order of the dimensions",
+    "position": "the order in which two texts are shown",
 }  # fmt: skip
 
 
@@ -40,6 +41,8 @@ def probe_lines(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
             yield _clear(probe)
         if name == "injection":
             yield from _attacks(own)
+        if name == "position":
+            yield from _turned(own)
         if not clear and any(probe.p is not None for probe in own):
             yield f"No judge is seen to be moved by {what}."
         elif not clear:
@@ -65,6 +68,12 @@ def _voice(probe: ProbeStatistics) -> str:
 
 
 def _clear(probe: ProbeStatistics) -> str:
+    if probe.probe == "position":
+        assert probe.first is not None
+        return (
+            f"{_voice(probe)} prefers the text that it is shown {_place(probe.first)}: the first one wins in "
+            f"{percent(probe.first)} of its judgements."
+        )
     far = how_far(probe.effect)
     match probe.probe:
         case "self_preference":
@@ -83,6 +92,21 @@ def _clear(probe: ProbeStatistics) -> str:
                 "what they are after."
             )
     return f"{_voice(probe)} gives {far} {_WHERE[probe.probe, probe.variant]}."
+
+
+def _place(first: Figure) -> str:
+    return "first" if (first.value or 0.0) > 0.5 else "last"
+
+
+def _turned(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
+    """How often the order decided, judge by judge."""
+    for probe in probes:
+        if probe.voice == "panel" or probe.moved is None or not probe.moved.known or not probe.moved.value:
+            continue
+        line = f"The preference of '{probe.voice}' turned with the order for {percent(probe.moved)} of the pairs"
+        if probe.by_itself is not None and probe.by_itself.known:
+            line += f", and for {percent(probe.by_itself)} of those that were judged again as they are"
+        yield f"{line}; such a pair counts as a tie."
 
 
 def _attacks(probes: Sequence[ProbeStatistics]) -> Iterator[str]:

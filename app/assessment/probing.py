@@ -1,17 +1,18 @@
 """Biases of the voices: all probes of one dimension, with p corrected by Holm for their number.
 
-What is seen in the items that were judged anyway stands here; what was tried out on variants of them in trying.py, and
-whether judges favour their own family in kinship.py.
+What is seen in the items that were judged anyway stands here; what was tried out on variants of them in trying.py, what
+the order of a pair's texts does in placing.py, and whether judges favour their own family in kinship.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from statsmodels.regression.linear_model import OLS
 
 from dicast.app.assessment.kinship import self_preference
+from dicast.app.assessment.placing import placed
 from dicast.app.assessment.probe_found import Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.trying import tried
@@ -28,10 +29,16 @@ SMALLEST = 1e-9
 
 
 def probed(
-    job: JobScores, of: DimensionScores, voices: Mapping[str, Floats], varied: Mapping[str, Floats]
+    job: JobScores,
+    of: DimensionScores,
+    voices: Mapping[str, Floats],
+    varied: Mapping[str, Floats],
+    orders: Sequence[Mapping[str, Floats]],
 ) -> list[ProbeStatistics]:
-    """All probes of all voices: one score an item each, and one a variant."""
+    """All probes of all voices: one score an item each, one a variant, and of pairs one in each of two orders."""
     found = [*_seen(job, of, voices), *self_preference(job, of), *tried(job, of, voices, varied)]
+    if orders:
+        found += placed(job, of, *orders)
     names = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
     found = [one.unsaid(SPARED) if one.voice in names else one for one in found]
     corrected = iter(holm(np.array([one.p for one in found if one.p is not None])).tolist())

@@ -151,10 +151,10 @@ def _moved(rows: Bools, variants: Varied, replicates: _Replicates | None) -> Mov
     moved = replicates.moved(rows, variants.item)
     if replicates.items.shape[1] < 2:
         unknown = Figure.unknown(ONE_ROUND)
-        return Moved(_share_of(moved, items), unknown, unknown)
+        return Moved(figure_of_share(moved, items), unknown, unknown)
     own = replicates.by_itself(rows, variants.item)
     beyond, _ = paired(moved - own, items)
-    return Moved(_share_of(moved, items), _share_of(own, items), figure(beyond))
+    return Moved(figure_of_share(moved, items), figure_of_share(own, items), figure(beyond))
 
 
 def _share(what: Bools, missing: Bools) -> Floats:
@@ -163,7 +163,7 @@ def _share(what: Bools, missing: Bools) -> Floats:
     return np.where(given > 0, (what & ~missing).sum(axis=1) / np.maximum(given, 1), np.nan)
 
 
-def _share_of(shares: Floats, items: Ints) -> Figure:
+def figure_of_share(shares: Floats, items: Ints) -> Figure:
     """The mean share, with Wilson's interval for as many independent tries as there are items."""
     given = ~np.isnan(shares)
     count = len(np.unique(items[given]))

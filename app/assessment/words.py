@@ -203,3 +203,6 @@ def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
         )
     else:
         yield f"Who is the best of those compared cannot be said, because {found.reason}."
+        if found.rates and found.rates[0].wins.known:
+            most = found.rates[0]
+            yield f"{most.name} wins most often, in a share of {told(most.wins)} of its {most.pairs:,} pairs."

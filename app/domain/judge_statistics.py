@@ -112,14 +112,15 @@ class VoiceStatistics(_Plain):
 
 
 class GroupMean(_Plain):
-    """One group: the panel's mean, people's mean if they rated enough of it, and how likely it has each rank (the first
-    is the highest mean)."""
+    """One group: the panel's mean, people's mean if they rated enough of it, how likely it has each rank (the first is
+    the highest mean), and of pairs how often A is preferred, ties half."""
 
     name: str
     items: int
     mean: Figure
     people: Figure | None = None
     ranks: list[float] | None = None
+    wins: Figure | None = None
 
 
 class GroupDifference(_Plain):
@@ -152,6 +153,7 @@ PROBE_TITLES: dict[ProbeName, str] = {
     "markdown": "Markdown (tried out)",
     "batching": "one call for all",
     "order": "the reverse order",
+    "position": "being shown first",
 }
 """For what a voice may give more."""
 
@@ -189,9 +191,11 @@ class ProbeStatistics(_Plain):
         markdown           the same text with marks than without
         batching           a dimension judged in one call with the others than alone
         order              the dimensions in reverse order
+        position           of a pair, the text that is shown first
 
-    `moved` is the share of variants whose score was another, `by_itself` that of replicates (which changed nothing),
-    and `beyond` the difference.
+    `moved` is the share of variants whose score was another (of pairs, of those whose preference turned with the
+    order), `by_itself` that of replicates (which changed nothing), and `beyond` the difference. `first` is how often
+    the text that is shown first is preferred, ties half.
     """
 
     probe: ProbeName
@@ -204,6 +208,7 @@ class ProbeStatistics(_Plain):
     moved: Figure | None = None
     by_itself: Figure | None = None
     beyond: Figure | None = None
+    first: Figure | None = None
     families: list[AttackFamily] = []
     attacks: list[AttackFound] = Field(default_factory=list, description="those that moved scores furthest")
 
@@ -248,14 +253,34 @@ class Contestant(_Plain):
     ranks: list[float]
 
 
+class WinRate(_Plain):
+    """How often one of those compared wins against all others that it met, ties half."""
+
+    name: str
+    pairs: int
+    wins: Figure
+
+
+class Meeting(_Plain):
+    """How often `first` wins against `second`, ties half."""
+
+    first: str
+    second: str
+    pairs: int
+    wins: Figure
+
+
 class PreferenceStatistics(_Plain):
     """Of pairs how often the panel prefers A (`wins`, ties half), the share of ties, and how often people would prefer
-    A. `contestants` are those compared, best first; `reason` says why nobody is ranked."""
+    A. `rates` and `contestants` are those compared, best first, `meetings` two and two of them (of 20 at most);
+    `reason` says why nobody is ranked."""
 
     wins: Figure
     ties: Figure
     people: Figure
     people_alone: Figure
+    rates: list[WinRate] = []
+    meetings: list[Meeting] = []
     contestants: list[Contestant] = []
     reason: str | None = None
 

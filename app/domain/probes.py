@@ -27,6 +27,7 @@ ProbeName = Literal[
     "markdown",
     "batching",
     "order",
+    "position",
 ]
 MEASURES: dict[Seen, str] = {"verbosity": "text.chars", "formatting": "text.marked"}
 """The column of each measured probe, named as no metadata of an item is."""

@@ -339,7 +339,8 @@ class ReportBuilder:
         header = self._header
         learns = any(dimension.panel.learns for dimension in header.dimensions)
         asked = header.rated or header.groups or header.calibration is not None or learns
-        if asked or without_ratings(header.probes):
+        compared = any(dimension.kind == "preference" for dimension in header.dimensions)
+        if asked or compared or without_ratings(header.probes):
             unknowable = [] if self._header.rated else list(UNKNOWABLE)
             return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
         return JobStatistics.of_no_ratings()

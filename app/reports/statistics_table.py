@@ -183,14 +183,17 @@ def _shares(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
 
 
 def _contestants(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if of.preferences is None or not of.preferences.contestants:
+    if of.preferences is None or not of.preferences.rates:
         return
     table = style.table()
     table.add_column("Compared", no_wrap=True)
-    for title in ("strength", "first"):
+    for title in ("pairs", "wins", "strength", "first"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in of.preferences.contestants:
-        table.add_row(style.show(one.name, NAME_MAX), _told(one.strength), f"{one.ranks[0]:.0%}")
+    ranked = {one.name: one for one in of.preferences.contestants}
+    for rate in of.preferences.rates:
+        one = ranked.get(rate.name)
+        strength = (_told(one.strength), f"{one.ranks[0]:.0%}") if one is not None else ("-", "-")
+        table.add_row(style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _told(rate.wins), *strength)
     yield table
     yield Text()
 

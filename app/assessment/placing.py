@@ -1,0 +1,71 @@
+"""Does the place in which a text of a pair is shown decide? Of pairs that were judged in both orders.
+
+Being shown first adds, in points of the scale, half of what a preference for A is larger by where A comes first. Each
+pair is compared with itself, so whichever of its texts is better falls out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from dicast.app.assessment.figures import figure
+from dicast.app.assessment.probe_found import Moved, Probed
+from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.assessment.trying import FEWEST, ONE_ROUND, figure_of_share, paired
+from dicast.app.domain.judge_statistics import Figure
+from dicast.app.statistics.arrays import Floats
+from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.estimates import Estimate, Result
+
+NO_ROUNDS = "the panel is not asked twice about one order"
+
+
+def placed(
+    job: JobScores, of: DimensionScores, shown_first: Mapping[str, Floats], shown_second: Mapping[str, Floats]
+) -> Iterator[Probed]:
+    """The probe of each voice, by its scores of the pairs with A first, and with B first (both in favour of A)."""
+    if of.orders is None:
+        return
+    for name, first in shown_first.items():
+        second = shown_second[name]
+        effect, p = _effect((first - second) / 2)
+        rounds = of.orders[:, job.judges.index(name)] if name in job.judges else np.stack([first, second], -1)[:, None]
+        moved = _turned(rounds, judge=name in job.judges)
+        yield Probed("position", name, effect, p, "", "itself", moved, first=_first(rounds))
+
+
+def _effect(differences: Floats) -> tuple[Result, float | None]:
+    """With its p; where all pairs are alike, which leaves no interval, that of the sign test."""
+    effect, p = paired(differences, np.arange(len(differences)))
+    given = differences[~np.isnan(differences)]
+    if p is None and not isinstance(effect, Estimate) and len(given) >= FEWEST and given[0] != 0:
+        p = float(2 * 0.5 ** len(given))
+    return effect, p
+
+
+def _first(rounds: Floats) -> Figure:
+    """How often the text that was shown first is preferred (pairs x replicates x 2), ties half."""
+    preferred = (np.sign(rounds[..., 0]) - np.sign(rounds[..., 1])) / 4 + 0.5
+    return figure_of_share(combine_mean(preferred), np.arange(len(rounds)))
+
+
+def _turned(rounds: Floats, *, judge: bool) -> Moved:
+    """The share of pairs (... x replicates x 2) whose preference is for the other text in the other order; the share of
+    those for which it is so in another round of the same order; and the difference."""
+    pairs = np.arange(len(rounds))
+    turned = _share(rounds[..., 0] * rounds[..., 1])
+    if not judge or rounds.shape[1] < 2:
+        unknown = Figure.unknown(ONE_ROUND if judge else NO_ROUNDS)
+        return Moved(figure_of_share(turned, pairs), unknown, unknown)
+    one, other = np.triu_indices(rounds.shape[1], 1)
+    again = _share((rounds[:, one] * rounds[:, other]).reshape(len(rounds), -1))
+    beyond, _ = paired(turned - again, pairs)
+    return Moved(figure_of_share(turned, pairs), figure_of_share(again, pairs), figure(beyond))
+
+
+def _share(products: Floats) -> Floats:
+    """Of each row the share that is below 0; NaN where all of it is missing."""
+    given = (~np.isnan(products)).sum(axis=1)
+    return np.where(given > 0, (products < 0).sum(axis=1) / np.maximum(given, 1), np.nan)
