@@ -16,6 +16,7 @@ from dicast.app.domain.judge_statistics import (
     VoiceStatistics,
 )
 from dicast.app.domain.report import ReportDimension
+from dicast.app.statistics.powered import ALL_RATED
 
 MOST_BIASES = 5
 MOST_LABELS = 10
@@ -60,6 +61,9 @@ def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str
         return
     if not found.powered.known:
         yield f"What people would have said of all items {told(found.powered)}."
+        return
+    if found.saved_reason == ALL_RATED:
+        yield f"People rated every judged item: their mean is {told(found.people_alone)}."
         return
     drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
     yield (

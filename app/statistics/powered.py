@@ -21,6 +21,9 @@ from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.means import FEWEST, Deviation, deviation, estimate
 
 MOST_LEVERAGE = 0.9
+ROUNDING = 1e-20
+"""Variances that are smaller than this share of another one are the rounding of zero."""
+ALL_RATED = "people rated every judged item"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Powered:
 
     `judges_weight` is how far the value moves where the judges' mean moves by 1: 0 for judges that tell nothing.
     `saved` is the factor by which people would have had to rate more items for an interval as narrow without the
-    judges: 1 means that they saved none.
+    judges: 1 means that they saved none. Where people rated every item there is nothing to save, and the weight is 0.
     """
 
     both: Result
@@ -47,6 +50,7 @@ class _Fit:
     weight: float
     rated: int
     degrees: float
+    unrated: int
 
 
 def powered_mean(
@@ -109,6 +113,7 @@ def powered_difference(
         (a.weight + b.weight) / 2,
         min(a.rated, b.rated),
         min(a.degrees, b.degrees),
+        a.unrated + b.unrated,
     )
     return _answer(apart, None)
 
@@ -138,7 +143,7 @@ def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: f
     influence[seen] += share / (1 - lever.clip(max=MOST_LEVERAGE)) * (y - tuned * f - residual.value)
     pieces = 1 / float((share**2).sum())
     error = float(np.sqrt((influence**2).sum() * (pieces - 1) / pieces))
-    return _Fit(Deviation(value, error, len(y)), alone, tuned, len(y), pieces - 1)
+    return _Fit(Deviation(value, error, len(y)), alone, tuned, len(y), pieces - 1, int((~seen).sum()))
 
 
 def _leverage(f: Floats, share: Floats) -> Floats:
@@ -156,15 +161,19 @@ def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats
     own[seen] = share * (y - np.average(y, weights=shares))
     pull = (all_judged - all_judged.mean()) / len(all_judged)
     pull[seen] -= share * (f - np.average(f, weights=shares))
-    power = float((pull**2).sum())
-    return float(max(-(own * pull).sum() / power, 0.0)) if power > 0 else 0.0
+    power, reference = float((pull**2).sum()), float(((share * (f - f.mean())) ** 2).sum())
+    if power <= ROUNDING * reference:  # all were rated: the judges' mean of all is that of the rated
+        return 0.0
+    return float(max(-(own * pull).sum() / power, 0.0))
 
 
 def _answer(fitted: _Fit, bounds: tuple[float, float] | None) -> Powered:
     both = estimate(fitted.both, degrees=fitted.degrees, items=fitted.rated, method="PPI++", bounds=bounds)
     alone = estimate(fitted.alone, degrees=fitted.degrees, items=fitted.rated, method="t", bounds=bounds)
     saved: float | Unknown = Unknown("one of the intervals is not known")
-    if isinstance(both, Estimate) and isinstance(alone, Estimate):
+    if not fitted.unrated:
+        saved = Unknown(ALL_RATED)
+    elif isinstance(both, Estimate) and isinstance(alone, Estimate):
         saved = (fitted.alone.error / fitted.both.error) ** 2
     return Powered(both, alone, fitted.weight, saved)
 

@@ -64,6 +64,15 @@ def holds(found: Figure, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
+def test_where_people_rated_everything_their_mean_is_told() -> None:
+    judges, people = drawn(RatingWorld(), 200, 200)
+    of = checked(assess(a_job(judges.round(), people)))
+    found = of.voices[-1].peoples_mean
+    assert found is not None and found.powered.low == pytest.approx(found.people_alone.low) and found.saved is None
+    assert of.summary[0].startswith("People rated every judged item: their mean is ")
+    assert "saved" not in " ".join(of.summary)
+
+
 def test_what_was_planted_is_found() -> None:
     """The truth is what a very large draw of the same world says; intervals of five small draws hold it."""
     world = RatingWorld(bias=(0.0, 0.5, -0.6))

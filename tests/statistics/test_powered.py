@@ -5,7 +5,7 @@ import pytest
 
 from dicast.app.statistics.estimates import Estimate, Unknown
 from dicast.app.statistics.means import mean
-from dicast.app.statistics.powered import powered_difference, powered_mean, powered_share, powered_win_rate
+from dicast.app.statistics.powered import ALL_RATED, powered_difference, powered_mean, powered_share, powered_win_rate
 from dicast.app.statistics.sampling import draw_sample, draw_stratified, draw_weighted
 
 
@@ -179,3 +179,14 @@ def test_samples_that_cannot_be_drawn():
         draw_stratified(["a", "b", "c"], 2, rng)
     with pytest.raises(ValueError, match="finite"):
         draw_weighted(np.array([1.0, np.nan]), 1, rng)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_judges_change_nothing_where_people_rated_every_item(seed):
+    rng = np.random.default_rng(seed)
+    judges, people = rng.integers(1, 6, 200).astype(float), rng.integers(1, 6, (200, 3)).mean(axis=1)
+    found = powered_mean(judges, people, bounds=(1.0, 5.0))
+    assert isinstance(found.both, Estimate) and isinstance(found.people_alone, Estimate)
+    assert found.judges_weight == 0 and found.saved == Unknown(ALL_RATED)
+    assert found.both.value == pytest.approx(people.mean(), abs=1e-12)
+    assert (found.both.low, found.both.high) == pytest.approx((found.people_alone.low, found.people_alone.high))
