@@ -83,8 +83,8 @@ def by_layer(stacks: Iterable[tuple[Sequence[str], int]]) -> dict[str, float]:
 
 
 def layer_of(frame: str) -> str | None:
-    """Of a frame as py-spy writes it, `function (path:line)`."""
-    path = frame.rpartition("(")[2]
+    """Of a frame as py-spy writes it, `function (path:line)`, with the path as it is imported."""
+    path = frame.rpartition("(")[2].removeprefix("dicast/")
     return next((layer for layer, paths in OWNERS.items() if path.startswith(paths)), None)
 
 

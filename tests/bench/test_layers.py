@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.pipeline.judge import Judge
+from dicast.workers.admission.gate import Gate
 from lab.bench import flame
 from lab.bench.layers import OTHER, OWNERS, by_layer, layer_of
 
@@ -31,6 +34,13 @@ def test_what_is_more_special_comes_first() -> None:
     assert layer_of("Gate.run (workers/admission/gate.py:150)") == "gate and governor"
     assert layer_of("TaskRun.trace (workers/runtime/task_run.py:164)") == "execution pool"
     assert layer_of("<listcomp> (x) (celery/app/trace.py:770)") == "Celery and kombu"
+
+
+@pytest.mark.parametrize(
+    ("owned", "layer"), [(Judge, "prompts, answers, decisions"), (Gate, "gate and governor"), (Ledger, "ledger")]
+)
+def test_a_frame_is_owned_under_the_path_that_it_is_imported_by(owned: type, layer: str) -> None:
+    assert layer_of(f"run ({owned.__module__.replace('.', '/')}.py:1)") == layer
 
 
 def test_frames_of_one_layer_are_one_bar_and_unowned_ones_their_callers() -> None:
