@@ -23,6 +23,9 @@ def load_sdks(specs: Iterable[PoolSpec]) -> None:
         _provider_class(dialect)
 
 
+_REMEDY = ": start it (python -m dicast.app.providers.simulated --port 8900), and give the pool its base_url"
+
+
 def _provider_class(dialect: str) -> type[AnthropicProvider] | type[OpenAIProvider]:
     if dialect == "anthropic":
         from dicast.app.providers.anthropic import AnthropicProvider  # noqa: PLC0415
@@ -43,7 +46,10 @@ def build_provider(
     if the key is missing or cannot be a key, or naming the pool if there is no address.
     """
     if base_url is None and spec.base_url is None and spec.provider in ("local", "simulated"):
-        raise ProviderFailure(FailureKind.REJECTED, f"pool {spec.name!r}: its {spec.provider} server is not running")
+        remedy = _REMEDY if spec.provider == "simulated" else ""
+        raise ProviderFailure(
+            FailureKind.REJECTED, f"pool {spec.name!r}: its {spec.provider} server is not running{remedy}"
+        )
     return _provider_class(spec.dialect)(
         spec,
         api_key=_api_key(spec, settings, environ),

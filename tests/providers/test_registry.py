@@ -86,6 +86,11 @@ async def test_the_key_comes_from_the_variable_the_pool_names(lines, environ, ke
             "pool 'p': MINE holds white",
         ),
         ('provider = "local"', {}, "pool 'p': its local server is not running"),
+        (
+            'provider = "simulated"',
+            {},
+            "pool 'p': its simulated server is not running: start it (python -m dicast.app.providers.simulated --port",
+        ),
     ],
 )
 def test_what_is_missing_is_named_when_the_pool_is_used(lines, environ, complaint):
