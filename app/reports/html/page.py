@@ -17,6 +17,7 @@ from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.items import ChosenItems, choose
+from dicast.app.reports.html.outcomes import answer, checklists, labels, preferences, spared
 from dicast.app.reports.html.sections import choices, distributions, heat_map, setup, spent, summary, title, trouble
 from dicast.app.reports.html.trust import trust
 
@@ -24,6 +25,7 @@ NAME = "report.html"
 MOST_BYTES = 5_000_000
 MOST_SHIFTS = 200
 MOST_DRAWN = 40
+RANKS = ["first", "second", "third", "fourth", "fifth"]
 HASHED = ("opinions.parquet", "errors.jsonl")
 
 
@@ -69,8 +71,11 @@ def trust_in_words(report: Report) -> dict[str, Any]:
 def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
     return _rendered("report.html.j2", {
         **_head(report), "summary": summary(report), "distributions": distributions(report), "heat": heat_map(report),
+        "answer": answer(report), "labels": labels(report), "checklists": checklists(report),
+        "preferences": preferences(report), "spared": spared(report),
         "trust": trust(report), "items": choices(report, choice), "one_judge": len(report.agents) < 2,
-        "errors": trouble(report), "cost": spent(report), "setup": setup(report), "digests": _digests(folder),
+        "ranks": RANKS, "errors": trouble(report),
+        "cost": spent(report), "setup": setup(report), "digests": _digests(folder),
     })  # fmt: skip
 
 

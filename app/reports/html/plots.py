@@ -19,7 +19,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 INK, FAINT, FIRST, SECOND = "#101010", "#202020", "#303030", "#404040"
-CLASSES = {INK: "ink", FAINT: "faint", FIRST: "one", SECOND: "two"}
+TONES = ("#505050", "#515151", "#525252", "#535353", "#545454", "#555555")
+MOST_TONES = len(TONES)
+CLASSES = {
+    INK: "ink", FAINT: "faint", FIRST: "one", SECOND: "two",
+    **{tone: f"tone-{n}" for n, tone in enumerate(TONES)},
+}  # fmt: skip
 """The page's style sheet has `.fill-one`, `.line-one` and so on."""
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -51,6 +56,14 @@ class Whisker:
     low: float
     high: float
     second: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How often each of some things occurred, as parts of one bar."""
+
+    label: str
+    counts: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,22 @@ def whiskers(found: Sequence[Whisker], title: str, axis: str, *, zero: float | N
         place.grid(axis="x")
         if zero is not None:
             place.axvline(zero, color=INK, linewidth=0.8)
+        return _svg(figure, title)
+
+
+def stacked(found: Sequence[Bar], names: Sequence[str], title: str) -> str:
+    """A bar for each, one below the other, in shares of its sum; at most `MOST_TONES` names."""
+    with _drawing(1, 1, width=7.0, height=1.0 + 0.28 * len(found)) as (figure, (place,)):
+        rows = list(range(len(found)))[::-1]
+        left = [0.0] * len(found)
+        for at, name in enumerate(names):
+            wide = [100 * of.counts[at] / max(1, sum(of.counts)) for of in found]
+            place.barh(rows, wide, left=left, color=TONES[at], height=0.7, label=name)
+            left = [start + more for start, more in zip(left, wide, strict=True)]
+        place.set_yticks(rows, [of.label for of in found])
+        place.set_xlim(0, 100)
+        place.set_xlabel("percent")
+        figure.legend(loc="outside upper center", ncols=min(6, len(names)), frameon=False, fontsize=8)
         return _svg(figure, title)
 
 

@@ -22,7 +22,7 @@ ARGUMENT_CHARS, QUOTE_CHARS, QUOTES = 500, 200, 2
 
 def summary(report: Report) -> list[str]:
     """The job in sentences, the most important first."""
-    return [*_outcome(report), *_scores(report), *_trouble(report)]
+    return [*_outcome(report), *_aims(report), *_scores(report), *_trouble(report)]
 
 
 def _outcome(report: Report) -> Iterator[str]:
@@ -38,6 +38,23 @@ def _outcome(report: Report) -> Iterator[str]:
         yield f"The job stopped asking: {words.shown(stop.reason)}"
 
 
+def _aims(report: Report) -> Iterator[str]:
+    """What became of its question and its pairs, and what was not needed."""
+    if report.answer is not None:
+        yield words.shown(report.answer.told(), 600)
+    if report.spared:
+        yield (
+            f"{words.count(report.spared, 'unit')} ({words.percent(report.spared / report.units)}) were not needed, "
+            "since the judges before had settled the outcome."
+        )
+    for of in dimensions_of(report):
+        found = of.preferences
+        if found is not None and found.wins.value is not None:
+            won = f"A is preferred in {words.percent(found.wins.value)} of the pairs in {words.name(of.dimension)}"
+            first = found.contestants[0].name if found.contestants else None
+            yield f"{won}." if first is None else f"{won}; {words.name(first)} is the best of those compared."
+
+
 def _scores(report: Report) -> Iterator[str]:
     if report.overall is None:
         return
@@ -45,7 +62,8 @@ def _scores(report: Report) -> Iterator[str]:
         f"Overall, the items stand at {words.percent(report.overall)} of the way from the lower ends of the scales to "
         "the upper ones."
     )
-    placed = [(place(of.scores.mean, of.dimension), of) for of in report.by_dimension]
+    rated = [of for of in report.by_dimension if of.dimension.kind != "preference"]
+    placed = [(place(of.scores.mean, of.dimension), of) for of in rated]
     known = sorted(((at, of) for at, of in placed if at is not None), key=lambda pair: pair[0])
     if len(known) > 1:
         (low, lowest), (high, highest) = known[0], known[-1]
@@ -85,6 +103,23 @@ def title(dimension: ReportDimension) -> str:
     return words.name(dimension.name or dimension.id)
 
 
+def scale(dimension: ReportDimension) -> str:
+    """What scores may be: `1–5`, or the first and the last label, of which a mean counts from the lower number on."""
+    ends = f"{dimension.scale_min}{' to ' if dimension.scale_min < 0 else '–'}{dimension.scale_max}"
+    if not dimension.labels:
+        return ends
+    named = f"{words.shown(dimension.labels[0], 30)} to {words.shown(dimension.labels[-1], 30)}"
+    return f"{ends}, {named}" if dimension.ordered else f"{words.count(len(dimension.labels), 'label')}, no order"
+
+
+def _cell(mean: float | None, cell: JudgeCell | None) -> str:
+    """A mean; of labels without an order the commonest one, and how common it is."""
+    if mean is not None or cell is None or not cell.n or not cell.labels:
+        return words.number(mean)
+    label, count = max(cell.labels.items(), key=lambda pair: pair[1])
+    return f"{words.shown(label, 30)} {words.percent(count / cell.n)}"
+
+
 def place(mean: float | None, dimension: ReportDimension) -> float | None:
     """Where a mean lies between the ends of the scale, from 0 to 1."""
     return None if mean is None else (mean - dimension.scale_min) / (dimension.scale_max - dimension.scale_min)
@@ -105,11 +140,11 @@ def heat_map(report: Report) -> dict[str, Any]:
         for of, by_judge in zip(dimensions, cells, strict=True):
             cell = by_judge.get(agent.agent.name)
             mean = cell.mean if cell is not None else None
-            row.append({"text": words.number(mean), "shade": shade(place(mean, of.dimension))})
+            row.append({"text": _cell(mean, cell), "shade": shade(place(mean, of.dimension))})
         rows.append({"name": words.name(agent.agent.name), "cells": row, "overall": words.percent(agent.overall)})
     return {
         "dimensions": [title(of.dimension) for of in dimensions],
-        "scales": [f"{of.dimension.scale_min}–{of.dimension.scale_max}" for of in dimensions],
+        "scales": [scale(of.dimension) for of in dimensions],
         "rows": rows,
         "all": [
             {"text": words.number(of.scores.mean), "shade": shade(place(of.scores.mean, of.dimension))}
@@ -141,7 +176,7 @@ def distributions(report: Report) -> dict[str, Any]:
         ],
         "facts": [
             (
-                title(of.dimension), f"{of.dimension.scale_min}–{of.dimension.scale_max}", f"{of.scores.n:,}",
+                title(of.dimension), scale(of.dimension), f"{of.scores.n:,}",
                 words.number(of.scores.mean), words.number(of.panel.mean if of.panel else None),
                 words.number(of.scores.sd), words.number(of.scores.median), words.number(of.mean_difference),
                 f"{of.scores.failures:,}",
@@ -250,7 +285,7 @@ def setup(report: Report) -> dict[str, Any]:
         "dimensions": [
             {
                 "id": words.name(d.id),
-                "scale": f"{d.scale_min}–{d.scale_max}",
+                "scale": scale(d),
                 "weight": f"{d.weight:g}",
                 "panel": d.panel.combine,
                 "version": words.name(d.version) or "–",

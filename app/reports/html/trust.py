@@ -16,6 +16,8 @@ MOST_PROBES = 60
 MOST_WORDS = 30
 FEWEST_IN_A_POINT = 3
 SIDE = 1.96
+MOST_RANKS = 5
+NAMED = 60
 
 
 def trust(report: Report) -> dict[str, Any]:
@@ -48,6 +50,18 @@ def _dimension(of: DimensionStatistics, known: ReportDimension | None) -> dict[s
             (words.name(probe.voice), probe.title, words.figure(probe.effect), words.chance(probe.p))
             for probe in of.probes[:MOST_PROBES]
         ],
+        "probes_plot": _probes(of, name),
+        "calibrated": [
+            (
+                words.name(voice.name) if voice.kind == "judge" else "the panel",
+                words.figure(voice.calibrated),
+                words.figure(voice.raw),
+                words.figure(voice.bias),
+                words.count(voice.learned_on, "item"),
+            )
+            for voice in of.calibrated[:MOST_VOICES]
+        ],
+        "calibrated_plot": _calibrated(of, name),
         "groups": [_group(group, name) for group in of.groups],
         "independent": words.figure(of.independent, 1) if len(of.voices) > 2 else "",
         "among": [
@@ -126,6 +140,31 @@ def calibration(voice: VoiceStatistics, lowest: int) -> list[tuple[float, float,
     return found
 
 
+def _probes(of: DimensionStatistics, name: str) -> str:
+    found = [
+        plots.Whisker(
+            f"{probe.title}, {words.name(probe.voice)}"[:NAMED], at.value, at.low, at.high, second=probe.tried
+        )
+        for probe in of.probes[:MOST_PROBES]
+        if (at := probe.effect).value is not None and at.low is not None and at.high is not None
+    ]
+    if not found or not plots.available():
+        return ""
+    return plots.whiskers(found, f"What probes found in {name}, with 95 % intervals", "points more", zero=0.0)
+
+
+def _calibrated(of: DimensionStatistics, name: str) -> str:
+    found = [
+        plots.Whisker(f"{words.name(voice.name)}, {told}", at.value, at.low, at.high, second=told == "raw")
+        for voice in of.calibrated[:MOST_VOICES]
+        for told, at in (("raw", voice.raw), ("calibrated", voice.calibrated))
+        if at.value is not None and at.low is not None and at.high is not None
+    ]
+    if not found or not plots.available():
+        return ""
+    return plots.whiskers(found, f"Means in {name} before and after calibration, with 95 % intervals", "mean")
+
+
 def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
     means = group.means[:MOST_GROUPS]
     known = [
@@ -145,6 +184,12 @@ def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
             )
             for one in means
         ],
+        "ranked": min(MOST_RANKS, *(len(one.ranks or ()) for one in means)) if len(means) > 1 else 0,
+        "ranks": [
+            (words.name(one.name), *(words.percent(chance) for chance in one.ranks[:MOST_RANKS]))
+            for one in means
+            if one.ranks
+        ] if len(means) > 1 else [],
         "differences": [
             (words.name(one.first), words.name(one.second), words.figure(one.difference), words.chance(one.p))
             for one in group.differences[:MOST_DIFFERENCES]

@@ -27,8 +27,8 @@ def number(value: float | None, places: int = 2) -> str:
 
 
 def percent(share: float | None, places: int = 0) -> str:
-    """`42 %`, or a dash."""
-    return "–" if share is None else f"{100 * share:.{places}f} %"
+    """`42 %` on one line, or a dash."""
+    return "–" if share is None else f"{100 * share:.{places}f}\u00a0%"
 
 
 def count(value: int, one: str, many: str | None = None) -> str:

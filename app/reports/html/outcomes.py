@@ -1,0 +1,200 @@
+"""What a job was after, as its HTML report shows it: its question's answer, labels, checklists, preferences, rankings,
+and the units that an escalating panel saved. Each is None, or empty, where the job has nothing of the kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dicast.app.domain.judge_statistics import Figure, LabelShare, PreferenceStatistics
+from dicast.app.domain.report import DimensionReport, JudgeCell, Report
+from dicast.app.reports.html import plots, words
+from dicast.app.reports.html.sections import MOST_DIMENSIONS, MOST_JUDGES, MOST_PLOTTED, dimensions_of, title
+
+MOST_CONTESTANTS = 50
+MOST_BARS = 30
+MOST_RANKS = 5
+PEOPLE = ("people, with the judges’ help", "people’s ratings alone")
+
+
+def answer(report: Report) -> dict[str, Any] | None:
+    """What is known of the job's question, and what it took."""
+    found = report.answer
+    if found is None:
+        return None
+    asked = report.units - report.unpublished
+    facts = [
+        ("items that were looked at", f"{found.items:,} of {found.population:,}"),
+        ("calls not needed", f"{found.calls_saved:,}"),
+        ("units asked", f"{asked:,} of {report.units:,} ({words.percent(asked / report.units)})"),
+    ]
+    if found.missing:
+        facts.append(("items without a score", f"{found.missing:,}"))
+    plot = ""
+    if found.value is not None and found.low is not None and found.high is not None and plots.available():
+        told = f"What is known, with an interval of {100 * found.confidence:g} % that holds however often one looked"
+        plot = plots.whiskers([plots.Whisker("answer", found.value, found.low, found.high)], told, "value")
+    return {"told": words.shown(found.told(), 600), "facts": facts, "plot": plot}
+
+
+def labels(report: Report) -> list[dict[str, Any]]:
+    """Of each dimension with labels (preferences are labels, too): how often each judge gave which."""
+    shares = {of.dimension: of.shares for of in dimensions_of(report)}
+    return [
+        _labels(of, shares.get(of.dimension.id, []))
+        for of in report.by_dimension[:MOST_PLOTTED]
+        if of.labels and of.scores.n
+    ]
+
+
+def _labels(of: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any]:
+    name, total = title(of.dimension), of.scores.n
+    known = sorted(of.labels.items(), key=lambda pair: -pair[1])
+    told = [f"{words.name(label)} {words.percent(count / total)}" for label, count in known[:6] if count]
+    rest = sum(1 for _, count in known[6:] if count)
+    judges = [cell for cell in of.by_judge if cell.n][:MOST_BARS]
+    rated = any(one.people.known or one.people_alone.known for one in shares)
+    return {
+        "title": f"{'Choices' if of.dimension.kind == 'preference' else 'Labels'} in {name}",
+        "told": f"Of {words.count(total, 'score')} in {name}: {words.listed(told)}"
+        + (f", and {words.count(rest, 'other label')}." if rest else "."),
+        "plot": _drawn(f"Labels in {name} by judge", [words.name(label) for label in of.labels], [
+            plots.Bar(words.name(cell.judge), tuple(cell.labels.values())) for cell in judges
+        ]),
+        "heads": ["Judge", *map(words.name, of.labels)],
+        "rows": [_counted(cell) for cell in judges],
+        "share_heads": ["Label", "judges", *(PEOPLE if rated else ())],
+        "shares": [
+            (words.name(one.label), *map(_share, (one.judges, *((one.people, one.people_alone) if rated else ()))))
+            for one in shares
+        ],
+    }  # fmt: skip
+
+
+def _counted(cell: JudgeCell) -> tuple[str, ...]:
+    told = (f"{count:,} ({words.percent(count / cell.n)})" for count in cell.labels.values())
+    return (words.name(cell.judge), *told)
+
+
+def checklists(report: Report) -> list[dict[str, Any]]:
+    """Of each checklist: how often each question had the answer yes."""
+    found = []
+    for of in report.by_dimension[:MOST_PLOTTED]:
+        asked = [one for one in of.questions if one.n]
+        if not asked:
+            continue
+        name, least = title(of.dimension), min(asked, key=lambda one: one.yes / one.n)
+        found.append({
+            "title": name,
+            "told": f"In {name} the question with the fewest yes is “{words.shown(least.question, 200)}”: "
+            f"{words.percent(least.yes / least.n)} of {words.count(least.n, 'opinion')}.",
+            "plot": _drawn(f"Answers to the questions of {name}", ["yes", "no"], [
+                plots.Bar(f"{n}. {words.shown(one.question, 40)}", (one.yes, one.n - one.yes))
+                for n, one in enumerate(asked, 1)
+            ]),
+            "rows": [
+                (f"{n}. {words.shown(one.question, 200)}", f"{one.yes:,}", f"{one.n:,}", words.percent(one.yes / one.n))
+                for n, one in enumerate(asked, 1)
+            ],
+        })  # fmt: skip
+    return found
+
+
+def preferences(report: Report) -> list[dict[str, Any]]:
+    """Of each dimension of pairs: how often A wins, with people beside the judges, and who is the best of those
+    compared."""
+    names = {d.id: title(d) for d in report.dimensions}
+    return [
+        _preference(names.get(of.dimension, words.name(of.dimension)), of.preferences)
+        for of in dimensions_of(report)
+        if of.preferences is not None
+    ]
+
+
+def _preference(name: str, found: PreferenceStatistics) -> dict[str, Any]:
+    people = [(f"A wins, by {who}", of) for who, of in zip(PEOPLE, (found.people, found.people_alone), strict=True)]
+    rated = any(of.known for _, of in people)
+    voices = [("A wins, by the panel", found.wins), *(people if rated else ()), ("tie, by the panel", found.ties)]
+    wins = [
+        plots.Whisker(label, 100 * of.value, 100 * of.low, 100 * of.high, second="people" in label)
+        for label, of in voices
+        if of.value is not None and of.low is not None and of.high is not None
+    ]
+    best = found.contestants[:MOST_CONTESTANTS]
+    strengths = [
+        plots.Whisker(words.name(one.name), one.strength.value, one.strength.low, one.strength.high)
+        for one in best[:MOST_BARS]
+        if one.strength.value is not None and one.strength.low is not None and one.strength.high is not None
+    ]
+    told = [f"In {name}, A is preferred in {_share(found.wins)} of the pairs (ties count half); {_share(found.ties)} "
+            "are ties."]  # fmt: skip
+    if best:
+        first = best[0]
+        told.append(
+            f"{words.name(first.name)} comes first of {words.count(len(found.contestants), 'contestant')}"
+            + (f", with a probability of {words.percent(first.ranks[0])} of being the best." if first.ranks else ".")
+        )
+    return {
+        "title": name,
+        "told": told,
+        "squares": " Squares: people." if rated else "",
+        "reason": words.shown(found.reason) if found.reason else "",
+        "plot": _whiskers(wins, f"How often A wins in {name}, in percent, with 95 % intervals", "percent", 50.0),
+        "rows": [(label, _share(of)) for label, of in voices],
+        "strengths": _whiskers(
+            strengths, f"Strength of each contestant in {name}, with 95 % intervals", "strength (log odds)", 0.0
+        ),
+        "ranks": min(MOST_RANKS, len(best[0].ranks)) if best else 0,
+        "contestants": [
+            (
+                words.name(one.name), words.figure(one.strength),
+                *(words.percent(chance) for chance in one.ranks[:MOST_RANKS]),
+            )
+            for one in best
+        ],
+        "more": max(0, len(found.contestants) - MOST_CONTESTANTS),
+    }  # fmt: skip
+
+
+def spared(report: Report) -> dict[str, Any] | None:
+    """What an escalating panel did not need."""
+    if not report.spared:
+        return None
+    share = words.percent(report.spared / report.units, 1)
+    told = (
+        f"The judges before had settled the outcome of {words.count(report.spared, 'unit')} of {report.units:,} "
+        f"({share}), which were therefore not asked; {words.count(report.calls, 'call')} brought the others."
+    )
+    rows = report.by_agent[:MOST_JUDGES]
+    bars = [plots.Bar(words.name(row.agent.name), (row.n, row.spared, row.failures)) for row in rows[:MOST_BARS]]
+    return {
+        "told": told,
+        "plot": _drawn("Units of each judge", ["scored", "not needed", "failed"], bars),
+        "rows": [
+            (words.name(row.agent.name), f"{row.n:,}", f"{row.spared:,}", f"{row.failures:,}",
+             words.percent(row.spared / max(1, row.n + row.spared + row.failures)))
+            for row in rows
+        ],
+        "dimensions": [
+            (title(of.dimension), f"{of.scores.n:,}", f"{of.spared:,}")
+            for of in report.by_dimension[:MOST_DIMENSIONS]
+            if of.spared
+        ],
+    }  # fmt: skip
+
+
+def _drawn(told: str, names: Sequence[str], bars: Sequence[plots.Bar]) -> str:
+    if not bars or len(names) > plots.MOST_TONES or not plots.available():
+        return ""
+    return plots.stacked(bars, names, told)
+
+
+def _whiskers(found: Sequence[plots.Whisker], told: str, axis: str, line: float) -> str:
+    return plots.whiskers(found, told, axis, zero=line) if found and plots.available() else ""
+
+
+def _share(found: Figure) -> str:
+    """`62 % (55 % to 69 %)`, or why it cannot be said."""
+    if found.value is None or found.low is None or found.high is None:
+        return words.figure(found)
+    return f"{words.percent(found.value)} ({words.percent(found.low)} to {words.percent(found.high)})"

@@ -1,0 +1,142 @@
+"""What a job was after, in the HTML report: answers, labels, checklists, preferences, rankings, spared units."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dicast.app.domain.judge_statistics import CalibratedVoice, Figure, ProbeStatistics
+from dicast.app.domain.opinion import Opinion
+from dicast.app.domain.question import JobAnswer
+from dicast.app.domain.report import Report, ReportAgent, ReportDimension
+from dicast.app.reports import files
+from dicast.app.reports.assessing import compute, keep
+from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.html.page import write_report
+from tests.reports.building import NOW, builder, files_in, header, opinion
+from tests.reports.test_html import safe
+
+SYSTEMS = ("apple", "birch", "cedar")
+JUDGES = ("ann", "bob", "cy")
+DIMENSIONS = (
+    ReportDimension(id="passes", name="Passes", scale_min=0, scale_max=1, kind="labels", labels=["fail", "pass"]),
+    ReportDimension(
+        id="topic", name="Topic", scale_min=0, scale_max=2, kind="labels", labels=["arts", "law", "sport"],
+        ordered=False,
+    ),
+    ReportDimension(
+        id="complete", name="Completeness", scale_min=0, scale_max=2, kind="checklist",
+        questions=["Is there a date?", "Is there <b>a place</b>?"],
+    ),
+    ReportDimension(
+        id="better", name="Better text", scale_min=-1, scale_max=1, kind="preference", labels=["B", "tie", "A"]
+    ),
+)  # fmt: skip
+
+
+def opinions(items: int) -> list[Opinion]:
+    """Pairs of three systems, of which the first is the best; the third judge is not needed for passing where the first
+    two agree."""
+    rng = np.random.default_rng(3)
+    pairs = list(combinations(range(len(SYSTEMS)), 2))
+    found = []
+    for n in range(items):
+        a, b = pairs[n % len(pairs)]
+        sides = {"metadata": {"system_a": SYSTEMS[a], "system_b": SYSTEMS[b]}}
+        passing: list[int] = []
+        for judge in JUDGES:
+            draw = rng.random(5)
+            needed = judge != "cy" or passing[0] != passing[1]
+            passing.append(int(draw[0] < 0.7))
+            given: dict[str, Any] = {"score": passing[-1]} if needed else {"score": None, "not_needed": True}
+            found.append(opinion(n, judge, criterion_id="passes", **given, **sides))
+            found.append(opinion(n, judge, int(3 * draw[1]), criterion_id="topic", **sides))
+            answers = [bool(draw[2] < 0.9), bool(draw[3] < 0.4)]
+            found.append(opinion(n, judge, sum(answers), criterion_id="complete", answers=answers, **sides))
+            found.append(opinion(n, judge, int(np.digitize(draw[4], [0.25, 0.35])) - 1, criterion_id="better", **sides))
+    return found
+
+
+def made(root: Path, items: int = 60) -> tuple[Path, Report]:
+    begin(root, "job-1", NOW)
+    given = opinions(items)
+    files.write_page(root, "job-1", NOW, "0", 0, given, [])
+    told = header(
+        len(given), agents=[ReportAgent(name=name) for name in JUDGES], dimensions=list(DIMENSIONS),
+        keep=["system_a", "system_b"], groups=["system_a"],
+    )  # fmt: skip
+    folder, report = job_folder(root, "job-1"), files.finish(root, "job-1", NOW, told)
+    return folder, keep(folder, report, compute(folder, report))
+
+
+def known(value: float, side: float = 0.1) -> Figure:
+    return Figure(value=value, low=value - side, high=value + side, items=40)
+
+
+def with_everything(report: Report) -> Report:
+    """Also what needs ratings or other jobs: an answer, probes, a calibration."""
+    assert report.statistics is not None
+    first, *rest = report.statistics.dimensions
+    probes = [
+        ProbeStatistics(probe="verbosity", voice="ann", effect=known(0.4), p=0.01),
+        ProbeStatistics(probe="injection", voice="bob", effect=known(0.8), p=0.0001, tried=True, against="itself"),
+    ]
+    voice = CalibratedVoice(
+        name="ann", kind="judge", method="isotonic", learned_on=40, raw=known(0.7), calibrated=known(0.6),
+        bias=known(-0.1),
+    )  # fmt: skip
+    first = first.model_copy(update={"probes": probes, "calibrated": [voice]})
+    answer = JobAnswer(
+        question="Is the mean of passes at least 0.5?", state="yes", value=0.71, low=0.55, high=0.86, confidence=0.95,
+        items=60, missing=2, population=1000, calls_saved=2820,
+    )  # fmt: skip
+    statistics = report.statistics.model_copy(update={"dimensions": [first, *rest]})
+    return report.model_copy(update={"statistics": statistics, "answer": answer, "unpublished": 60, "units": 780})
+
+
+def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
+    folder, report = made(tmp_path)
+    plain = write_report(folder, report, tmp_path / "plain.html").read_text(encoding="utf-8")
+    safe(plain)
+    text = write_report(folder, with_everything(report), tmp_path / "out.html").read_text(encoding="utf-8")
+    safe(text)
+    text = text.replace("\u00a0", " ")
+    for told in (
+        "Yes; 0.71 (0.55 to 0.86, 95 %), after 60 of 1,000; 2,820 calls were not needed", "720 of 780 (92 %)",
+        "Of 180 scores in Topic: ", "Labels in Topic: shares", "Choices in Better text",
+        "33 units (4 %) were not needed", "A is preferred in 75 % of the pairs in better; apple is the best",
+        "the question with the fewest yes is “Is there &lt;b&gt;",
+        "apple comes first of 3 contestants", "Ranking in Better text", "What the escalating panel saved",
+        "the outcome of ", "Calibrated means of Passes", "twice the length", "attacks, their way",
+        "How likely each group of system_a has which rank", "3 labels, no order",
+    ):  # fmt: skip
+        assert told in text, told
+    for told in ("its answer", "Calibrated means", "Probes:"):
+        assert told not in plain, told
+    assert "Preferences" in plain
+
+
+def test_a_plain_job_has_none_of_them(tmp_path: Path) -> None:
+    begin(tmp_path, "job-1", NOW)
+    files.write_page(
+        tmp_path, "job-1", NOW, "0", 0, [opinion(n, judge) for n in range(3) for judge in ("strict", "kind")], []
+    )
+    report = files.finish(tmp_path, "job-1", NOW, header(6))
+    text = write_report(job_folder(tmp_path, "job-1"), report, tmp_path / "out.html").read_text(encoding="utf-8")
+    for told in ("its answer", "Preferences", "Labels in", "Checklist of", "escalating panel"):
+        assert told not in text, told
+
+
+def test_who_wins_is_computed_unasked() -> None:
+    found = builder(0, dimensions=[DIMENSIONS[-1]]).build(files_in("x")).statistics
+    assert found is not None and (found.state, found.rated) == ("waiting", False) and found.unknowable
+
+
+@pytest.mark.parametrize("items", [0, 1])
+def test_next_to_nothing_is_no_trouble(tmp_path: Path, items: int) -> None:
+    folder, report = made(tmp_path, items)
+    safe(write_report(folder, report, tmp_path / "out.html").read_text(encoding="utf-8"))
