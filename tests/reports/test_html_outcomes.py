@@ -110,7 +110,8 @@ def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
         "Of 180 scores in Topic: ", "Labels in Topic: shares", "Choices in Better text",
         "33 units (4 %) were not needed", "A is preferred in 75 % of the pairs in better; apple is the best",
         "the question with the fewest yes is “Is there &lt;b&gt;",
-        "apple comes first of 3 contestants", "Ranking in Better text", "What the escalating panel saved",
+        "apple comes first of 3 contestants", "Ranking in Better text",
+        "Win rates of those compared in Better text", "Who wins against whom", "What the escalating panel saved",
         "the outcome of ", "Calibrated means of Passes", "twice the length", "attacks, their way",
         "How likely each group of system_a has which rank", "3 labels, no order",
     ):  # fmt: skip

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dicast.app.domain.judge_statistics import Figure, LabelShare, PreferenceStatistics
+from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, LabelShare, PreferenceStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.sections import MOST_DIMENSIONS, MOST_JUDGES, MOST_PLOTTED, dimensions_of, title
 
 MOST_CONTESTANTS = 50
 MOST_BARS = 30
+MOST_MEETINGS = 200
 MOST_RANKS = 5
 PEOPLE = ("people, with the judges’ help", "people’s ratings alone")
 
@@ -59,7 +60,7 @@ def _labels(of: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any]
         "told": f"Of {words.count(total, 'score')} in {name}: {words.listed(told)}"
         + (f", and {words.count(rest, 'other label')}." if rest else "."),
         "plot": _drawn(f"Labels in {name} by judge", [words.name(label) for label in of.labels], [
-            plots.Bar(words.name(cell.judge), tuple(cell.labels.values())) for cell in judges
+            plots.PartedBar(words.name(cell.judge), tuple(cell.labels.values())) for cell in judges
         ]),
         "heads": ["Judge", *map(words.name, of.labels)],
         "rows": [_counted(cell) for cell in judges],
@@ -89,7 +90,7 @@ def checklists(report: Report) -> list[dict[str, Any]]:
             "told": f"In {name} the question with the fewest yes is “{words.shown(least.question, 200)}”: "
             f"{words.percent(least.yes / least.n)} of {words.count(least.n, 'opinion')}.",
             "plot": _drawn(f"Answers to the questions of {name}", ["yes", "no"], [
-                plots.Bar(f"{n}. {words.shown(one.question, 40)}", (one.yes, one.n - one.yes))
+                plots.PartedBar(f"{n}. {words.shown(one.question, 40)}", (one.yes, one.n - one.yes))
                 for n, one in enumerate(asked, 1)
             ]),
             "rows": [
@@ -105,8 +106,9 @@ def preferences(report: Report) -> list[dict[str, Any]]:
     compared."""
     names = {d.id: title(d) for d in report.dimensions}
     return [
-        _preference(names.get(of.dimension, words.name(of.dimension)), of.preferences)
+        {**_preference(name, of.preferences), **_rivals(name, of.preferences), "places": _places(of)}
         for of in dimensions_of(report)
+        for name in [names.get(of.dimension, words.name(of.dimension))]
         if of.preferences is not None
     ]
 
@@ -156,6 +158,34 @@ def _preference(name: str, found: PreferenceStatistics) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _rivals(name: str, found: PreferenceStatistics) -> dict[str, Any]:
+    """How often each of those compared wins, and against whom."""
+    rates = [
+        plots.Whisker(words.name(one.name), 100 * at.value, 100 * at.low, 100 * at.high)
+        for one in found.rates[:MOST_BARS]
+        if (at := one.wins).value is not None and at.low is not None and at.high is not None
+    ]
+    return {
+        "rates_plot": _whiskers(
+            rates, f"How often each wins in {name}, in percent, with 95 % intervals", "percent", 50.0
+        ),
+        "rates": [(words.name(one.name), f"{one.pairs:,}", _share(one.wins)) for one in found.rates[:MOST_CONTESTANTS]],
+        "meetings": [
+            (words.name(one.first), words.name(one.second), f"{one.pairs:,}", _share(one.wins))
+            for one in found.meetings[:MOST_MEETINGS]
+        ],
+    }
+
+
+def _places(of: DimensionStatistics) -> list[tuple[str, str, str, str]]:
+    """Whether it matters which text is shown first, by voice."""
+    return [
+        (words.name(probe.voice), _share(probe.first), _share(probe.moved), words.chance(probe.p))
+        for probe in of.probes
+        if probe.probe == "position"
+    ][:MOST_BARS]
+
+
 def spared(report: Report) -> dict[str, Any] | None:
     """What an escalating panel did not need."""
     if not report.spared:
@@ -166,7 +196,7 @@ def spared(report: Report) -> dict[str, Any] | None:
         f"({share}), which were therefore not asked; {words.count(report.calls, 'call')} brought the others."
     )
     rows = report.by_agent[:MOST_JUDGES]
-    bars = [plots.Bar(words.name(row.agent.name), (row.n, row.spared, row.failures)) for row in rows[:MOST_BARS]]
+    bars = [plots.PartedBar(words.name(row.agent.name), (row.n, row.spared, row.failures)) for row in rows[:MOST_BARS]]
     return {
         "told": told,
         "plot": _drawn("Units of each judge", ["scored", "not needed", "failed"], bars),
@@ -183,7 +213,7 @@ def spared(report: Report) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _drawn(told: str, names: Sequence[str], bars: Sequence[plots.Bar]) -> str:
+def _drawn(told: str, names: Sequence[str], bars: Sequence[plots.PartedBar]) -> str:
     if not bars or len(names) > plots.MOST_TONES or not plots.available():
         return ""
     return plots.stacked(bars, names, told)
@@ -193,8 +223,8 @@ def _whiskers(found: Sequence[plots.Whisker], told: str, axis: str, line: float)
     return plots.whiskers(found, told, axis, zero=line) if found and plots.available() else ""
 
 
-def _share(found: Figure) -> str:
+def _share(found: Figure | None) -> str:
     """`62 % (55 % to 69 %)`, or why it cannot be said."""
-    if found.value is None or found.low is None or found.high is None:
+    if found is None or found.value is None or found.low is None or found.high is None:
         return words.figure(found)
     return f"{words.percent(found.value)} ({words.percent(found.low)} to {words.percent(found.high)})"

@@ -59,7 +59,7 @@ class Whisker:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class PartedBar:
     """How often each of some things occurred, as parts of one bar."""
 
     label: str
@@ -117,7 +117,7 @@ def whiskers(found: Sequence[Whisker], title: str, axis: str, *, zero: float | N
         return _svg(figure, title)
 
 
-def stacked(found: Sequence[Bar], names: Sequence[str], title: str) -> str:
+def stacked(found: Sequence[PartedBar], names: Sequence[str], title: str) -> str:
     """A bar for each, one below the other, in shares of its sum; at most `MOST_TONES` names."""
     with _drawing(1, 1, width=7.0, height=1.0 + 0.28 * len(found)) as (figure, (place,)):
         rows = list(range(len(found)))[::-1]

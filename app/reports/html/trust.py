@@ -177,10 +177,12 @@ def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
         "by": words.name(group.by),
         "reason": words.shown(group.reason) if group.reason is not None else "",
         "plot": plots.whiskers(known, told, "mean") if known and plots.available() else "",
+        "wins": any(one.wins is not None for one in means),
         "means": [
             (
                 words.name(one.name), f"{one.items:,}", words.figure(one.mean), words.figure(one.people),
                 words.percent(one.ranks[0]) if one.ranks else "–",
+                *([words.figure(one.wins)] if any(other.wins is not None for other in means) else ()),
             )
             for one in means
         ],
