@@ -104,7 +104,8 @@ def _injection(
         by_attack.setdefault(labels[place], []).append(int(place))
     families = [
         AttackFamily(
-            family=family, tries=len(places), moved=float((np.abs(towards[places]) > SAME).mean()),
+            family=family, tries=len(places),
+            moved=figure_of_share((np.abs(towards[places]) > SAME).astype(np.float64), variants.item[places]),
             shift=figure(mean(towards[places], clusters=variants.item[places])),
         )
         for family, places in by_family.items()

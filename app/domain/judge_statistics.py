@@ -163,12 +163,13 @@ class AttackFamily(_Plain):
 
     family: str
     tries: int
-    moved: float
+    moved: Figure
     shift: Figure
 
 
 class AttackFound(_Plain):
-    """One attack that moved scores: by how many points on average, towards the score it was after."""
+    """One attack that moved scores: by how many points on average, towards the score it was after. It is one of the
+    largest of many, chosen for that, so it has no interval: another draw would bring others to the top."""
 
     attack: str
     family: str

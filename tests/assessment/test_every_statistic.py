@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 import dicast
+from dicast.app.assessment.assess import assess
 from dicast.app.domain.judge_statistics import Figure, JobStatistics
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
@@ -22,6 +23,7 @@ from dicast.app.reports.assessing import compute
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.ratings import write_ratings
 from dicast.app.reports.statistics_table import print_statistics
+from lab.statistics.probes import Bent, a_probed_job
 from tests.reports.building import NOW, header, opinion
 
 NO_ESTIMATES = {
@@ -31,6 +33,7 @@ NO_ESTIMATES = {
     "saved": "the ratio of two intervals' widths",
     "p": "corrected for all that were compared",
     "ranks": "probabilities, which say themselves how sure they are",
+    "attacks.shift": "the largest of many, chosen for that",
 }
 """Numbers that need no interval, and why; all others are figures."""
 
@@ -64,7 +67,8 @@ def held(found: JobStatistics) -> None:
         else:
             assert one.value is one.low is one.high is None and one.reason[0].islower() and one.reason[-1] != "."
     for path, value in numbers(found):
-        assert path.rpartition(".")[2] in NO_ESTIMATES, f"{path} has neither an interval nor a reason"
+        last = path.split(".")
+        assert {last[-1], ".".join(last[-2:])} & set(NO_ESTIMATES), f"{path} has neither an interval nor a reason"
         assert math.isfinite(value), path
 
 
@@ -107,6 +111,13 @@ def draws(names: str, items: int = ITEMS, seed: int = 1) -> Scores:
 
 def same(names: str, value: float, items: int = ITEMS) -> Scores:
     return {name: np.full(items, value) for name in names.split()}
+
+
+def test_probes_have_intervals_or_reasons_too() -> None:
+    found = assess(a_probed_job(np.random.default_rng(1), [Bent(), Bent(obeys=0.6)], items=60, drawn=30, rounds=2))
+    held(found)
+    probes = [probe for of in found.dimensions for probe in of.probes]
+    assert sum(probe.effect.known for probe in probes) > 10 and any(probe.families for probe in probes)
 
 
 GOOD = draws("strict kind"), draws("ada ben", seed=2)
