@@ -30,9 +30,10 @@ def example(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iter
     cluster.environ["PYTHONPATH"] = os.pathsep.join([str(EXAMPLES), cluster.environ.get("PYTHONPATH", "")])
 
     def run(name: str) -> str:
+        program = ["-m", "dicast.app.cli.main", "run"] if name.endswith(".yaml") else []
         done = subprocess.run(
-            [sys.executable, EXAMPLES / name], env=cluster.environ, cwd=folder, capture_output=True, text=True,
-            check=False, timeout=2 * DEADLINE_S,
+            [sys.executable, *program, EXAMPLES / name], env=cluster.environ, cwd=folder, capture_output=True,
+            text=True, check=False, timeout=2 * DEADLINE_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -98,9 +99,26 @@ def test_labels(example: Callable[[str], str]) -> None:
     assert len(re.findall(r"^[ab] sendable (?:0 fail|1 pass)$", told, re.MULTILINE)) == 2
 
 
+def test_question(example: Callable[[str], str]) -> None:
+    told = " ".join(example("question.yaml").split())
+    judged, saved = map(
+        int, re.findall(r"at least 1.5\? Yes; .* after (\d+) of 60; (\d+) calls were not needed", told)[0]
+    )
+    assert judged < 60 and 0 < saved <= 120 - 2 * judged
+
+
+def test_probes(example: Callable[[str], str]) -> None:
+    told = " ".join(example("probes.yaml").split())
+    assert "24 of 104 units scored, 80 judged for probes" in told
+    for what in ("claims of experts", "marks of Markdown"):
+        assert f"No judge is seen to be moved by {what}" in told or "points more" in told
+
+
 def test_every_program_is_run_and_described() -> None:
-    programs = {path.name for path in EXAMPLES.glob("*.py")}
-    tested = set(re.findall(r'example\("(\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8")))
+    programs = {path.name for path in EXAMPLES.glob("*.py")} | {"question.yaml", "probes.yaml"}
+    tested = set(re.findall(r'example\("(\w+\.(?:py|yaml))"\)', Path(__file__).read_text(encoding="utf-8")))
     assert programs == {*tested, "follow_up.py"}
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{path.name}`" in text for path in EXAMPLES.iterdir() if path.suffix in (".py", ".toml"))
+    assert all(
+        f"`{path.name}`" in text for path in EXAMPLES.iterdir() if path.suffix in (".py", ".toml", ".yaml", ".csv")
+    )

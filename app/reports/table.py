@@ -135,6 +135,8 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
         parts.append(f"{report.failed:,} failed")
     if report.spared:
         parts.append(f"{report.spared:,} spared")
+    if report.probed:
+        parts.append(f"{report.probed:,} judged for probes")
     if report.missing:
         parts.append(f"{report.missing:,} never judged")
     yield Text(", ".join(parts) + f", in {_duration(report.wall_s)}", style="red" if report.failed else "")

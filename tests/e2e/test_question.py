@@ -12,7 +12,7 @@ from tests.e2e.cluster import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-ITEMS = 400
+ITEMS = 200
 LIMIT = 8
 PLANTED = ("--model", "fair:quality_noise=0.7", "--model", "kind:quality_noise=0.7,quality_bias=0.5")
 
@@ -27,7 +27,7 @@ def a_job(**more: Any) -> dict[str, Any]:
         "items": items,
         "agents": [{"name": "fair", "model": "fair"}, {"name": "kind", "model": "kind"}],
         "dimensions": [{"id": "good", "instructions": "Is it good?", "scale": {"min": 1, "max": 7}}],
-        "question": {"mean_at_least": 3.2},
+        "question": {"mean_at_least": 2.7},
         **more,
     }
 
@@ -45,7 +45,7 @@ def test_a_job_ends_when_its_question_is_answered_and_is_resumed_to_its_end(clus
     report = one.report(job_id)
     answer = report["answer"]
     assert (report["status"], answer["state"]) == ("completed", "yes")
-    assert 3.2 <= answer["low"] <= answer["value"] <= answer["high"]
+    assert 2.7 <= answer["low"] <= answer["value"] <= answer["high"]
     assert answer["low"] <= 4.2 <= answer["high"]
     judged = {opinion["item_id"] for opinion in opinions(report)}
     assert answer["items"] <= len(judged) < ITEMS / 2
@@ -54,7 +54,7 @@ def test_a_job_ends_when_its_question_is_answered_and_is_resumed_to_its_end(clus
     assert report["calls"] == one.provider.stats()["calls"] == report["scored"]
     assert report["missing"] == report["unpublished"] == 2 * ITEMS - report["scored"]
     assert answer["calls_saved"] == 2 * ITEMS - report["calls"]
-    assert min(judged) < "i050" < "i350" < max(judged), "they are drawn at random"
+    assert min(judged) < "i067" < "i133" < max(judged), "they are drawn at random"
 
     assert one.app.ledger.status(job_id).done < 2 * ITEMS
     assert resume(one.app, job_id)
@@ -84,15 +84,15 @@ def test_a_fast_pool_does_not_run_ahead_of_a_slow_one_and_a_dead_worker_changes_
         one.worker(MAX_CONCURRENT_LLM_CALLS=str(LIMIT))
     job = a_job(
         agents=[{"name": "fair", "model": "fair"}, {"name": "slow", "pool": "slow", "model": "slow"}],
-        question={"difference": {"by": "system", "of": ["b", "a"], "at_least": -1}},
+        question={"difference": {"by": "system", "of": ["b", "a"], "at_least": -3}},
     )
     job_id = one.submit(job)
-    until(lambda: one.done(job_id) > 40, "some are judged")
+    until(lambda: one.done(job_id) > 20, "some are judged")
     one.workers[0].kill()
     report = one.report(job_id)
     answer = report["answer"]
     assert (report["status"], answer["state"], answer["population"]) == ("completed", "yes", ITEMS // 2)
-    assert answer["low"] >= -1
+    assert answer["low"] >= -3
     judged = [{o["item_id"] for o in opinions(report) if o["judge"] == name} for name in ("fair", "slow")]
     assert 2 * answer["items"] <= len(judged[1]) <= len(judged[0]) < ITEMS
     assert len(judged[0]) - 2 * answer["items"] <= 2 * (1.5 * LIMIT + 1) + 2 * 25
@@ -105,10 +105,10 @@ def test_a_question_that_is_cancelled_goes_on_when_it_is_resumed_and_is_answered
     """The truth lies on the threshold's side by so little that only the end tells; calls are bounded at first."""
     one = cluster(*PLANTED, "--latency", "0.01")
     one.worker(MAX_CONCURRENT_LLM_CALLS=str(LIMIT))
-    job = a_job(question={"width": 0.02, "most_calls": 120}, agents=[{"name": "fair", "model": "fair"}])
-    job["items"] = job["items"][:200]
+    job = a_job(question={"width": 0.02, "most_calls": 60}, agents=[{"name": "fair", "model": "fair"}])
+    job["items"] = job["items"][:100]
     job_id = one.submit(job)
-    until(lambda: one.done(job_id) > 30, "some are judged")
+    until(lambda: one.done(job_id) > 10, "some are judged")
     cancel(one.app, job_id)
     report = one.report(job_id)
     assert (report["status"], report["answer"]["state"]) == ("cancelled", "open")
@@ -116,8 +116,8 @@ def test_a_question_that_is_cancelled_goes_on_when_it_is_resumed_and_is_answered
 
     assert resume(one.app, job_id)
     spent = until(lambda: (found := one.report(job_id))["status"] == "completed" and found, "its calls are spent")
-    assert (spent["answer"]["state"], spent["answer"]["items"]) == ("spent", 120)
-    assert one.provider.stats()["calls"] <= 120 + LIMIT, "what was open when it was cancelled may be judged twice"
+    assert (spent["answer"]["state"], spent["answer"]["items"]) == ("spent", 60)
+    assert one.provider.stats()["calls"] <= 60 + LIMIT, "what was open when it was cancelled may be judged twice"
     assert resume(one.app, job_id)
-    whole = until(lambda: (found := one.report(job_id))["scored"] == 200 and found, "all is judged")
-    assert (whole["answer"]["state"], whole["answer"]["items"]) == ("known", 200)
+    whole = until(lambda: (found := one.report(job_id))["scored"] == 100 and found, "all is judged")
+    assert (whole["answer"]["state"], whole["answer"]["items"]) == ("known", 100)
