@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -59,6 +60,13 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def test_every_test_that_a_document_names_is_there(document: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8")))
     assert {name for name in named if f"def {name}(" not in TESTS} == set()
+
+
+@every_document
+def test_every_piece_of_yaml_can_be_read(document: Path) -> None:
+    """In braces, a text that ends with a question mark wants quotes."""
+    for block in re.findall(r"^```yaml\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        assert all(each is not None for each in yaml.safe_load_all(block)), block
 
 
 @every_document

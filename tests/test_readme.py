@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from dicast.app.cli.main import cli
+from dicast.app.domain.job import EvaluationJob
 from tests.command import ROOT, Dicast
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+RECIPES = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -26,6 +30,14 @@ def blocks(language: str, text: str = README) -> list[str]:
 def commands(text: str) -> list[list[str]]:
     lines = [shlex.split(line, comments=True) for block in blocks("sh", text) for line in block.splitlines()]
     return [words for words in lines if words]
+
+
+TEXTS = (README, OPERATIONS, FAQ, RECIPES, TUTORIAL)
+
+
+def _alone(words: list[str]) -> list[str]:
+    """A command without what follows where it fails."""
+    return words[: words.index("||")] if "||" in words else words
 
 
 def test_the_programs_are_at_hand_once_the_environment_is_activated() -> None:
@@ -41,8 +53,8 @@ def test_the_programs_are_at_hand_once_the_environment_is_activated() -> None:
     "words",
     [
         words[words.index("dicast") :]
-        for words in [*commands(README), *commands(OPERATIONS), *commands(FAQ)]
-        if "dicast" in words and "celery" not in words
+        for words in map(_alone, (w for text in TEXTS for w in commands(text)))
+        if "dicast" in words and not {"celery", "git", "make"} & set(words)
     ],
     ids=" ".join,
 )
@@ -63,6 +75,19 @@ def test_the_first_job_passes_every_check(at_once: Dicast, tmp_path: Path) -> No
     run = at_once("validate", "job.yaml", DICAST_POOLS_FILE=str(ROOT / "config" / "pools.toml"))
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("1 item x 2 agents x 2 dimensions x 1 replicate = 4 units, 4 calls\n")
+
+
+def test_the_parts_of_jobs_in_the_recipes_are_valid() -> None:
+    """Each with what it leaves out; those that come in one recipe belong together."""
+    whole: dict[str, Any] = {
+        "agents": [{"name": "a", "persona": "p"}],
+        "dimensions": [{"id": "clear", "instructions": "Is it clear?"}],
+        "items": [{"id": "i", "text": "a text", "metadata": {"system": "a"}}],
+    }
+    parts = [yaml.safe_load(block) for block in blocks("yaml", RECIPES)]
+    for part in parts:
+        EvaluationJob.model_validate({**whole, **{k: v for k, v in part.items() if k != "calibration"}})
+    assert len(parts) > 6
 
 
 def test_what_init_writes_passes_every_check(at_once: Dicast, tmp_path: Path) -> None:

@@ -16,4 +16,5 @@ def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
         raise Refused(f"{error.name} is missing: pip install 'dicast[server]'") from None
     logs.configure(dicast.settings.log_level, dicast.secrets())
     settings = dicast.settings
-    serve(dicast, settings.server_host if host is None else host, settings.server_port if port is None else port)
+    tell = terminal.say if terminal.err.is_terminal else None
+    serve(dicast, settings.server_host if host is None else host, settings.server_port if port is None else port, tell)

@@ -38,6 +38,8 @@ SPINS = "500"
 MOST_THREADS = 8
 """More of them only wait for each other, at this size of model."""
 
+REPEAT_PENALTY = 1.3
+"""Without one, a model this small says the same few characters until its tokens are used up, and answers nothing."""
 PROMPT_CACHE_MB = 512
 """Keeps some 20,000 tokens of prompts: judges take turns with one text, and each finds its own beginning again."""
 
@@ -63,6 +65,7 @@ def start_llama(weights: Path, key: str) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(_cores(), MOST_THREADS)
     params.sampling.temp = 0.0
     params.sampling.seed = 0
+    params.sampling.penalty_repeat = REPEAT_PENALTY
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.api_keys = [key]

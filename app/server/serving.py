@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -105,11 +105,15 @@ def _given_up(name: str) -> None:
     logger.error("%s fails again and again, and is not tried any more: nodes are missed after a fail-over", name)
 
 
-def serve(dicast: Dicast, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM. Raises `SettingsError` or `AddressRefused`."""
+def serve(dicast: Dicast, host: str, port: int, tell: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; `tell` somebody who sits before it where, instead of a line in the log. Raises
+    `SettingsError` or `AddressRefused`."""
     config = configured(dicast, host)
     with listening(host, port) as made, users_kept(dicast):
-        logger.info(
-            "serving at http://%s:%d", host if ":" not in host else f"[{host.strip('[]')}]", made.getsockname()[1]
-        )
+        name = host if ":" not in host else f"[{host.strip('[]')}]"
+        where = f"http://{name}:{made.getsockname()[1]}"
+        if tell is not None:
+            tell(f"Serving at {where}  (Ctrl-C ends it)")
+        else:
+            logger.info("serving at %s", where)
         uvicorn.Server(config).run(sockets=[made])

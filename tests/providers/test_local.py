@@ -130,6 +130,23 @@ async def test_an_answer_obeys_the_schema_in_both_dialects(model, dialect):
 
 
 @slow
+async def test_the_weak_model_comes_to_an_end_instead_of_repeating_itself(model):
+    """As it is asked in the tutorial, with the room that its agents give."""
+    agent, dimension = Agent(name="ann", max_tokens=200), Dimension(id="clear", instructions="Is it clear?")
+    item = Item(id="1", prompt="How do I reset it?", text="Hold the button for ten seconds. Then let go.")
+    nonce = "5f0c2a9be1d47783"
+    asked = single_prompt(agent, dimension, item, nonce, structured=True, fixed_nonce=True)
+    judge = provider(model)
+    try:
+        reply = await judge.complete(request(system=asked.system, user=asked.user, schema=asked.schema, max_tokens=200))
+    finally:
+        await judge.close()
+    assert not reply.truncated, reply.text
+    read = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=dimension.scale)
+    assert isinstance(read, Judgment)
+
+
+@slow
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 async def test_the_weak_model_writes_the_nonce_because_its_schema_allows_no_other(model, dialect):
     agent, dimension = Agent(name="ann", max_tokens=120), Dimension(id="clarity", instructions="Is it clear?")
