@@ -243,9 +243,9 @@ class Dicast(Celery):  # type: ignore[misc]
             check(options, {CONTROL_QUEUE, self.names.of(CONTROL_QUEUE)})
         return super().send_task(name, *args, **options)
 
-    def prepared(self, job: EvaluationJob | Mapping[str, Any]) -> Prepared:
+    def prepared(self, job: EvaluationJob | Mapping[str, Any], *, image_files: bool = True) -> Prepared:
         """All checks of a job that need no store; see `dicast.app.submission.submit.prepared`."""
-        return prepared(job, pools=self.pools, settings=self.settings)
+        return prepared(job, pools=self.pools, settings=self.settings, image_files=image_files)
 
     def submit(
         self, job: Prepared | EvaluationJob | Mapping[str, Any], *, start_in_s: float = 0.0,

@@ -26,6 +26,7 @@ from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.housekeeping import Beat, Housekeeper
+from dicast.app.pipeline.images import KeptImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Judge
@@ -81,7 +82,7 @@ class Services:
         dead_nodes = DeadNodes(ledger, reaper)
         blames = Blames(outages, fail_fast)
         settler = Settler(ledger, recorder, _policy(settings), fail_fast, blames, pools)
-        asker = Asker(pools, NonceKey(client, app.keys, settings, app.epoch), settler)
+        asker = Asker(pools, NonceKey(client, app.keys, settings, app.epoch), settler, KeptImages(settings.results_dir))
         self.jobs = JobCache(ledger)
         claimer = make(Claimer)(ledger, recorder, dead_nodes)
         self.judge = make(Judge)(self.jobs, claimer, fail_fast, pools, asker, settler)

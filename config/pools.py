@@ -144,6 +144,7 @@ class PoolSpec(BaseModel):
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_tokens"
     schema_lengths: Flag = True
     nonce_in_schema: Flag = False
+    images: Flag = False
     limit: Calls = None
     ceiling: Calls = None
     adaptive: Flag = True
@@ -327,6 +328,7 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         "dialect": dialect,
         "model": _DEFAULT_MODELS.get(provider),
         "nonce_in_schema": provider == "local",
+        "images": provider == "simulated",
         "api_key_env": own_key,
         **_dialect_options(spec, dialect),
     }

@@ -61,7 +61,7 @@ class ItemReader:
         self._source = source
         self.numbered = source.id_field not in table.columns and source.id_field == defaults["id_field"].default
         names = {"id_field": source.id_field}
-        for setting in (*JUDGED_FIELDS, "prompt_field", "reference_field"):
+        for setting in (*JUDGED_FIELDS, "prompt_field", "reference_field", "images_field"):
             name = getattr(source, setting)
             if name is not None and name != defaults[setting].default:
                 names[setting] = name
@@ -86,9 +86,12 @@ class ItemReader:
         judged = self._judged(row, fields)
         prompt = self._text(row, fields, source.prompt_field)
         reference = self._text(row, fields, source.reference_field)
+        images = self._images(row, fields, source.images_field)
         try:
             if "messages" in judged:
                 judged["judged"] = source.judged
+            if images:
+                judged["images"] = images
             return Item(id=item_id, **judged, prompt=prompt or None, reference=reference or None, metadata=fields)
         except ValidationError as error:
             detail = error.errors()[0]
@@ -119,6 +122,13 @@ class ItemReader:
             return self._list(row, fields, what, name)
         text = self._text(row, fields, name)
         return "" if text.isspace() else text
+
+    def _images(self, row: Row, fields: dict[str, Any], name: str | None) -> list[Any]:
+        """A list as any, or one image as a text."""
+        value = fields.get(name) if name is not None else None
+        if name is not None and isinstance(value, str) and value.strip() and not value.lstrip().startswith("["):
+            return [fields.pop(name)]
+        return self._list(row, fields, "images", name)
 
     def _list(self, row: Row, fields: dict[str, Any], what: str, name: str | None) -> list[Any]:
         """A list, in formats without them written as JSON; empty where there is none."""

@@ -93,16 +93,18 @@ def _shuffled(places: range | Iterator[int], chance: Chance) -> array[int]:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What is done to a job's items, in this order: `expand` each, `shuffle` them all, `vary` some."""
+    """What is done to a job's items, in this order: `expand` each, `shuffle` them all, `vary` some. Where they have
+    `images`, these are kept beside them (app/pipeline/images.py)."""
 
     expand: Expansion | None = None
     shuffle: Shuffle | None = None
     vary: Variation | None = None
+    images: bool = False
 
     @property
     def needed(self) -> bool:
         """Whether anything is done to them at all."""
-        return not (self.expand is None and self.shuffle is None and self.vary is None)
+        return self.images or not (self.expand is None and self.shuffle is None and self.vary is None)
 
     def expanded(self, items: Iterator[Item]) -> Iterator[Item]:
         """The job's own items, as the first step makes them."""
@@ -148,7 +150,7 @@ def arrangement_of(job: EvaluationJob) -> Arrangement:
     when the job starts."""
     expand = PairsOfLists(job.pairs) if job.pairs is not None else None
     varied = Variants(job.probes, job.dimensions, str(job.id)) if tried(job.probes) else None
-    return Arrangement(expand=expand, shuffle=_drawn(job), vary=varied)
+    return Arrangement(expand=expand, shuffle=_drawn(job), vary=varied, images=job.item_images != "none")
 
 
 def _drawn(job: EvaluationJob) -> Shuffle | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StringConstraints, model_validator
 from pydantic_core import to_json
 
 from dicast.app.domain.fields import Strict
+from dicast.app.domain.image import MAX_IMAGES, Image
 
 MAX_MESSAGES = 1000
 MAX_TOOL_CALLS = 100
@@ -21,13 +22,31 @@ ASKING = frozenset({"system", "developer", "user", "human", "tool", "function"})
 
 
 def _joined(content: Any) -> Any:
-    """A list of text parts, as APIs have it, means their texts one behind the other."""
+    """A list of parts, as APIs have it, means their texts one behind the other; its images are the turn's."""
     if not isinstance(content, list):
         return content
-    for part in content:
+    words = [part for part in content if _pictured(part) is None]
+    for part in words:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError("must be a text, or a list of {type: text, text: ...}")
-    return "\n".join(part["text"] for part in content)
+            raise ValueError(
+                "must be a text, or a list of {type: text, text: ...} and {type: image_url, image_url: {url: ...}}"
+            )
+    return "\n".join(part["text"] for part in words)
+
+
+def _pictured(part: Any) -> dict[str, Any] | None:
+    """The image that a part of a content is, in OpenAI's form or in Anthropic's; None if it is none."""
+    if not isinstance(part, dict):
+        return None
+    given = part.get("image_url") if part.get("type") == "image_url" else None
+    if isinstance(given, str):
+        return {"image": given}
+    if isinstance(given, dict) and given.keys() <= {"url", "detail"}:
+        return {("image" if name == "url" else name): value for name, value in given.items()}
+    source = part.get("source") if part.get("type") == "image" else None
+    if isinstance(source, dict) and source.get("type") == "base64":
+        return {"image": f"data:{source.get('media_type')};base64,{source.get('data')}"}
+    return {"image": source.get("url")} if isinstance(source, dict) and source.get("type") == "url" else None
 
 
 def _writable(calls: list[JsonValue]) -> list[JsonValue]:
@@ -52,6 +71,15 @@ class Turn(Strict):
         default=None, max_length=MAX_TOOL_CALLS
     )
     tool_call_id: Name | None = None
+    images: list[Image] | None = Field(default=None, min_length=1, max_length=MAX_IMAGES)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_images(cls, data: Any) -> Any:
+        """Those that stand among the parts of its content are its images."""
+        content = data.get("content") if isinstance(data, dict) else None
+        found = [image for part in content if (image := _pictured(part))] if isinstance(content, list) else []
+        return {**data, "images": [*(data.get("images") or ()), *found]} if found else data
 
     @property
     def calls(self) -> str:
@@ -61,10 +89,11 @@ class Turn(Strict):
     @property
     def texts(self) -> tuple[str, ...]:
         """All that a judge reads of it, the empty left out."""
-        given = (self.role, self.name, self.content, self.calls, self.tool_call_id)
+        described = (image.description for image in self.images or ())
+        given = (self.role, self.name, self.content, self.calls, self.tool_call_id, *described)
         return tuple(text for text in given if text)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it has neither text nor tool calls."""
-        return not self.tool_calls and not (self.content or "").strip()
+        """Whether it has neither text, tool calls nor images."""
+        return not self.tool_calls and not self.images and not (self.content or "").strip()

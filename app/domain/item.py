@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,6 +10,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from dicast.app.domain.conversation import ASKING, MAX_MESSAGES, Turn
 from dicast.app.domain.fields import MAX_ID_LENGTH, Id, Metadata, Strict, Text
+from dicast.app.domain.image import MAX_IMAGES, Image
 
 ItemKind = Literal["text", "pair", "conversation", "candidates"]
 Judged = Literal["last_answer", "conversation"]
@@ -46,6 +47,9 @@ class Item(Strict):
     )
     prompt: str | None = Field(default=None, description="what the output answers, if that matters")
     reference: str | None = Field(default=None, description="an answer known to be good, if there is one")
+    images: list[Image] | None = Field(
+        default=None, min_length=1, max_length=MAX_IMAGES, description="that belong to the material; messages have own"
+    )
     metadata: Metadata = Field(default_factory=dict)
     probe: SkipJsonSchema[str | None] = Field(
         default=None, description="what was changed in this variant of an item; set by Dicast alone"
@@ -67,19 +71,43 @@ class Item(Strict):
         return "\n".join(text for text in (self.text, self.text_a, self.text_b) if text)
 
     @property
+    def all_images(self) -> tuple[Image, ...]:
+        """Its own and those of its messages, in the order in which a judge is shown them."""
+        if self.images is None and self.messages is None:
+            return ()
+        return (*(self.images or ()), *(image for turn in self.messages or () for image in turn.images or ()))
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """All that a judge reads of it, the empty left out."""
-        if self.text is not None:
+        if self.text is not None and self.images is None:
             return tuple([text for text in (self.text, self.prompt, self.reference) if text])
         turns = (text for message in self.messages or () for text in message.texts)
         listed = (candidate.text for candidate in self.candidates or ())
-        given = (self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference)
+        described = (image.description for image in self.images or ())
+        given = (self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference, *described)
         return tuple(text for text in given if text)
 
     @property
     def text_bytes(self) -> int:
         """Of its texts in UTF-8."""
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in self.texts)
+
+    @property
+    def stored_bytes(self) -> int:
+        """About what it takes to keep: its texts, and images that came as data."""
+        return self.text_bytes + sum(len(image.image) for image in self.all_images)
+
+    def with_images(self, change: Callable[[Image], Image]) -> Self:
+        """The item with each image changed, one after the other."""
+        if not self.all_images:
+            return self
+        own = self.images and [change(image) for image in self.images]
+        turns = self.messages and [
+            turn.model_copy(update={"images": [change(image) for image in turn.images]}) if turn.images else turn
+            for turn in self.messages
+        ]
+        return self.model_copy(update={"images": own, "messages": turns})
 
     def without(self, names: Set[str]) -> Self:
         """The item without this metadata."""
@@ -98,6 +126,8 @@ class Item(Strict):
             raise ValueError(f"{WANTED}, got {' and '.join(given) or 'none of them'}")
         if self.candidates is not None:
             _check_candidates(self.id, self.candidates)
+        if self.messages is not None and len(self.all_images) > MAX_IMAGES:
+            raise ValueError(f"images: an item has at most {MAX_IMAGES}, got {len(self.all_images)}")
         if self.messages is None:
             if self.judged != "last_answer":
                 raise ValueError(f"judged: belongs to messages, got {self.judged!r} without them")
@@ -143,13 +173,15 @@ class ItemSource(Strict):
     candidates_field: str | None = Field(default="candidates", description="of lists to rank; None: no column is")
     prompt_field: str | None = "prompt"
     reference_field: str | None = "reference"
+    images_field: str | None = Field(default="images", description="of images; None: no column is")
     limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
 
     @property
     def judged_columns(self) -> set[str]:
         """The columns that become an item's id and texts."""
         fields = (self.text_field, self.text_a_field, self.text_b_field, self.messages_field, self.candidates_field)
-        return {name for name in (self.id_field, *fields, self.prompt_field, self.reference_field) if name is not None}
+        common = (self.id_field, self.prompt_field, self.reference_field, self.images_field)
+        return {name for name in (*fields, *common) if name is not None}
 
 
 class RatingSource(Strict):

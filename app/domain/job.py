@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.deadlines import Duration, FinishBy
@@ -140,6 +141,9 @@ class EvaluationJob(Strict):
         default=None, description="how the material is arranged for the judges, in Jinja2; None: as it is always"
     )
     metadata: Metadata = Field(default_factory=dict)
+    item_images: SkipJsonSchema[Literal["none", "files", "no_files"]] = Field(
+        default="none", description="whether its items have images, and files may be such; set by Dicast alone"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dicast.app.domain.conversation import ROLES, Turn
+from dicast.app.domain.image import Image
 from dicast.app.domain.item import Item, ItemKind
 from dicast.app.domain.nonce import is_fresh
 from dicast.errors import DicastError
@@ -40,12 +41,29 @@ def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> l
         raise ValueError("the nonce occurs in the item")
     parts = ["MATERIAL"]
     if arranged is not None:
-        return [*parts, *arranged, f"END OF MATERIAL {nonce}"]
+        return [*parts, *arranged, *_pictured(item.all_images), f"END OF MATERIAL {nonce}"]
     if item.prompt:
         parts += [_TASKS[item.kind], quoted(item.prompt)]
     if item.reference:
         parts += ["A reference answer, known to be good:", quoted(item.reference)]
+    if item.images:
+        parts += ["What belongs to it in images:", *_pictured(item.images)]
     return [*parts, *_judged(item), f"END OF MATERIAL {nonce}"]
+
+
+def image_line(number: int) -> str:
+    """The line behind which an image stands; no text can write one, as all of them are quoted."""
+    return f"IMAGE {number} OF THE MATERIAL"
+
+
+def _pictured(images: Sequence[Image], before: int = 0) -> list[str]:
+    """The line of each image, and what is told of it; `before` are those that the item has in front of them."""
+    lines = []
+    for number, image in enumerate(images, before + 1):
+        if image.description:
+            lines += [f"What is said of image {number}:", quoted(image.description)]
+        lines.append(image_line(number))
+    return lines
 
 
 _TASKS: Mapping[ItemKind, str] = {
@@ -57,15 +75,15 @@ _TASKS: Mapping[ItemKind, str] = {
 
 def _judged(item: Item) -> list[str]:
     if item.messages is not None:
-        return _conversation(item.messages, last_answer=item.judged == "last_answer")
+        return _conversation(item.messages, last_answer=item.judged == "last_answer", before=len(item.images or ()))
     if item.text is not None:
         return ["The text to judge:", quoted(item.text)]
     return ["Text A:", quoted(item.text_a or ""), "Text B:", quoted(item.text_b or "")]
 
 
-def _conversation(messages: Sequence[Turn], *, last_answer: bool) -> list[str]:
+def _conversation(messages: Sequence[Turn], *, last_answer: bool, before: int) -> list[str]:
     """A turn's header stands outside of the quotes, where no message can write one. What a message says of itself is
-    quoted: its name, and a role that is none of the usual ones."""
+    quoted: its name, and a role that is none of the usual ones. `before`: the images in front of the first turn's."""
     parts = ["The conversation, turn by turn:"]
     for number, message in enumerate(messages, 1):
         if last_answer and number == len(messages):
@@ -81,6 +99,9 @@ def _conversation(messages: Sequence[Turn], *, last_answer: bool) -> list[str]:
         ):  # fmt: skip
             if text:
                 parts += [f"{turn}, {what}:", quoted(text)]
+        if message.images:
+            parts += [f"{turn}, its images:", *_pictured(message.images, before)]
+            before += len(message.images)
     return parts
 
 

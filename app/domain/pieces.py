@@ -17,7 +17,7 @@ def pieces(items: Iterable[Item], most: int, most_bytes: int = PIECE_BYTES) -> I
     size = 0
     for item in items:
         piece.append(item)
-        size += item.text_bytes
+        size += item.stored_bytes
         if len(piece) >= most or size >= most_bytes:
             yield piece
             piece, size = [], 0

@@ -58,7 +58,7 @@ def _pair(item: Item, a: RankedText, b: RankedText, name: str) -> Item:
     origin = dict(zip(PAIR_METADATA, (item.id, a.id, b.id), strict=True))
     return Item(
         id=name, text_a=a.text, text_b=b.text, prompt=item.prompt, reference=item.reference,
-        metadata={**item.metadata, **origin},
+        images=item.images, metadata={**item.metadata, **origin},
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ WORK = 1_000_000
 STEP = 50
 RENDERED_CHARS = 200_000
 """Most characters of a rendered template beyond four times the item's texts."""
-RESERVED = (">", "MATERIAL", "END OF MATERIAL", "NONCE:", "SCALE:", "LABELS:", "QUESTIONS:", "CRITERION:")
+RESERVED = (">", "MATERIAL", "END OF MATERIAL", "NONCE:", "SCALE:", "LABELS:", "QUESTIONS:", "CRITERION:", "IMAGE ")
 FIELDS = frozenset({"id", "metadata", "prompt", "reference", "text"})
 
 _ALLOWED = (

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from dicast.app import datasets
 from dicast.app.domain.arrangement import Arrangement, arrangement_of
+from dicast.app.domain.image import ImageError
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
+from dicast.app.pipeline.images import keeping
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.reports.arranged import OtherItems, is_arranged, write_arranged
 from dicast.app.reports.folders import own_folder
@@ -60,11 +62,13 @@ class Arranging:
 
 
 def _write(folder: Path, job: JobRecord, items: Iterator[Item], arrangement: Arrangement) -> None:
-    plain = (item.without(job.spec.rating_columns) for item in items)
+    plain: Iterator[Item] = (item.without(job.spec.rating_columns) for item in items)
+    if arrangement.images:
+        plain = map(keeping(job, folder), plain)
     chance = random.Random(arrangement.shuffle.seed if arrangement.shuffle is not None else 0)  # noqa: S311
     try:
         write_arranged(folder, plain, arrangement, chance, job.items)
-    except OtherItems as error:
+    except (OtherItems, ImageError) as error:
         raise DatasetChanged(f"the items of job {job.id} have changed since it was submitted: {error}") from None
     except FileNotFoundError:  # whoever was quicker has started the job, and it has ended
         if not is_arranged(folder):

@@ -14,6 +14,7 @@ from typing import Protocol
 from dicast.app import logs
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.image import ImageError
 from dicast.app.domain.material import TemplateError
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.opinion import Usage
@@ -21,11 +22,12 @@ from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.variants import REVERSED, SINGLE
 from dicast.app.domain.verdict import Malformed, read_batch, read_single
 from dicast.app.pipeline.call import NO_ANSWER, Call, answered, refused
+from dicast.app.pipeline.images import Images
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.pipeline.places import Models
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.pipeline.settle import Settler
-from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
+from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart, Provider, ProviderFailure
 from dicast.workers.admission.request import Lease
 from dicast.workers.policy.admission import CallOutcome
 
@@ -50,10 +52,10 @@ class Secret(Protocol):
 
 
 class Asker:
-    """Makes calls on one event loop; `settler` does what follows from how they went."""
+    """Makes calls on one event loop; `settler` does what follows from how they went, `images` reads those of items."""
 
-    def __init__(self, pools: CalledPools, secret: Secret, settler: Settler) -> None:
-        self._pools, self._secret, self._settler = pools, secret, settler
+    def __init__(self, pools: CalledPools, secret: Secret, settler: Settler, images: Images) -> None:
+        self._pools, self._secret, self._settler, self._images = pools, secret, settler, images
 
     async def ask(self, call: Call, lease: Lease | None) -> NextSteps:
         """Make a call whose units are claimed, and record what it brings. Without a lease, or with one that leaves no
@@ -73,9 +75,12 @@ class Asker:
         key = await retry_until_available(self._secret.get)
         nonce = nonce_for(key, call.agent, _asked(call), call.shown, call.replicate, call.job.spec.template)
         try:
-            request = _request(call, self._pools.model(call.deployment), _prompt(call, nonce, provider))
-        except TemplateError as error:
-            unusable = ProviderFailure(FailureKind.REJECTED, f"the job's template: {error}", reached=False)
+            prompt = _prompt(call, nonce, provider)
+            images = await self._images.parts(call.job, prompt.images) if prompt.images else ()
+            request = _request(call, self._pools.model(call.deployment), prompt, images)
+        except (TemplateError, ImageError) as error:
+            why = f"the job's template: {error}" if isinstance(error, TemplateError) else str(error)
+            unusable = ProviderFailure(FailureKind.REJECTED, why, reached=False)
             return await self._settler.failed(call, unusable, 0.0, {"calls": 0}, made=False)
         if not lease.may_begin():
             return await self._settler.unpaid(call, 0.0)
@@ -159,7 +164,7 @@ def _cut(timeout_s: float, own_s: float) -> ProviderFailure:
     return ProviderFailure(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s")
 
 
-def _request(call: Call, model: str, prompt: Prompt) -> ChatRequest:
+def _request(call: Call, model: str, prompt: Prompt, images: Sequence[ImagePart]) -> ChatRequest:
     return ChatRequest(
         model=model,
         system=prompt.system,
@@ -167,6 +172,7 @@ def _request(call: Call, model: str, prompt: Prompt) -> ChatRequest:
         max_tokens=prompt.max_tokens,
         temperature=call.agent.temperature,
         schema=prompt.schema,
+        images=images,
     )
 
 

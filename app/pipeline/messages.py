@@ -20,6 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from dicast.app.domain.batching import named
 from dicast.app.domain.deployments import Choice
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.image import image_tokens
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.plan import Lane
@@ -236,4 +237,5 @@ def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int)
 
 
 def _chars(item: Item) -> int:
-    return sum(map(len, item.texts))
+    pictured = sum(map(image_tokens, item.all_images))
+    return sum(map(len, item.texts)) + pictured * CHARS_PER_TOKEN

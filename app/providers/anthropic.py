@@ -13,7 +13,7 @@ import httpx2
 import orjson
 
 from dicast.app.providers import envelope
-from dicast.app.providers.base import ChatReply, ChatRequest
+from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
 from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpAnswer, patience, rate_limit_headers
@@ -74,7 +74,7 @@ class AnthropicProvider:
         body: dict[str, Any] = {
             "model": request.model,
             "max_tokens": request.max_tokens,
-            "messages": [{"role": "user", "content": request.user}],
+            "messages": [{"role": "user", "content": _content(request)}],
         }
         if request.system:
             body["system"] = request.system
@@ -111,6 +111,20 @@ class AnthropicProvider:
             truncated=answer.get("stop_reason") in ("max_tokens", "model_context_window_exceeded"),
             headers=rate_limit_headers(response.headers),
         )
+
+
+def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
+    """The user's message; one without images is a text."""
+    return [_block(piece) for piece in request.pieces] if request.images else request.user
+
+
+def _block(piece: str | ImagePart) -> dict[str, Any]:
+    """The API knows no `detail`."""
+    if isinstance(piece, str):
+        return {"type": "text", "text": piece}
+    if piece.address:
+        return {"type": "image", "source": {"type": "url", "url": piece.address}}
+    return {"type": "image", "source": {"type": "base64", "media_type": piece.type, "data": piece.data}}
 
 
 def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> anthropic.AsyncAnthropic:

@@ -5,9 +5,9 @@ A provider makes exactly one HTTP call per `complete`: retries, waits, limits an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
@@ -16,9 +16,21 @@ from dicast.errors import DicastError
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
 
 
+class ImagePart(NamedTuple):
+    """An image behind the first `at` characters of the user's text: `data` in base64 of a media `type`, or an
+    `address`, which the provider fetches and nobody else."""
+
+    at: int
+    type: str = ""
+    data: str = ""
+    address: str = ""
+    detail: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object)."""
+    """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object). `images`
+    stand within the user's text, in order."""
 
     model: str
     system: str
@@ -27,6 +39,19 @@ class ChatRequest:
     temperature: float | None = None
     schema: Mapping[str, Any] | None = None
     schema_name: str = "opinion"
+    images: Sequence[ImagePart] = ()
+
+    @property
+    def pieces(self) -> Iterator[str | ImagePart]:
+        """The user's message: texts and images in turn."""
+        before = 0
+        for image in self.images:
+            if image.at > before:
+                yield self.user[before : image.at]
+            yield image
+            before = image.at
+        if self.user[before:]:
+            yield self.user[before:]
 
 
 @dataclass(frozen=True, slots=True)

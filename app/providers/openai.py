@@ -10,7 +10,7 @@ import openai
 from dicast.app.domain.answer_schema import LENGTHS, without
 from dicast.app.domain.opinion import Usage
 from dicast.app.providers import envelope
-from dicast.app.providers.base import ChatReply, ChatRequest
+from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
 from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpAnswer, patience, rate_limit_headers
@@ -67,7 +67,7 @@ class OpenAIProvider:
         await self._post.close()
 
     def _body(self, request: ChatRequest, *, structured: bool) -> dict[str, Any]:
-        messages = [{"role": "user", "content": request.user}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": _content(request)}]
         if request.system:
             messages.insert(0, {"role": "system", "content": request.system})
         body: dict[str, Any] = {
@@ -82,6 +82,18 @@ class OpenAIProvider:
             json_schema = {"name": request.schema_name, "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         return body
+
+
+def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
+    """The user's message; one without images is a text, which every server understands."""
+    return [_part(piece) for piece in request.pieces] if request.images else request.user
+
+
+def _part(piece: str | ImagePart) -> dict[str, Any]:
+    if isinstance(piece, str):
+        return {"type": "text", "text": piece}
+    told = {"url": piece.address or f"data:{piece.type};base64,{piece.data}"}
+    return {"type": "image_url", "image_url": {**told, "detail": piece.detail} if piece.detail else told}
 
 
 def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> openai.AsyncOpenAI:

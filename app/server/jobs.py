@@ -114,7 +114,7 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     document = with_calibration(with_rubrics(document, None, job_file.read_document), None, job_file.read_document)
     job = _permitted(parts, claims, validated(document))
     try:
-        ready = parts.dicast.prepared(job)
+        ready = parts.dicast.prepared(job, image_files=False)
     except UnknownPool as unknown:
         raise JobRefused(str(unknown)) from None
     if key is not None:  # from here on, for a job that is refused holds no key

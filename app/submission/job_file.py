@@ -25,6 +25,7 @@ from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.printable import printable
 from dicast.app.submission.calibrations import calibration_in, with_calibration
+from dicast.app.submission.images import with_images
 from dicast.app.submission.rubrics import rubric, with_rubrics
 from dicast.app.submission.templates import with_template
 from dicast.config.nearest import nearest_file
@@ -57,7 +58,7 @@ def load_job(path: str) -> dict[str, Any]:
     """
     document = read_document(path, JOB)
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
-    document = with_template(_anchored(document, folder), folder)
+    document = with_images(with_template(_anchored(document, folder), folder), folder)
     return with_calibration(with_rubrics(document, folder, read_document), folder, read_document)
 
 

@@ -24,6 +24,7 @@ from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
+from dicast.app.submission.images import SeenImages, anchored
 from dicast.app.submission.job_file import read_document
 from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
@@ -99,12 +100,15 @@ class Prepared:
         return self.items - self.variants
 
 
-def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings) -> Prepared:
-    """Everything that can be checked of a job without a store: its shape, its pools, every item of its file.
+def prepared(
+    job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings, image_files: bool = True
+) -> Prepared:
+    """Everything that can be checked of a job without a store: its shape, its pools, every item of its file. Without
+    `image_files` its items may name no files as images.
 
-    Raises `InvalidJob`, `UnknownPool`, `JobRefused` or `datasets.DatasetError`.
+    Raises `InvalidJob`, `UnknownPool`, `JobRefused`, `ImageError` or `datasets.DatasetError`.
     """
-    job = checked(job)
+    job = anchored(checked(job), Path.cwd())
     specs = [_deployed(agent, pools) for agent in job.agents]
     for agent, of_agent in zip(job.agents, specs, strict=True):
         _check_labels(agent.name, of_agent, job.labels, pools)
@@ -120,17 +124,18 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
     check_probes(job, plan)
     extra: dict[str, str] = {}
     expected = Expected(arrangement_of(job))
-    seen = trying(job, expected.add)
     if isinstance(job.items, ItemSource):
-        path = _absolute(job.items.path)
-        source = job.items.model_copy(update={"path": path})
+        source = job.items.model_copy(update={"path": _absolute(job.items.path)})
         job = job.model_copy(update={"items": source})
+    images = SeenImages(job, files=image_files)
+    seen = images.watching(trying(job, expected.add))
+    if isinstance(job.items, ItemSource):
         found = datasets.survey(
-            source, max_text_bytes=settings.max_text_bytes, keep=job.kept_of_items, misfit=job.misfit, seen=seen
+            job.items, max_text_bytes=settings.max_text_bytes, keep=job.kept_of_items, misfit=job.misfit, seen=seen
         )
         text_bytes, extra["fingerprint"], known = found.text_bytes, found.fingerprint, found.known
         if found.items == 0:
-            raise datasets.DatasetError(path, "holds no items")
+            raise datasets.DatasetError(job.items.path, "holds no items")
     else:
         for item in job.items:
             seen(item)
@@ -147,6 +152,7 @@ def prepared(job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: 
         ratings, mark = datasets.survey_ratings(job, known)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
     extra |= _asked(job, expected, plan)
+    job = images.settled(job, specs)
     return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.own)
 
 

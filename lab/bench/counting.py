@@ -38,6 +38,7 @@ from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.images import KeptImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Messages
@@ -184,7 +185,8 @@ class _Desk:
         recorder = Recorder(ledger, Spool(folder, "counting", "here"))
         settler = Settler(ledger, recorder, policy, asking, Blames(quiet, asking), pools)
         claimer = Claimer(ledger, recorder, DeadNodes(ledger, quiet))
-        self._judge = Judge(JobCache(ledger), claimer, asking, pools, Asker(pools, _Secret(), settler), settler)
+        asker = Asker(pools, _Secret(), settler, KeptImages(str(folder)))
+        self._judge = Judge(JobCache(ledger), claimer, asking, pools, asker, settler)
         self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet)
 
     async def job(self, name: str) -> Counts:

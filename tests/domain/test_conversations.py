@@ -89,7 +89,7 @@ def test_text_parts_are_joined_and_others_refused() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert Turn.model_validate({"role": "user", "content": parts}).content == "a\nb"
     with pytest.raises(ValidationError, match="must be a text, or a list of"):
-        Turn.model_validate({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})
+        Turn.model_validate({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "x"}}]})
 
 
 @pytest.mark.parametrize(

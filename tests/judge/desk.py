@@ -21,6 +21,7 @@ from dicast.app.pipeline.blame import Blames
 from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.fail_fast import FailFast
+from dicast.app.pipeline.images import KeptImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.next_steps import NextSteps
@@ -121,9 +122,12 @@ class Desk:
         blames = Blames(Outages(bench.asyncs, KEYS), self.asking)
         settler = Settler(ledger, self.recorder, retries, self.asking, blames, self.pools)
         claimer = Claimer(ledger, self.recorder, self.dead_nodes)
-        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, Asker(self.pools, self.pools, settler), settler)
+        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self._asker(settler, folder), settler)
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
+
+    def _asker(self, settler: Settler, folder: Path) -> Asker:
+        return Asker(self.pools, self.pools, settler, KeptImages(str(folder / "results")))
 
     async def job(self, ref: PageRef) -> Any:
         return await self.jobs.get(ref.job, ref.incarnation)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.providers.base import ProviderFailure
+from dicast.app.providers.base import ImagePart, ProviderFailure
 from tests.providers.conftest import SCHEMA, RawServer, Script, answer, chat, good_body, make
 
 REQUESTS = {
@@ -16,6 +16,15 @@ REQUESTS = {
     "structured": chat(schema=SCHEMA),
     "all that texts hold": chat('"quoted"\\ \n\t\r\x00\x1f\x7f\u2028 ä 漢字 🦊', temperature=0.0),
     "temperatures": chat(temperature=0.7),
+    "images": chat(
+        "one\ntwo",
+        schema=SCHEMA,
+        images=[
+            ImagePart(4, type="image/png", data="iVBORw0KGgo=", detail="low"),
+            ImagePart(4, address="https://h/ä"),
+            ImagePart(7, type="image/gif", data="R0lGODlh"),
+        ],
+    ),
 }
 POOLS: dict[str, dict[str, Any]] = {
     "": {},
@@ -44,6 +53,26 @@ async def test_a_direct_call_is_the_sdk_s_byte_for_byte(dialect: str, request_na
             await provider.close()
     assert len(server.requests) == 6
     assert len(set(server.requests)) == 1
+
+
+async def test_images_stand_where_they_belong_in_each_dialect(dialect: str) -> None:
+    async with RawServer(answered(dialect)) as server:
+        provider = make(dialect, server.base_url)
+        await provider.complete(REQUESTS["images"])
+        await provider.close()
+    content = json.loads(server.requests[0].partition(b"\r\n\r\n")[2])["messages"][-1]["content"]
+    texts = [{"type": "text", "text": text} for text in ("one\n", "two")]
+    if dialect == "openai":
+        low = {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}
+        given = [low, {"url": "https://h/ä"}, {"url": "data:image/gif;base64,R0lGODlh"}]
+        images = [{"type": "image_url", "image_url": one} for one in given]
+    else:
+        png, gif = [
+            {"type": "base64", "media_type": f"image/{kind}", "data": data}
+            for kind, data in (("png", "iVBORw0KGgo="), ("gif", "R0lGODlh"))
+        ]
+        images = [{"type": "image", "source": one} for one in (png, {"type": "url", "url": "https://h/ä"}, gif)]
+    assert content == [texts[0], images[0], images[1], texts[1], images[2]]
 
 
 async def test_a_proxy_of_the_environment_is_the_sdk_s_business(monkeypatch: pytest.MonkeyPatch) -> None:

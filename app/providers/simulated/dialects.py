@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +11,13 @@ from typing import Any, Protocol
 
 import orjson
 
+from dicast.app.domain.image import media_type
 from dicast.app.providers.simulated import headers
 from dicast.app.providers.simulated.limits import Limits
 
 _CHARS_PER_TOKEN = 4
+_IMAGE_TOKENS = 765
+_DATA = "data:"
 
 
 class BadRequest(Exception):
@@ -28,10 +33,12 @@ class ParsedCall:
     max_tokens: int
     schema: Mapping[str, Any] | None
     tool: str | None
+    images: tuple[str, ...] = ()
+    """The SHA-256 of those that came with it, and addresses, which are not fetched."""
 
     @property
     def input_tokens(self) -> int:
-        return tokens_of(self.prompt)
+        return tokens_of(self.prompt) + _IMAGE_TOKENS * len(self.images)
 
 
 class WireFormat(Protocol):
@@ -67,7 +74,7 @@ class OpenAI:
         if response_format.get("type") == "json_schema":
             schema = _object(_object(response_format.get("json_schema")).get("schema"))
         most = body.get("max_completion_tokens", body.get("max_tokens", 4096))
-        return ParsedCall(_model(body), prompt, _whole(most, "max_tokens"), schema, None)
+        return ParsedCall(_model(body), prompt, _whole(most, "max_tokens"), schema, None, _images(messages))
 
     def charge(self, call: ParsedCall) -> int:
         return max(call.max_tokens, call.input_tokens)
@@ -130,7 +137,8 @@ class Anthropic:
             if chosen is None:
                 raise BadRequest("tool_choice names no tool")
             schema, tool = _object(chosen.get("input_schema")), str(chosen.get("name"))
-        return ParsedCall(_model(body), prompt, _whole(body.get("max_tokens"), "max_tokens"), schema, tool)
+        most = _whole(body.get("max_tokens"), "max_tokens")
+        return ParsedCall(_model(body), prompt, most, schema, tool, _images(messages))
 
     def charge(self, call: ParsedCall) -> int:
         return call.input_tokens
@@ -204,6 +212,35 @@ def _words(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(part.get("text") or "" for part in content if isinstance(part, dict))
     raise BadRequest("content must be a text or a list of parts")
+
+
+def _images(messages: list[Any]) -> tuple[str, ...]:
+    """Of the messages' parts, in either API's form."""
+    contents = [content for message in messages if isinstance(content := _object(message).get("content"), list)]
+    parts = [part for content in contents for part in content if isinstance(part, dict)]
+    found = []
+    for part in parts:
+        if part.get("type") == "image_url":
+            found.append(_shown(str(_object(part.get("image_url")).get("url"))))
+        elif part.get("type") == "image":
+            source = _object(part.get("source"))
+            given = source.get("url") if source.get("type") == "url" else None
+            found.append(_shown(given or f"{_DATA}{source.get('media_type')};base64,{source.get('data')}"))
+    return tuple(found)
+
+
+def _shown(address: str) -> str:
+    """The digest of an image's bytes, or its address."""
+    if not address.startswith(_DATA):
+        return address
+    head, _, coded = address.partition(";base64,")
+    try:
+        data = base64.b64decode(coded, validate=True)
+        if media_type(data) != head.removeprefix(_DATA):
+            raise BadRequest("the image is of another type than it says")
+    except ValueError as error:
+        raise BadRequest(f"an image cannot be read: {error}") from None
+    return hashlib.sha256(data).hexdigest()
 
 
 def _model(body: Any) -> str:

@@ -197,6 +197,8 @@ class SimulatedProvider:
             "input_tokens": call.input_tokens,
             "output_tokens": 0,
         }
+        if call.images:
+            entry["images"] = call.images
         self._record.begin(entry)
         try:
             response = await self._answer(request, dialect, call, lane, entry)
@@ -247,7 +249,7 @@ class SimulatedProvider:
         if lane.limits.output:
             lane.limits.output.take(used, self._loop.time())
         if call.tool is not None and fault == "chatter":
-            call = ParsedCall(call.model, call.prompt, call.max_tokens, call.schema, None)
+            call = ParsedCall(call.model, call.prompt, call.max_tokens, call.schema, None, call.images)
         body = dialect.answer(call, text, entry["number"])
         if fault is not None:
             entry["reason"] = fault

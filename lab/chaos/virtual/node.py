@@ -28,6 +28,7 @@ from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.housekeeping import Beat, Housekeeper
+from dicast.app.pipeline.images import KeptImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Judge
@@ -123,8 +124,9 @@ class VirtualNode:
         recorder, dead_nodes = Recorder(self.ledger, self.spool, suspension), DeadNodes(self.ledger, self)
         policy = RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20)
         settler = Settler(self.ledger, recorder, policy, asking, Blames(outages, asking), self)
+        asker = Asker(self, SimSecret(), settler, KeptImages(""))
         claimer, self.jobs = Claimer(self.ledger, recorder, dead_nodes), JobCache(self.ledger)
-        self.judge = Judge(self.jobs, claimer, asking, self, Asker(self, SimSecret(), settler), settler)
+        self.judge = Judge(self.jobs, claimer, asking, self, asker, settler)
         self.gatherer = SimGatherer(self.ledger, results, self, stops, self)
         self.gatherer.pages = world.pages
         self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]

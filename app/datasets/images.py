@@ -1,0 +1,79 @@
+"""Images that items name: looked at before a job is taken, read when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dicast.app.domain.image import MAX_CALL_BYTES, MAX_IMAGE_BYTES, Image, ImageError, examined, media_type
+from dicast.app.domain.item import Item
+from dicast.app.domain.text import shown
+
+HEAD_BYTES = 16
+
+
+def check_images(item: Item, folder: Path | None, *, files: bool = True) -> int:
+    """Whether all images of an item can be used; how many bytes those have that came as data. A relative path begins at
+    `folder`; without `files` none may be named. No address is fetched. Raises `ImageError`."""
+    total = data = 0
+    for number, image in enumerate(item.all_images, 1):
+        try:
+            if image.form == "kept" or image.kept is not None:
+                raise ValueError("is a digest, which Dicast alone sets")
+            if image.form == "data":
+                held = examined(image.data).bytes
+                data += held
+                total += held
+            elif image.form == "file":
+                total += _looked_at(_path(image, folder, files))
+        except ValueError as error:
+            raise _wrong(item, number, error) from None
+    if total > MAX_CALL_BYTES:
+        raise ImageError(
+            f"images of the item {shown(repr(item.id), 80)}: together they hold at most {MAX_CALL_BYTES} bytes, got "
+            f"{total}"
+        )
+    return data
+
+
+def read_image(image: Image, folder: Path | None, *, files: bool) -> bytes | None:
+    """The bytes of a file or of data; None of an address. Raises ValueError, without the place."""
+    if image.form == "data":
+        return image.data
+    if image.form != "file":
+        return None
+    path = _path(image, folder, files)
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_IMAGE_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{shown(str(path), 200)} cannot be read: {error.strerror or error}") from None
+
+
+def _path(image: Image, folder: Path | None, files: bool) -> Path:
+    """Raises ValueError where no file may be named: whoever sends items over HTTP has this machine read none."""
+    if not files:
+        raise ValueError("items that come over HTTP name no files; send data:image/png;base64,... or an address")
+    return (folder or Path.cwd()) / image.image
+
+
+def _looked_at(path: Path) -> int:
+    """Its size in bytes. Raises ValueError for what is no image, too large, or cannot be read."""
+    try:
+        if not path.is_file():
+            raise ValueError(f"there is no file {shown(str(path), 200)}")
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise ValueError(f"{shown(str(path), 200)} cannot be read: {error.strerror or error}") from None
+    try:
+        media_type(head)
+    except ValueError as error:
+        raise ValueError(f"{shown(str(path), 200)} {error}") from None
+    if size > MAX_IMAGE_BYTES:
+        raise ValueError(f"an image holds at most {MAX_IMAGE_BYTES} bytes, got {size} in {shown(str(path), 200)}")
+    return size
+
+
+def _wrong(item: Item, number: int, error: ValueError) -> ImageError:
+    return ImageError(f"images: of the item {shown(repr(item.id), 80)}, image {number}: {error}")

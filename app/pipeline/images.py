@@ -1,0 +1,93 @@
+"""The images of items on their way to the providers: kept when a job starts, and read when one of its calls is made."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dicast.app import datasets
+from dicast.app.domain.image import Image, ImageError, examined
+from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.prompt import PlacedImage
+from dicast.app.domain.text import shown
+from dicast.app.ledger.records import JobRecord
+from dicast.app.providers.base import ImagePart
+from dicast.app.reports.folders import own_folder
+from dicast.app.reports.images import keep_image, kept_image
+
+HELD_BYTES = 64_000_000
+"""Of images in base64 that a worker remembers: the calls of one item's judges and dimensions come close together."""
+
+
+class Images(Protocol):
+    """What reads the images of a call."""
+
+    async def parts(self, job: JobRecord, placed: Sequence[PlacedImage]) -> list[ImagePart]:
+        """As the provider is sent them. Raises `ImageError` for one that is gone."""
+        ...
+
+
+class KeptImages:
+    """Those in the folders of the jobs, for one event loop."""
+
+    def __init__(self, results_dir: str) -> None:
+        self._results_dir = results_dir
+        self._held: OrderedDict[str, str] = OrderedDict()
+        self._size = 0
+
+    async def parts(self, job: JobRecord, placed: Sequence[PlacedImage]) -> list[ImagePart]:
+        """See `Images`."""
+        return [await self._part(job, at, image) for at, image in placed]
+
+    async def _part(self, job: JobRecord, at: int, image: Image) -> ImagePart:
+        if image.kept is None:
+            return ImagePart(at, address=image.image, detail=image.detail)
+        coded = self._held.get(image.image)
+        if coded is None:
+            coded = await asyncio.to_thread(self._read, job, image)
+            self._remember(image.image, coded)
+        else:
+            self._held.move_to_end(image.image)
+        return ImagePart(at, type=image.kept.type, data=coded, detail=image.detail)
+
+    def _read(self, job: JobRecord, image: Image) -> str:
+        try:
+            data = kept_image(own_folder(self._results_dir, job.id, job.incarnation), image.image)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ImageError(f"image {shown(image.image, 80)} of the job's results cannot be read: {why}") from None
+        return base64.b64encode(data).decode()
+
+    def _remember(self, name: str, coded: str) -> None:
+        if name not in self._held:
+            self._size += len(coded)
+        self._held[name] = coded
+        while self._size > HELD_BYTES:
+            self._size -= len(self._held.popitem(last=False)[1])
+
+
+def keeping(job: JobRecord, folder: Path) -> Callable[[Item], Item]:
+    """Puts an item's images into the job's folder, and gives the item with their digests. It raises `ImageError` for
+    one that cannot be used any more, OSError for a disk that refuses."""
+    source = job.spec.items
+    beside = Path(source.path).parent if isinstance(source, ItemSource) else None
+    files = job.spec.item_images == "files"
+
+    def keep(image: Image) -> Image:
+        data = datasets.read_image(image, beside, files=files)
+        if data is None:
+            return image
+        kept = examined(data, Path(image.image).name if image.form == "file" else None)
+        return image.model_copy(update={"image": keep_image(folder, data), "kept": kept})
+
+    def kept(item: Item) -> Item:
+        try:
+            return item.with_images(keep)
+        except ValueError as error:
+            raise ImageError(f"images: of the item {shown(repr(item.id), 80)}: {error}") from None
+
+    return kept

@@ -1,0 +1,96 @@
+"""Whether the images of a job's items can be used, and are shown to nobody who sees none, before the job is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dicast.app import datasets
+from dicast.app.domain.image import Image
+from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.refusals import JobRefused
+from dicast.config.pools import PoolSpec
+
+MAX_INLINE_BYTES = 50_000_000
+"""Of images that come as data with the job itself: until it starts, the store holds them."""
+
+
+class SeenImages:
+    """Looks at the images of a job's items; without `files` none may be named."""
+
+    def __init__(self, job: EvaluationJob, *, files: bool) -> None:
+        self._inline = not isinstance(job.items, ItemSource)
+        self._folder = Path(job.items.path).parent if isinstance(job.items, ItemSource) else None
+        self._files = files
+        self._bytes = 0
+        self._any = False
+
+    def watching(self, seen: Callable[[Item], None]) -> Callable[[Item], None]:
+        """`seen`, after the item's images were looked at. What it gives raises `ImageError`."""
+
+        def look(item: Item) -> None:
+            if item.all_images:
+                self._any = True
+                self._bytes += datasets.check_images(item, self._folder, files=self._files)
+                if self._inline and self._bytes > MAX_INLINE_BYTES:
+                    raise JobRefused(
+                        f"items: images that come with the job as data hold at most {MAX_INLINE_BYTES} bytes together, "
+                        f"got {self._bytes} up to {item.id!r}; name files, or put the items into a file of their own"
+                    )
+            seen(item)
+
+        return look
+
+    def settled(self, job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> EvaluationJob:
+        """The job with what was seen of its items. Raises `JobRefused` where there are images and a judge has none."""
+        mark = "none" if not self._any else "files" if self._files else "no_files"
+        for agent, of_agent in zip(job.agents, specs, strict=True):
+            for spec in of_agent:
+                if self._any and not spec.images:
+                    raise JobRefused(
+                        f"items: they have images, and pool {spec.name!r} of agent {agent.name!r} takes none; if its "
+                        "model does, say images = true for the pool in the pools file"
+                    )
+        return job if job.item_images == mark else job.model_copy(update={"item_images": mark})
+
+
+def anchored(job: EvaluationJob, folder: Path) -> EvaluationJob:
+    """The job with whole paths in the place of those of its own items' images: workers read the files."""
+    if isinstance(job.items, ItemSource) or not any(item.all_images for item in job.items):
+        return job
+
+    def whole(image: Image) -> Image:
+        if image.form != "file":
+            return image
+        return image.model_copy(update={"image": str((folder / image.image).resolve())})
+
+    return job.model_copy(update={"items": [item.with_images(whole) for item in job.items]})
+
+
+def with_images(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The document of a job file with whole paths of the images that its items name."""
+    items = document.get("items")
+    if not isinstance(items, list):
+        return document
+    return {**document, "items": [_anchored(item, folder) for item in items]}
+
+
+def _anchored(item: Any, folder: Path) -> Any:
+    if not isinstance(item, dict):
+        return item
+    found = dict(item)
+    if isinstance(images := item.get("images"), list):
+        found["images"] = [_whole(image, folder) for image in images]
+    if isinstance(messages := item.get("messages"), list):
+        found["messages"] = [_anchored(message, folder) for message in messages]
+    return found
+
+
+def _whole(image: Any, folder: Path) -> Any:
+    if isinstance(image, dict) and isinstance(image.get("image"), str):
+        return {**image, "image": _whole(image["image"], folder)}
+    if not isinstance(image, str) or not image or "\0" in image or ":" in image.partition("/")[0]:
+        return image
+    return str(folder / image)
