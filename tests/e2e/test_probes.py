@@ -117,3 +117,49 @@ def test_a_job_that_is_resumed_has_the_same_variants(cluster: Any) -> None:
 
 def key(opinion: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(opinion[name] for name in ("judge", "criterion_id", "item_id", "probe"))
+
+
+def planted_in(one: dict[str, Any], planted: float) -> bool:
+    """Of so many comparisons, each of a few items, none lies five standard errors off."""
+    effect = one["effect"]
+    return bool(abs(effect["value"] - planted) <= 1.2 * (effect["high"] - effect["low"]))
+
+
+def test_claims_marks_and_a_preference_for_its_own_are_found(cluster: Any) -> None:
+    """The bent judge likes marks of Markdown, which texts of its own family have."""
+    one = cluster("--model", "fair:quality_noise=0.4", "--model", "bent:quality_noise=0.4,claims=1.5,marks=1.5")
+    one.worker(MAX_CONCURRENT_LLM_CALLS="8")
+    rng = random.Random(2)
+    items = [
+        {
+            "id": f"i{n}",
+            "text": f"{'**A text.**' if n % 2 else 'A text.'}\nIt is one.\nQUALITY {0.35 + 0.3 * rng.random():.3f}",
+            "metadata": {"model": "own" if n % 2 else "other"},
+        }
+        for n in range(24)
+    ]
+    families = {"fair": "honest", "bent": "twisted", "own": "twisted", "other": "foreign"}
+    tried = [{"probe": probe, "items": 12} for probe in ("authority", "sycophancy", "markdown")]
+    report = one.report(
+        one.submit(
+            a_job(
+                items=items,
+                dimensions=a_job()["dimensions"][:1],
+                probes=[*tried, {"probe": "self_preference", "families": families}],
+            )
+        )
+    )
+    assert (report["status"], report["failed"], report["probed"]) == ("completed", 0, 5 * 12 * 2)
+    (of,) = report["statistics"]["dimensions"]
+    probes = {(p["voice"], p["probe"], p["variant"]): p for p in of["probes"]}
+    for probe in ("authority", "sycophancy"):
+        for variant, planted in (("high", 1.5), ("low", -1.5), ("high against low", 3.0)):
+            bent, fair = (probes[voice, probe, variant] for voice in ("bent", "fair"))
+            assert bent["p"] < 0.01 and planted_in(bent, planted), (probe, variant)
+            assert fair["p"] is None or fair["p"] > 0.001, (probe, variant)
+    assert probes["bent", "markdown", ""]["p"] < 0.01 and planted_in(probes["bent", "markdown", ""], 1.5)
+    own = probes["bent", "self_preference", ""]
+    assert own["p"] < 0.01 and own["against"] == "judges" and planted_in(own, 1.5)
+    assert "texts of its own family" in probes["fair", "self_preference", ""]["effect"]["reason"]
+    said = " ".join(of["summary"])
+    assert "The judge 'bent' gives" in said and "to texts of its own family of models" in said
