@@ -343,10 +343,29 @@ class Installation:
             part.stop()
 
 
+SHAPED_SHARE = 0.4
+PANELS = (
+    {"combine": "majority", "escalate": True},
+    {"combine": "worst", "threshold": 6, "escalate": True},
+    {"combine": "mean", "threshold": 5, "escalate": True},
+)
+
+
+def _shape(chance: random.Random, agents: int, units_per_item: int, items: int) -> dict[str, Any]:
+    """What makes a job more than all of its units judged once."""
+    asked = {"dimension": "dim-0", "width": 0.001, "most_calls": units_per_item * chance.randint(1, items)}
+    shapes: list[dict[str, Any]] = [{"question": asked}, {"probes": ["markdown"]}]
+    return chance.choice([*shapes, *({"panel": panel} for panel in PANELS)] if agents > 1 else shapes)
+
+
 def a_job(chance: random.Random, job_id: str, **more: Any) -> dict[str, Any]:
-    """20 to 60 units of a seeded shape, whose texts and personas carry a canary."""
+    """20 to 60 units of a seeded shape, whose texts and personas carry a canary. Some ask later judges only where they
+    are needed, some end when their question is answered, and some try variants of their items."""
     agents, dimensions = chance.choice([(1, 5), (2, 3), (2, 5), (3, 4)])
     items = max(2, chance.randint(20, 60) // (agents * dimensions))
+    aside = random.Random(f"{chance.getstate()[1][:8]}")  # so that the same seeds make the same faults otherwise
+    if aside.random() < SHAPED_SHARE:
+        more |= _shape(aside, agents, agents * dimensions, items)
     return {
         "id": job_id,
         "items": [{"id": f"item-{n}", "text": f"A text to judge, number {n}, {TEXT}."} for n in range(items)],

@@ -1,8 +1,9 @@
 """The invariants, checked after healing from the provider's log, the ledger, the files and the logs.
 
-A violation begins with its invariant's name, as in docs/chaos.md: one outcome, one completion, nothing lost, the limit,
-at rest, spending, in time, bounded, no secrets, own answers, counts, the living. (That no paid answer is thrown away
-follows from `spending` where no process dies: an answer that is lost has to be paid for again.)
+A violation begins with its invariant's name, as in docs/chaos.md: one outcome, one answer, panel, one completion,
+nothing lost, the limit, at rest, spending, in time, bounded, no secrets, own answers, counts, the living. (That
+no paid answer is thrown away follows from `spending` where no process dies: an answer that is lost has to be paid for
+again.)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from urllib.request import urlopen
 import redis
 
 from dicast.app.ledger.states import JobState
+from lab.chaos import shapes
 from lab.chaos.books import compare
 from lab.chaos.canaries import SECRETS, TEXT, found_in
 from lab.chaos.installation import LIMIT, Installation
@@ -27,8 +29,8 @@ from lab.replay import replay
 from tests.e2e.cluster import until
 
 QUIET_S = 20.0
-ITEMS = "items.jsonl"
-"""Where a job that left something without a score keeps its own items, so that it can be resumed."""
+ITEMS = ("items.jsonl", "arranged.jsonl")
+"""Where a job keeps its own items: those that came with it, and those that were arranged."""
 MEMORY_MB = 400.0
 
 
@@ -59,8 +61,8 @@ def _outcomes(run: Run) -> list[str]:
         return [f"nothing lost: job {job_id} is not in the ledger"]
     found: list[str] = []
     opinions, errors = cluster.opinions(job_id), cluster.errors(job_id)
-    places = Counter((o["judge"], o["criterion_id"], o["item_id"], o["replicate"]) for o in opinions)
-    unscored = Counter(_place(o) for o in opinions if o["score"] is None)
+    places = Counter(map(_place, opinions))
+    unscored = Counter(_place(o) for o in opinions if o["score"] is None and not o.get("not_needed"))
     if twice := [p for p, n in places.items() if n > 1]:
         found.append(f"one outcome: {len(twice)} units have two opinions: {twice[:3]}")
     if Counter(map(_place, errors)) != unscored:
@@ -68,15 +70,18 @@ def _outcomes(run: Run) -> list[str]:
     cancelled = status.state is JobState.CANCELLED
     if cancelled and not any(f.cancels for f in run.faults):
         found.append("one outcome: the job was cancelled by nobody")
-    if not cancelled and len(places) != run.units:
-        found.append(f"one outcome: {len(places)} opinions for {run.units} units")
+    found += [] if cancelled else shapes.outcomes(run.job, status.report, opinions)
     wrong = [e for e in errors if e["kind"] != "rejected" or not any(f.rejects for f in run.faults)]
     if wrong and not cancelled and not any(f.bad_answers for f in run.faults):
         why = Counter(e["message"] for e in wrong)
         found.append(f"one outcome: {len(unscored)} units failed: {why.most_common(2)}")
     report: dict[str, Any] = status.report
-    if (report["scored"], report["failed"]) != (len(places) - len(unscored), len(unscored)):
-        found.append(f"one outcome: the report tells of {report['scored']} scored and {report['failed']} failed")
+    own = [o for o in opinions if o.get("probe") is None]
+    spared = sum(bool(o.get("not_needed")) for o in own)
+    scored = sum(o["score"] is not None for o in own)
+    files = scored, len(own) - scored - spared, spared, len(opinions) - len(own)
+    if (told := tuple(report[name] for name in ("scored", "failed", "spared", "probed"))) != files:
+        found.append(f"one outcome: the report tells of {told} scored, failed, spared and probed, the files of {files}")
     completions = sum(
         b'"job_completed"' in line and job_id.encode() in line
         for log in run.place.logs()
@@ -98,7 +103,7 @@ def _result(run: Run) -> Any:
 
 
 def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return entry["judge"], entry["criterion_id"], entry["item_id"], entry["replicate"]
+    return entry["judge"], entry["criterion_id"], entry["item_id"], entry["replicate"], entry.get("probe")
 
 
 # ----------------------------------------------------------------------------------------- own answers
@@ -108,8 +113,10 @@ def _answers(run: Run) -> list[str]:
         opinions = run.place.cluster.opinions(run.job_id)
     except FileNotFoundError:  # of a job that is not there
         return []
-    units = [] if run.job.get("batching") else foreign(run.job, opinions)
-    return [f"own answers: {len(units)} units have the answer to another question: {units[:3]}"] if units else []
+    own = [opinion for opinion in opinions if opinion.get("probe") is None]  # a variant's text is not the item's
+    units = [] if run.job.get("batching") else foreign(run.job, own)
+    found = [f"own answers: {len(units)} units have the answer to another question: {units[:3]}"] if units else []
+    return found + ([] if run.job.get("batching") else shapes.verdicts(run.job, own))
 
 
 # --------------------------------------------------------------------------------------------- at rest
@@ -224,7 +231,7 @@ def _secrets(run: Run) -> list[str]:
     for path in (run.place.cluster.results / run.job_id).rglob("*"):
         if path.is_file():
             data = path.read_bytes()
-            planted = [secret for secret in SECRETS if secret != TEXT or path.name != ITEMS]
+            planted = [secret for secret in SECRETS if secret != TEXT or path.name not in ITEMS]
             found += [f"no secrets: {secret} in {path.name}" for secret in planted if secret.encode() in data]
     found += [f"no secrets: {secret} in an event" for secret in run.place.ear.leaks]
     found += [f"no secrets: {leak}" for leak in store_leaks(run)]

@@ -27,12 +27,13 @@ def foreign(job: Mapping[str, Any], opinions: Iterable[Mapping[str, Any]]) -> li
         judge, criterion, item = told["judge"], told["criterion_id"], told["item_id"]
         if told["score"] is None or item not in items:
             continue
-        if (told["score"], told["argument"]) != _answer(agents[judge], dimensions[criterion], items[item]):
+        if (told["score"], told["argument"]) != answer(agents[judge], dimensions[criterion], items[item]):
             found.append(f"{judge}, {criterion}, {item}")
     return found
 
 
-def _answer(agent: Agent, dimension: Dimension, item: Item) -> tuple[int, str]:
+def answer(agent: Agent, dimension: Dimension, item: Item) -> tuple[int, str]:
+    """The score and the argument that the provider gives."""
     config = SimulatedConfig()
     prompt = single_prompt(agent, dimension, item, _NONCE, structured=True)
     assert prompt.schema is not None

@@ -76,7 +76,13 @@ class Run:
 
     @property
     def fewest_calls(self) -> int:
-        return self.units // (len(self.job["dimensions"]) if self.job.get("batching") else 1)
+        """Calls that a run without a fault would make. What was not needed, or answered before it was asked, is told by
+        the report; the invariants hold it against the opinions."""
+        status = self.status()
+        report = (status.report if status is not None else None) or {}
+        units = report.get("units", self.units) if self.job.get("probes") else self.units
+        units -= report.get("spared", 0) + report.get("unpublished", 0)
+        return units // (len(self.job["dimensions"]) if self.job.get("batching") else 1)
 
     def strike(self) -> None:
         """What is open at the provider now may be paid for twice."""

@@ -1,0 +1,58 @@
+"""What must hold of a job that is more than all of its units judged once: an escalating panel, a question, probes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dicast.app.domain.job import EvaluationJob
+from lab.chaos.own_answers import answer
+
+
+def outcomes(job: Mapping[str, Any], report: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every unit has an opinion, but for those that a job with an answer has not published."""
+    units = len(job["items"]) * len(job["agents"]) * len(job["dimensions"])
+    own = sum(opinion.get("probe") is None for opinion in opinions)
+    unpublished = report["unpublished"]
+    found = []
+    if own != units - unpublished:
+        found.append(f"one outcome: {own} opinions for {units} units, {unpublished} of them not published")
+    if len(opinions) != report["units"] - unpublished:
+        found.append(f"one outcome: {len(opinions)} opinions, the report tells of {report['units']} units")
+    if len(opinions) != own and not job.get("probes"):
+        found.append(f"one outcome: {len(opinions) - own} opinions of variants that nobody asked for")
+    if unpublished and (not job.get("question") or report["answer"] is None):
+        found.append(f"one answer: {unpublished} units are not published, and nothing was answered")
+    if job.get("question") and report["answer"] is None:
+        found.append("one answer: the job ended without one")
+    return found
+
+
+def verdicts(job: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """An escalating panel says of each item what all of its judges would have said, as far as all who were asked
+    answered."""
+    if not job.get("panel"):
+        return [f"panel: {o['judge']} was left out" for o in opinions if o.get("not_needed")]
+    spec = EvaluationJob.model_validate(job)
+    assert isinstance(spec.items, list)
+    items, agents = {item.id: item for item in spec.items}, {agent.name: agent for agent in spec.agents}
+    dimensions = {dimension.id: dimension for dimension in spec.dimensions}
+    given: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    short, failed = set(), set()
+    for opinion in opinions:
+        place = opinion["item_id"], opinion["criterion_id"]
+        if opinion.get("not_needed"):
+            short.add(place)
+        elif opinion["score"] is None:
+            failed.add(place)
+        elif place[0] in items:
+            given[place][opinion["judge"]] = opinion["score"]
+    found = []
+    for item, criterion in short - failed:
+        dimension = dimensions[criterion]
+        rule = spec.panel_of(dimension)
+        full = {name: float(answer(agent, dimension, items[item])[0]) for name, agent in agents.items()}
+        if rule.combined(given[item, criterion]) != rule.combined(full):
+            found.append(f"panel: {item}, {criterion}: {given[item, criterion]} says another than {full}")
+    return found
