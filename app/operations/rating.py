@@ -102,8 +102,9 @@ def _told_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
 
 def _told(of: ReportDimension, whole: Dimension | None) -> dict[str, Any]:
     return {
-        "id": of.id, "name": of.name, "min": of.scale_min, "max": of.scale_max, "options": list(_scale(of).options),
-        "questions": of.questions, "instructions": whole.instructions if whole is not None else "",
+        "id": of.id, "name": of.name, "min": of.scale_min, "max": of.scale_max, "kind": of.kind,
+        "options": list(_scale(of).options), "questions": of.questions,
+        "instructions": whole.instructions if whole is not None else "",
         "levels": {str(score): text for score, text in sorted(whole.levels.items())} if whole is not None else {},
     }  # fmt: skip
 

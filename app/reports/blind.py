@@ -12,6 +12,7 @@ written was not, and is cut off by the next one. What is changed or taken back h
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,6 +29,7 @@ from dicast.errors import DicastError
 FOLDER = "rating"
 RATINGS_FILE = "ratings.jsonl"
 _QUEUE, _FINISHED, _LOCK, _EVALUATING = "queue.jsonl", "finished.json", "lock", "evaluating"
+PREFERENCE = "preference"
 Key = tuple[str, str, str]
 """Item, dimension, rater."""
 
@@ -52,6 +54,11 @@ class QueuedItem:
     texts: dict[str, Any]
     probability: float | None = None
 
+    @property
+    def pair(self) -> bool:
+        """Whether two texts are compared."""
+        return {"text_a", "text_b"} <= self.texts.keys()
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:
@@ -59,6 +66,13 @@ class Queue:
 
     dimensions: list[dict[str, Any]]
     items: list[QueuedItem]
+
+    def turned(self, item: QueuedItem, rater: str) -> bool:
+        """Whether a rater is shown a pair's B as A: by chance, but the same at each return. Pairs that are rated in
+        anything but preferences are shown as they lie."""
+        if not item.pair or any(of.get("kind") != PREFERENCE for of in self.dimensions):
+            return False
+        return bool(hashlib.blake2b(f"{rater}\0{item.id}\0sides".encode(), digest_size=1).digest()[0] & 1)
 
 
 class BlindRatings:
@@ -107,10 +121,11 @@ class BlindRatings:
         return found
 
     def rate(self, item: str, dimension: str, rater: str, score: int | None) -> None:
-        """Set a rating, or take it back (None). When this returns it survives the process and a loss of power. The same
-        again changes nothing. Raises `NothingToRate` or `RatingRefused`."""
+        """Set a rating, or take it back (None); of a pair it is that of the item's own A and B. When this returns it
+        survives the process and a loss of power. The same again changes nothing. Raises `NothingToRate` or
+        `RatingRefused`."""
         queue = self.queue()
-        probability = _checked(queue, item, dimension, score)
+        queued = _checked(queue, item, dimension, score)
         with self._locked():
             if rater in self.finished():
                 raise RatingRefused(f"{rater!r} is done with rating and has seen the judges' scores")
@@ -121,16 +136,16 @@ class BlindRatings:
             if score is not None and before is None:
                 if rater not in (raters := {key[2] for key in known}) and len(raters) >= MAX_RATERS:
                     raise RatingRefused(f"a job has {MAX_RATERS} raters at most")
-                self._append(_line(_named(queue.dimensions, dimension), item, rater, score, probability))
+                self._append(_line(queue, _named(queue.dimensions, dimension), queued, rater, score))
                 return
             known.pop((item, dimension, rater))
             if score is not None:
                 known[item, dimension, rater] = score
-            chances = {each.id: each.probability for each in queue.items}
+            items = {each.id: each for each in queue.items}
             scales = {of["id"]: of for of in queue.dimensions}
             with replacing(self.file) as out:
                 for (of_item, of, who), value in known.items():
-                    out.write(_line(scales[of], of_item, who, value, chances.get(of_item)))
+                    out.write(_line(queue, scales[of], items[of_item], who, value))
 
     def finish(self, rater: str) -> None:
         """A rater is done. Raises `RatingRefused` for one who has rated nothing."""
@@ -190,10 +205,11 @@ def _whole_lines(content: bytes) -> int:
     return content.rfind(b"\n") + 1
 
 
-def _line(dimension: dict[str, Any], item: str, rater: str, score: int, probability: float | None) -> bytes:
-    drawn = {} if probability is None else {"probability": probability}
-    told = {"item_id": item, "dimension": dimension["id"], "rater": rater, "score": _written(dimension, score)}
-    return orjson.dumps({**told, **drawn}) + b"\n"
+def _line(queue: Queue, dimension: dict[str, Any], item: QueuedItem, rater: str, score: int) -> bytes:
+    drawn = {} if item.probability is None else {"probability": item.probability}
+    shown = {"swapped": queue.turned(item, rater)} if item.pair else {}
+    told = {"item_id": item.id, "dimension": dimension["id"], "rater": rater, "score": _written(dimension, score)}
+    return orjson.dumps({**told, **drawn, **shown}) + b"\n"
 
 
 def _written(dimension: dict[str, Any], score: int) -> int | float | str:
@@ -214,15 +230,15 @@ def _score(dimension: dict[str, Any], written: Any) -> int:
     return int(written)
 
 
-def _checked(queue: Queue, item: str, dimension: str, score: int | None) -> float | None:
-    """How likely the item was to be drawn. Raises `RatingRefused` for what is not in the queue, or off the scale."""
+def _checked(queue: Queue, item: str, dimension: str, score: int | None) -> QueuedItem:
+    """The item that is rated. Raises `RatingRefused` for what is not in the queue, or off the scale."""
     found = next((each for each in queue.items if each.id == item), None)
     if found is None:
         raise RatingRefused(f"item_id: {item[:200]!r} is not in the sample")
     of = _named(queue.dimensions, dimension)
     if score is not None and not of["min"] <= score <= of["max"]:
         raise RatingRefused(f"score: must be a whole number from {of['min']} to {of['max']}, got {score}")
-    return found.probability
+    return found
 
 
 def _named(dimensions: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:

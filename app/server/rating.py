@@ -15,7 +15,7 @@ from dicast.app.domain.fields import MAX_ID_LENGTH, Id
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import Report
 from dicast.app.operations.rating import add_ratings, draw_queue, queue_of_file
-from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, NothingToRate
+from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, NothingToRate, Queue
 from dicast.app.reports.files import read_report
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.server.doors import guarded_router, needs
@@ -86,7 +86,8 @@ class RatingView(BaseModel):
 
 
 class ItemToRate(BaseModel):
-    """What a person is shown of an item: its texts, and nothing that a judge has said."""
+    """What a person is shown of an item: its texts, and nothing that a judge has said. Which text of a pair is A is up
+    to chance, for each rater."""
 
     id: str
     texts: dict[str, JsonValue]
@@ -98,6 +99,7 @@ class Compared(BaseModel):
     item_id: str
     dimension: str
     score: int
+    label: str | None = Field(description="what the score means, where scores have labels; of the item's own A and B")
     judges: dict[str, float]
     apart: float = Field(description="from the judges' mean, in parts of the scale")
 
@@ -133,19 +135,27 @@ def show_rating(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuer
 
 
 @router.get("/jobs/{job}/rating/item")
-def show_item(parts: GivenParts, claims: Rater, job: JobName, id: ItemQuery) -> ItemToRate:
-    """The texts of a sampled item."""
-    for item in BlindRatings(place_of(parts, claims, job)[1]).queue().items:
+def show_item(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery, id: ItemQuery) -> ItemToRate:
+    """The texts of a sampled item, as this rater is to see them."""
+    queue = BlindRatings(place_of(parts, claims, job)[1]).queue()
+    for item in queue.items:
         if item.id == id:
-            return ItemToRate(id=item.id, texts=item.texts)
+            sides = (
+                {"text_a": item.texts["text_b"], "text_b": item.texts["text_a"]} if queue.turned(item, rater) else {}
+            )
+            return ItemToRate(id=item.id, texts={**item.texts, **sides})
     raise NothingToRate("the item is not in the sample")
 
 
 @router.post("/jobs/{job}/rating/scores")
 def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) -> GivenRating:
-    """Rate an item in one dimension; what is answered is on disk."""
+    """Rate an item in one dimension; what is answered is on disk. Of a pair the score is that of the sides as this
+    rater is shown them; kept is that of the item's own A and B."""
     blind = BlindRatings(place_of(parts, claims, job)[1])
-    blind.rate(rating.item_id, rating.dimension, rating.rater, rating.score)
+    score, queue = rating.score, blind.queue()
+    if score is not None and rating.item_id in _turned(queue, rating.rater):
+        score = -score
+    blind.rate(rating.item_id, rating.dimension, rating.rater, score)
     return rating
 
 
@@ -193,17 +203,23 @@ def ratings_file(parts: GivenParts, claims: Reader, job: JobName) -> Response:
 
 def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
     queue, ratings, done = blind.queue(), blind.ratings(), blind.finished()
+    turned = _turned(queue, rater)
     given: dict[str, dict[str, int]] = {}
     counts: dict[str, int] = {}
     for (item, dimension, name), score in ratings.items():
         counts[name] = counts.get(name, 0) + 1
         if name == rater:
-            given.setdefault(item, {})[dimension] = score
+            given.setdefault(item, {})[dimension] = -score if item in turned else score
     return RatingView(
         job=job, dimensions=queue.dimensions, given=given, finished=rater in done,
         items=sorted((item.id for item in queue.items), key=lambda id: _drawn(rater, id)),
         raters=[RaterView(name=name, ratings=count, finished=name in done) for name, count in sorted(counts.items())],
     )  # fmt: skip
+
+
+def _turned(queue: Queue, rater: str) -> set[str]:
+    """The pairs whose sides this rater is shown the other way round; a preference's score is then the negative."""
+    return {item.id for item in queue.items if queue.turned(item, rater)}
 
 
 def _drawn(rater: str, item: str) -> bytes:
@@ -213,6 +229,7 @@ def _drawn(rater: str, item: str) -> bytes:
 
 def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, str], int]) -> list[Compared]:
     scales = {of.id: max(1, of.scale_max - of.scale_min) for of in report.dimensions}
+    labels = {(of.id, score): label for of in report.dimensions for score, label in enumerate(of.labels, of.scale_min)}
     judges: dict[tuple[str, str], dict[str, float]] = {}
     for item, dimension, judge, score in parts.browser.judged(folder, sorted({item for item, _ in mine})):
         judges.setdefault((item, dimension), {})[judge] = score
@@ -220,5 +237,6 @@ def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, 
     for (item, dimension), score in mine.items():
         given: dict[str, float] = judges.get((item, dimension), {})
         apart: float = abs(score - sum(given.values()) / len(given)) / scales[dimension] if given else 0.0
-        found.append(Compared(item_id=item, dimension=dimension, score=score, judges=given, apart=apart))
+        label = labels.get((dimension, score))
+        found.append(Compared(item_id=item, dimension=dimension, score=score, label=label, judges=given, apart=apart))
     return sorted(found, key=lambda each: -each.apart)[:COMPARED_MAX]

@@ -25,6 +25,7 @@ from dicast.app.operations.jobs import JobNotEnded
 from dicast.app.reports.collecting import ResultsAway
 from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.newest import newest_errors
 from dicast.app.server.doors import guarded_router
 from dicast.app.server.errors import RequestRefused
 from dicast.app.server.jobs import JobName, Reader, look
@@ -58,6 +59,12 @@ class ErrorPage(BaseModel):
 
     errors: list[EvaluationError]
     next: str | None
+
+
+class NewestErrors(BaseModel):
+    """Errors of a job that runs, newest first."""
+
+    errors: list[EvaluationError]
 
 
 _WHOLE = {"schema": {"type": "string", "format": "binary"}}
@@ -103,6 +110,19 @@ def errors(
     if wanted == "jsonl":
         return _whole(folder, found.files.errors_jsonl, JSONL)
     return _page("errors", found, own_file(folder, found.files.errors_jsonl), limit, cursor)
+
+
+@router.get("/jobs/{job}/errors/newest")
+def newest(
+    parts: GivenParts, claims: Reader, job: JobName,
+    limit: Annotated[int, Query(ge=1, le=100, description="how many at most")] = 20,
+) -> NewestErrors:  # fmt: skip
+    """The newest errors of a job that runs, newest first, as far as its pages are gathered; none of one that has
+    ended: `errors` has them all."""
+    view = look(parts, claims, job)
+    if view.state not in (JobState.RUNNING, JobState.FINISHING):
+        return NewestErrors(errors=[])
+    return NewestErrors(errors=newest_errors(job_folder(parts.dicast.settings.results_dir, job), limit))
 
 
 def place_of(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:

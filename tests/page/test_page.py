@@ -36,8 +36,10 @@ def made(open_installation: tuple[Dicast, str]) -> tuple[Dicast, str]:
     world.finished(dicast, "editorials", 60, failed=9)
     world.finished(dicast, "hostile", 4, hostile=True, failed=2)
     world.running(dicast, "nightly", 140)
+    world.ended(dicast, world.conversations("talks"))
+    world.ended(dicast, world.pairs("pairs", 6))
     with client(address) as http:
-        for job in ("editorials", "hostile"):
+        for job in ("editorials", "hostile", "pairs"):
             assert http.post(f"/jobs/{job}/rating", json={"size": 4}).status_code == 201
     return dicast, address
 
@@ -46,7 +48,7 @@ VIEWS = (
     "#/jobs", "#/jobs/editorials", "#/jobs/nightly", "#/jobs/editorials/items?sort=disagreement&descending=true",
     "#/jobs/editorials/item?id=essay-007", "#/pools", "#/pools/sim", "#/nodes", "#/submit", "#/rate/editorials",
     "#/rate/editorials?rater=eve", "#/jobs/hostile", "#/jobs/hostile/items", "#/jobs/hostile/item?id=item-2",
-    "#/rate/hostile?rater=eve",
+    "#/rate/hostile?rater=eve", "#/jobs/talks/item?id=talk-0", "#/jobs/pairs/item?id=pair-0", "#/rate/pairs?rater=eve",
 )  # fmt: skip
 
 
@@ -56,8 +58,7 @@ def test_every_view_at_every_width(made: tuple[Dicast, str], open_page: Open, wi
     for view in VIEWS:
         seen.go(view)
         assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, width)
-        if width < 3840:
-            assert seen.axe() == [], (view, width, scheme)
+        assert seen.axe() == [], (view, width, scheme)
     seen.go("#/nothing")
     assert seen.page.inner_text("h1") == "There is nothing here"
 
@@ -97,6 +98,47 @@ def test_hostile_texts_stay_texts(made: tuple[Dicast, str], open_page: Open) -> 
     seen.page.get_by_role("button", name=re.compile("Show all")).click()
     until(lambda: len(seen.page.text_content("main") or "") > 900_000, "a line of a megabyte is shown")
     assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_every_kind_of_item_is_shown(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen = open_page(made[1])
+    seen.go("#/jobs/talks/item?id=talk-0", wait=".text")
+    told = seen.page.inner_text("main")
+    assert "1. user" in told and "3. tool (calendar)" in told and "Tools that it calls" in told and "<script>" in told
+    seen.go("#/jobs/pairs/item?id=pair-0", wait=".sides .text")
+    assert [each.inner_text() for each in seen.page.locator(".sides h2").all()] == ["Text A", "Text B"]
+    drawn = seen.page.evaluate(
+        """async () => {
+          const { texts } = await import("/page/item.js");
+          const item = {
+            candidates: [{ id: "one", text: "first" }, { id: "two", text: "second" }],
+            images: [
+              { image: "data:image/png;base64,AAAA", description: "a <b>chart</b>" },
+              { image: "https://elsewhere.example/x.png" },
+            ],
+          };
+          document.querySelector("main").replaceChildren(...texts(item).flat(Infinity));
+          return document.querySelector("main").innerText;
+        }"""
+    )
+    for told in ("Candidate 2: two", "second", "image/png, 0 kB", "a <b>chart</b>", "https://elsewhere.example/x.png"):
+        assert told in drawn, told
+    assert seen.page.locator("main img").count() == 0, "an address is told, and never fetched"
+
+
+def test_errors_are_shown_as_they_come(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    name = f"failing-{next(_names)}"
+    world.running(dicast, name, 30)
+    seen = open_page(address)
+    seen.go(f"#/jobs/{name}")
+    seen.page.wait_for_selector("text=30 of 360")
+    assert "Newest errors" not in seen.page.inner_text("main")
+    world.failing(dicast, name, 40, page=0, told="no answer within 60 s")
+    seen.page.wait_for_selector("text=no answer within 60 s")
+    world.failing(dicast, name, 50, page=1, told=world.HOSTILE)
+    seen.page.wait_for_selector("td:has-text('<script>window.stolen')")
+    assert seen.axe() == []
 
 
 def test_a_job_is_followed_cancelled_and_resumed(made: tuple[Dicast, str], open_page: Open) -> None:
@@ -276,6 +318,32 @@ def test_a_rating_whose_answer_is_lost_counts_once(made: tuple[Dicast, str], ope
     assert list(blind.ratings().values()) == [2]
     seen.page.reload()
     seen.page.wait_for_selector("text=1 of 6")
+
+
+def test_a_pair_is_rated_by_its_letters(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    blind = BlindRatings(job_folder(dicast.settings.results_dir, "pairs"))
+    seen = open_page(address)
+    seen.go("#/rate/pairs?rater=flo")
+    wanted = {}
+    for n in range(4):
+        seen.page.wait_for_selector(f"text=Item {n + 1} of 4")
+        shown = seen.page.inner_text(".sides .text >> nth=0")
+        own_first = shown.startswith("The first")
+        wanted[re.sub(r"\D*(\d+).*", r"pair-\1", shown, flags=re.S)] = 1 if own_first else -1
+        assert seen.page.inner_text(".level >> nth=0").split() == ["1", "A"]
+        press(seen, "a", "1")  # A is better, then A is much better
+    seen.page.wait_for_selector("text=You have rated everything")
+    kept = {key: score for key, score in blind.ratings().items() if key[2] == "flo"}
+    assert kept == {
+        (item, of, "flo"): by * side for item, side in wanted.items() for of, by in (("better", 1), ("clearer", 2))
+    }
+    press(seen, "u", "t")
+
+    def strengths() -> list[int]:
+        return sorted(abs(score) for key, score in blind.ratings().items() if key[2] == "flo")
+
+    until(lambda: strengths() == [0, 1, 1, 1, 1, 2, 2, 2], "the last one is a tie now")
 
 
 def test_two_raters_at_once(made: tuple[Dicast, str], open_page: Open) -> None:

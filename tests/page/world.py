@@ -56,6 +56,33 @@ def job(name: str, items: int, *, hostile: bool = False) -> dict[str, Any]:
 JUDGES = ("copy editor", "statistician", "undecided voter")
 
 
+def conversations(name: str) -> dict[str, Any]:
+    """A job of conversations with calls of tools, hostile ones among them."""
+    turns = [
+        {"role": "user", "content": "When does the ring road open?"},
+        {"role": "assistant", "tool_calls": [{"name": "calendar", "arguments": {"q": SCRIPT}}]},
+        {"role": "tool", "name": "calendar", "content": HOSTILE},
+        {"role": "assistant", "content": PLAIN},
+    ]
+    return {**job(name, 0), "items": [{"id": f"talk-{n}", "messages": turns} for n in range(2)]}
+
+
+def pairs(name: str, items: int) -> dict[str, Any]:
+    """A job of pairs: which is better, and how much."""
+    return {
+        "id": name, "agents": [{"name": judge, "persona": "p"} for judge in JUDGES[:2]], "orders": "given",
+        "items": [
+            {"id": f"pair-{n}", "text_a": f"The first text of {n}.", "text_b": f"The second text of {n}. {SCRIPT}",
+             "prompt": "Say it in a sentence."}
+            for n in range(items)
+        ],
+        "dimensions": [
+            {"id": "better", "instructions": "Which is better?", "scale": "preference"},
+            {"id": "clearer", "instructions": "Which is clearer, and how much?", "scale": {"preference": "strength"}},
+        ],
+    }  # fmt: skip
+
+
 def _item(n: int, *, hostile: bool) -> dict[str, Any]:
     if hostile:
         text = LONG_LINE if n == 1 else f"{HOSTILE} {n}"
@@ -69,7 +96,12 @@ def _item(n: int, *, hostile: bool) -> dict[str, Any]:
 
 def finished(dicast: Dicast, name: str, items: int, *, hostile: bool = False, failed: int = 0) -> Report:
     """A job that has ended, in the store and among the files."""
-    spec = EvaluationJob.model_validate(job(name, items, hostile=hostile))
+    return ended(dicast, job(name, items, hostile=hostile), hostile=hostile, failed=failed)
+
+
+def ended(dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, failed: int = 0) -> Report:
+    """The same of any job."""
+    spec, name = EvaluationJob.model_validate(document), document["id"]
     root = dicast.settings.results_dir
     assert isinstance(spec.items, list)
     begin(root, name, "abc")
@@ -106,6 +138,17 @@ def running(dicast: Dicast, name: str, done: int, units_items: int = 40) -> None
     progress(dicast, name, done)
 
 
+def failing(dicast: Dicast, name: str, done: int, *, page: int, told: str) -> None:
+    """A page of a running job's is gathered, with an error."""
+    root = dicast.settings.results_dir
+    begin(root, name, "abc")
+    error = EvaluationError(judge=JUDGES[0], criterion_id="fair", item_id="essay-003", replicate=0,
+                            kind=ErrorKind.TIMEOUT, message=told, attempts=3)  # fmt: skip
+    write_page(root, name, "abc", "0", page, [], [error])
+    progress(dicast, name, done)
+    dicast.store.hset(dicast.keys.at("job", name), "failed", str(page + 1))
+
+
 def progress(dicast: Dicast, name: str, done: int) -> None:
     ms = str(round(1000 * START.timestamp()))
     fields = {"state": "running", "started_ms": ms, "done": str(done), "scored": str(done), "calls": str(done + 3),
@@ -127,6 +170,6 @@ def _opinions(spec: EvaluationJob, failed: int, argument: str) -> Iterator[Opini
                 yield Opinion(
                     judge=agent.name, criterion_id=d.id, item_id=item.id, replicate=0, score=score,
                     argument="" if score is None else f"{argument} ({item.id[:40]})",
-                    cited_evidence=[] if score is None else [item.text[:48], "cleaner  air and to the SHOPS"],
+                    cited_evidence=[] if score is None else [item.output[:48], "cleaner  air and to the SHOPS"],
                     model=HOSTILE[:40] if argument == HOSTILE else "small-judge-3b", latency_s=1.0,
                 )  # fmt: skip

@@ -23,7 +23,7 @@ from dicast.app.operations.rating import _told
 from dicast.app.reports.blind import BlindRatings, Queue, QueuedItem
 from dicast.app.reports.files import read_report
 from dicast.app.reports.folders import job_folder
-from tests.page.world import finished, job
+from tests.page.world import ended, finished, job, pairs
 from tests.server.serving import client, problem
 
 ITEMS = 8
@@ -54,7 +54,7 @@ def test_nothing_of_the_judges_is_sent_before_a_rater_is_done(people: httpx2.Cli
     assert len(seen["items"]) == 5 and seen["given"] == {} and not seen["finished"]
     assert [of["id"] for of in seen["dimensions"]] == ["clear", "fair", "sound"]
     assert seen["dimensions"][0]["levels"]["3"] == "a position, but late"
-    item = people.get("/jobs/r/rating/item", params={"id": seen["items"][0]})
+    item = people.get("/jobs/r/rating/item", params={"rater": "ada", "id": seen["items"][0]})
     assert item.json()["texts"].keys() == {"text", "prompt"}
     assert "judge" not in item.text and "statistician" not in json.dumps(seen)
     for path in ("opinions", "report", "items", "item?id=essay-001", "scores", "errors", "rating/file"):
@@ -81,6 +81,34 @@ def test_ratings_are_kept_changed_and_taken_back(people: httpx2.Client, dicast: 
         assert rate(people, wrong_name, first, 3).status_code == 422
     job_of = EvaluationJob.model_validate({**job("x", 1), "ratings": str(kept(dicast).file)})
     assert {(r.rater, r.score) for r, _ in datasets.read_ratings(job_of)} == {("ada", 4.0), ("ben", 1.0)}
+
+
+def test_pairs_are_rated_with_their_sides_by_chance_and_kept_as_they_are(dicast: Dicast, address: str) -> None:
+    ended(dicast, pairs("p", 12))
+    with client(address, dicast.tokens.issue("owner", [Scope.JOB_SUBMIT, Scope.RATING_WRITE], ttl_s=600)) as http:
+        assert http.post("/jobs/p/rating", json={"size": 12}).status_code == 201
+        seen, turned = set(), []
+        for rater in ("ada", "ben"):
+            for item in http.get("/jobs/p/rating", params={"rater": rater}).json()["items"]:
+                shown = http.get("/jobs/p/rating/item", params={"rater": rater, "id": item}).json()["texts"]
+                own_first = shown["text_a"].startswith("The first")
+                seen.add((rater, own_first))
+                turned += [] if own_first else [(rater, item)]
+                for dimension, score in (("better", 1 if own_first else -1), ("clearer", 2 if own_first else -2)):
+                    given = {"rater": rater, "item_id": item, "dimension": dimension, "score": score}
+                    assert http.post("/jobs/p/rating/scores", json=given).json() == given
+        view = http.get("/jobs/p/rating", params={"rater": "ben"}).json()
+    assert len(seen) == 4, "each rater sees some as they lie and some turned"
+    assert {item for rater, item in turned if rater == "ada"} != {item for rater, item in turned if rater == "ben"}
+    blind = BlindRatings(job_folder(dicast.settings.results_dir, "p"))
+    kept_scores = {(key[1], score) for key, score in blind.ratings().items()}
+    assert kept_scores == {("better", 1), ("clearer", 2)}, "all preferred the item's own A"
+    lines = [json.loads(line) for line in blind.file.read_text().splitlines()]
+    assert {(line["rater"], line["item_id"]) for line in lines if line["swapped"]} == set(turned)
+    back = {item: given["better"] for item, given in view["given"].items()}
+    assert {item for item, score in back.items() if score == -1} == {item for rater, item in turned if rater == "ben"}
+    job_of = EvaluationJob.model_validate({**pairs("x", 12), "ratings": str(blind.file)})
+    assert {(r.dimension, r.score) for r, _ in datasets.read_ratings(job_of)} == {("better", 1.0), ("clearer", 2.0)}
 
 
 def test_a_line_that_was_cut_off_costs_nothing_that_was_acknowledged(people: httpx2.Client, dicast: Dicast) -> None:

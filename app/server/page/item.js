@@ -35,7 +35,7 @@ function about(dimension, found) {
       scores.length > 0 && !nominal(dimension) && h("p", { class: "dim" }, `mean ${fixed(mean)}`, scores.length > 1 && `, from ${named(Math.min(...scores), dimension)} to ${named(Math.max(...scores), dimension)}, spread ${fixed(deviation)}`)),
     h("ul", { class: "opinions" }, mine.map((opinion) => h("li", {},
       h("div", { class: "row" },
-        h("span", { class: `chip ${nominal(dimension) ? "" : `tone${step(opinion.score, dimension.scale_min, dimension.scale_max) ?? "none"}`}` }, opinion.score === null ? "failed" : foreign(opinion.label ?? named(opinion.score, dimension))),
+        h("span", { class: `chip ${nominal(dimension) ? "" : `tone${step(opinion.score, dimension.scale_min, dimension.scale_max) ?? "none"}`}` }, opinion.score === null ? (opinion.not_needed ? "not needed" : "failed") : foreign(opinion.label ?? named(opinion.score, dimension))),
         h("b", {}, foreign(opinion.judge)), h("span", { class: "dim" }, foreign(opinion.model), opinion.replicate ? `, time ${opinion.replicate + 1}` : "", opinion.swapped ? ", order swapped" : "")),
       opinion.argument && h("div", { class: "argument" }, marked(opinion.argument)),
       dimension.questions?.length > 0 && opinion.answers && h("ul", { class: "answers" }, dimension.questions.map((question, n) => h("li", {}, h("b", {}, opinion.answers[n] ? "yes" : "no"), " ", foreign(question)))),
@@ -52,15 +52,32 @@ function showText(root, told, opinions) {
   return undefined;
 }
 
-/** The texts of an item, whatever kind it is of, each under its name. */
+const NAMED = { prompt: "What it answers", reference: "A good answer", text: "Text", text_a: "Text A", text_b: "Text B" };
+
+/** The texts of an item, whatever kind it is of, each under its name: a text, two beside each other, a conversation turn
+ * by turn, candidates, and what is known of images. Nothing is fetched for them. */
 export function texts(item, quotes = []) {
-  const named = { prompt: "What it answers", reference: "A good answer", text: "Text", text_a: "Text A", text_b: "Text B" };
-  const found = [];
-  for (const [field, label] of Object.entries(named)) if (typeof item[field] === "string") found.push([label, item[field], field.startsWith("text")]);
-  for (const [n, message] of (Array.isArray(item.messages) ? item.messages : []).entries()) found.push([message.role ? `${n + 1}. ${message.role}` : `Message ${n + 1}`, String(message.content ?? message.text ?? ""), true]);
-  for (const [n, candidate] of (Array.isArray(item.candidates) ? item.candidates : []).entries()) found.push([`Candidate ${n + 1}`, String(candidate.text ?? candidate), true]);
-  return found.map(([label, text, judged]) => h("div", { class: "card" }, h("h2", {}, label), marked(text, judged ? quotes : [])));
+  const card = (label, text, judged, more) => h("div", { class: "card" }, h("h2", {}, foreign(label)), text && marked(text, judged ? quotes : []), more);
+  const plain = (field) => typeof item[field] === "string" && card(NAMED[field], item[field], field.startsWith("text"));
+  const list = (field) => (Array.isArray(item[field]) ? item[field] : []);
+  return [
+    plain("prompt"), plain("reference"), plain("text"),
+    item.text_a !== undefined && h("div", { class: "sides" }, plain("text_a"), plain("text_b")),
+    list("messages").map((turn, n) => card(`${n + 1}. ${turn.role ?? "message"}${turn.name ? ` (${turn.name})` : ""}`, turn.content || "", true,
+      [called(turn.tool_calls), pictures(turn.images)])),
+    list("candidates").map((one, n) => card(`Candidate ${n + 1}: ${one.id ?? ""}`, String(one.text ?? one), true)),
+    pictures(item.images),
+  ].flat().filter(Boolean);
 }
+
+const called = (calls) => Array.isArray(calls) && calls.length > 0 && [h("h3", {}, "Tools that it calls"), h("pre", { class: "calls", dir: "auto", tabindex: "0" }, JSON.stringify(calls, null, 1))];
+
+/** Images are told of, and never fetched: an address would tell its host who looks. */
+const pictures = (images) => Array.isArray(images) && images.length > 0 && h("ul", { class: "pictures" }, images.map((one, n) => {
+  const source = String(one.image ?? one.url ?? one);
+  const [, kind] = /^data:([^;,]{1,60})/.exec(source) ?? [];
+  return h("li", {}, `Image ${n + 1}: `, kind ? `${kind}, ${count(Math.round(0.75 * source.length / 1000))} kB` : foreign(source.slice(0, 500)), one.description && [h("br"), foreign(one.description)]);
+}));
 
 /** A text with what was cited in it marked. Long ones are cut until all is asked for, and stand in pieces, of which a
  * browser lays out those that are seen: a line of a megabyte would else hold it up for many seconds. */

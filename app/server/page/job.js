@@ -5,16 +5,29 @@ import { at, download, follow, get, job as of } from "./ask.js";
 import { bars, step } from "./charts.js";
 import { Pace, badge, cancel, ended, progress, resume } from "./jobs.js";
 
+const ERRORS_EVERY_MS = 2000;
 const here = (id, rest = "", params = {}) => at(`#/jobs/${encodeURIComponent(id)}${rest}`, params);
 
 export const crumbs = (id, last) => h("nav", { class: "crumbs", "aria-label": "Where you are" },
   h("a", { href: "#/jobs" }, "Jobs"), last && h("a", { href: here(id) }, id), last && foreign(last, "span"));
 
 export async function jobView({ root, name, signal, session, ready }) {
-  const state = h("span"), actions = h("div", { class: "row" }), told = h("div"), results = h("div", { class: "results" });
+  const state = h("span"), actions = h("div", { class: "row" }), told = h("div"), results = h("div", { class: "results" }), newest = h("div");
   const bar = progress(`Progress of ${name}`), pace = new Pace(), figures = h("dl", { class: "figures" });
   const submits = session.scopes.includes("job:submit");
-  let before = "";
+  let before = "", failures = 0, looking = false;
+
+  /** The newest errors while the job runs, as they come. */
+  const look = async () => {
+    if (looking) return;
+    looking = true;
+    while (!signal.aborted && failures && !ended(before)) {
+      const found = await get(of(name, "/errors/newest"), signal).catch(() => null);
+      if (!signal.aborted && !ended(before) && found) show(newest, found.errors.length > 0 && lately(name, found.errors));
+      await new Promise((resolve) => setTimeout(resolve, ERRORS_EVERY_MS));
+    }
+    looking = false;
+  };
 
   const update = (view) => {
     pace.add(view.done);
@@ -28,10 +41,12 @@ export async function jobView({ root, name, signal, session, ready }) {
       over ? ["Took", took === null ? "–" : span(took)] : ["Time left", span(pace.left(view.units))],
       ["Calls", count(c.calls)], ["Retries", count(c.retries)], ["Put back", count(c.requeues)], ["Timeouts", count(c.timeouts)],
       ["Failed", count(c.failed), c.failed > 0], ["Tokens in", count(c.tokens_in)], ["Tokens out", count(c.tokens_out)],
+      c.spared > 0 && ["Not needed", count(c.spared)],
       c.possible_double_charges > 0 && ["Perhaps paid twice", count(c.possible_double_charges), true],
     ].filter(Boolean).map(([label, value, bad]) => h("div", {}, h("dt", {}, label), h("dd", { class: bad ? "bad" : null }, value))));
     show(told, view.waits_for && foreign(`Waits: ${view.waits_for}`, "p", { class: "card wrong" }), view.why && foreign(view.why, "p", { class: "card wrong" }));
-    if (view.state === before) return;
+    failures = c.failed || 0;
+    if (view.state === before) return failures && !over ? look() : undefined;
     if (before) say(`The job is ${view.state}`);
     before = view.state;
     show(state, badge(view.state));
@@ -45,13 +60,16 @@ export async function jobView({ root, name, signal, session, ready }) {
       }) }, "Resume"));
     if (over) outcome(name, results, view, signal, session).catch((error) => error.name !== "AbortError" && show(results, foreign(error.message, "p", { class: "card wrong" })));
     else show(results);
+    if (over) show(newest);
+    else if (failures) look();
+    return undefined;
   };
 
   const view = await get(of(name), signal);
   update(view);
   show(root, crumbs(name), h("div", { class: "head" }, h("h1", {}, name, " ", state), actions),
     h("p", { class: "dim" }, "Project ", foreign(view.project), ` · submitted ${when(view.created_ms || view.started_ms)}`),
-    bar.element, figures, told, results);
+    bar.element, figures, told, newest, results);
   ready();
   const watch = () => follow(of(name, "/events"), (kind, seen) => {
     if (kind === "gone") return true;
@@ -60,6 +78,14 @@ export async function jobView({ root, name, signal, session, ready }) {
   }, signal).catch(() => {});
   if (!ended(view.state)) watch();
 }
+
+/** Errors of a job that runs. */
+const lately = (name, errors) => h("section", {}, h("h2", {}, "Newest errors"),
+  wide("Newest errors", h("table", {},
+    h("thead", {}, h("tr", {}, ["Kind", "Reason", "Judge", "Dimension", "Item"].map((label) => h("th", { scope: "col" }, label)))),
+    h("tbody", {}, errors.map((error) => h("tr", {},
+      h("td", { class: "bad" }, error.kind.replaceAll("_", " "), error.status_code ? ` (${error.status_code})` : ""), h("td", { class: "long" }, foreign(error.message)),
+      h("td", {}, foreign(error.judge)), h("td", {}, foreign(error.criterion_id)), h("td", {}, foreign(error.item_id))))))));
 
 /** What an ended job has brought. */
 async function outcome(name, root, view, signal, session) {

@@ -8,6 +8,8 @@ import { texts } from "./item.js";
 
 const NAME = "dicast-rater";
 const AHEAD = 2;
+const PAIRED = new Set(["A", "B", "A better", "B better", "A much better", "B much better"]);
+const SIDES = { a: 1, t: 0, b: -1 };
 
 export async function rateView({ root, name, query, signal, session, ready }) {
   const rater = query.get("rater") || "";
@@ -108,7 +110,7 @@ class Rating {
   get done() { return [...this.given.values()].reduce((sum, of) => sum + of.size, 0); }
 
   async text(id) {
-    if (!this.texts.has(id)) this.texts.set(id, get(at(of(this.name, "/rating/item"), { id }), this.signal));
+    if (!this.texts.has(id)) this.texts.set(id, get(at(of(this.name, "/rating/item"), { rater: this.rater, id }), this.signal));
     try { return await this.texts.get(id); } catch (error) { this.texts.delete(id); throw error; }
   }
 
@@ -138,6 +140,7 @@ class Rating {
       h("p", { class: "dim" }, `Dimension ${n + 1} of ${this.dimensions.length}`),
       h("h2", { tabindex: "-1" }, foreign(dimension.name || dimension.id)),
       dimension.instructions && foreign(dimension.instructions, "p", { class: "instructions" }),
+      dimension.kind === "preference" && h("p", { class: "dim" }, h("kbd", {}, "A"), " or ", h("kbd", {}, "B"), " is better, ", h("kbd", {}, "T"), " a tie", scores.length > 3 && "; the digits tell how much better"),
       dimension.questions?.length > 0 && h("p", {}, "How many of these have the answer yes?"),
       dimension.questions?.length > 0 && h("ol", {}, dimension.questions.map((question) => h("li", {}, foreign(question)))),
       scores ? h("div", { class: `levels${scores.some((score) => dimension.levels[score]) ? "" : " plain"}` }, scores.map(button))
@@ -152,10 +155,11 @@ class Rating {
     else entry.focus({ preventScroll: true });
   }
 
-  /** The scores that have a button each, or nothing where there are too many. */
+  /** The scores that have a button each, or nothing where there are too many; of a pair A stands first. */
   choices(dimension) {
     const wide = dimension.max - dimension.min + 1;
-    return wide <= 20 ? Array.from({ length: wide }, (_, n) => dimension.min + n) : null;
+    const scores = wide <= 20 ? Array.from({ length: wide }, (_, n) => dimension.min + n) : null;
+    return scores && dimension.kind === "preference" ? scores.reverse() : scores;
   }
 
   label(dimension, score) { return dimension.options[score - dimension.min] ?? String(score); }
@@ -178,7 +182,8 @@ class Rating {
     if (event.key === "ArrowRight" || event.key === "j") this.move(1);
     else if (event.key === "ArrowLeft" || event.key === "k") this.move(-1);
     else if (event.key === "u" || event.key === "U" || event.key === "Backspace") this.undo();
-    else if (/^[0-9]$/.test(event.key) && scores) this.later(async () => this.press(event.key));
+    else if (/^[0-9]$/.test(event.key) && (scores || !now)) this.later(async () => this.press(event.key));
+    else if (SIDES[event.key.toLowerCase()] !== undefined && this.dimensions.some((of) => of.kind === "preference")) this.later(async () => this.side(event.key.toLowerCase()));
     else return;
     event.preventDefault();
   }
@@ -191,6 +196,12 @@ class Rating {
     const place = scores ? scores.findIndex((_, n) => this.digit(dimension, n) === key) : -1;
     if (place >= 0) await this.store(scores[place]);
     else notice(`${key} is not on this scale.`);
+  }
+
+  /** A, B or T for a tie, of a pair; of how much better it is, the digits tell. */
+  async side(key) {
+    const now = this.steps[this.at];
+    if (now && this.dimensions[now[1]].kind === "preference") await this.store(SIDES[key]);
   }
 
   /** One thing after the other, in the order in which it was asked for. */
@@ -288,11 +299,12 @@ function told(root, name, found) {
         h("thead", {}, h("tr", {}, ["Voice", "Pearson", "Spearman", "Kappa", "Lies higher by"].map((label, n) => h("th", { scope: "col", class: n ? "number" : null }, label)))),
         h("tbody", {}, d.voices.map((voice) => h("tr", {}, h("th", { scope: "row" }, foreign(voice.name)), [voice.pearson, voice.spearman, voice.kappa, voice.bias].map((of) => h("td", { class: "number" }, figure(of)))))))))),
     h("section", {}, h("h2", {}, "Item by item, what lies farthest apart first"),
+      found.compared.some((each) => PAIRED.has(each.label)) && h("p", { class: "dim" }, "A and B are the item's own here; you may have seen them the other way round. A judge's number is above 0 where A is better."),
       wide("Item by item", h("table", {},
         h("thead", {}, h("tr", {}, ["Item", "Dimension", "You", "Judges", "Apart"].map((label, n) => h("th", { scope: "col", class: n > 1 && n !== 3 ? "number" : null }, label)))),
         h("tbody", {}, found.compared.map((each) => h("tr", {},
           h("td", {}, h("a", { href: `#/jobs/${encodeURIComponent(name)}/item?${new URLSearchParams({ id: each.item_id })}` }, foreign(each.item_id))),
-          h("td", {}, foreign(each.dimension)), h("td", { class: "number" }, String(each.score)),
+          h("td", {}, foreign(each.dimension)), h("td", { class: "number" }, foreign(each.label ?? String(each.score))),
           h("td", {}, Object.entries(each.judges).map(([judge, score], n) => [n ? ", " : "", foreign(judge), ` ${fixed(score, Number.isInteger(score) ? 0 : 2)}`])),
           h("td", { class: "number" }, percent(each.apart)))))))));
   root.querySelector("h1").focus({ preventScroll: true });

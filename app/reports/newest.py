@@ -1,0 +1,62 @@
+"""The newest errors of a job that still runs, from the pages that it has gathered so far."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from dicast.app.domain.opinion import EvaluationError
+
+MOST_PAGES = 50
+"""Pages that are looked into, newest first."""
+MOST_BYTES = 32 * 2**20
+"""So much of them is read in all."""
+_PARTS = "parts"
+
+
+def newest_errors(folder: Path, most: int) -> list[EvaluationError]:
+    """At most `most` errors from the newest pages of the job in a folder, the newest page's last one first; none where
+    no page has been gathered. Errors of a page are there once it is gathered. Raises nothing for pages that go away
+    meanwhile, as they do when the job ends."""
+    found: list[EvaluationError] = []
+    left = MOST_BYTES
+    for path, size in _newest(folder / _PARTS)[:MOST_PAGES]:
+        left -= size
+        if left < 0 or len(found) >= most:
+            break
+        with suppress(OSError, ValueError, ValidationError):
+            found += _errors(path, most - len(found))
+    return found
+
+
+def _newest(parts: Path) -> list[tuple[Path, int]]:
+    pages: list[tuple[int, str, int]] = []
+    for run in _entries(parts):
+        for entry in _entries(Path(run.path)) if run.is_dir(follow_symlinks=False) else ():
+            with suppress(OSError):
+                told = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(".jsonl"):
+                    pages.append((told.st_mtime_ns, entry.path, told.st_size))
+    return [(Path(path), size) for _, path, size in sorted(pages, reverse=True)]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
+
+
+def _errors(path: Path, most: int) -> list[EvaluationError]:
+    """The last ones of a page, last first: its first line tells how many it has."""
+    with path.open("rb") as file:
+        count = min(most, int(orjson.loads(file.readline())["errors"]))
+        if count <= 0:
+            return []
+        lines = file.readlines()
+    return [EvaluationError.model_validate_json(line) for line in reversed(lines[-count:])]
