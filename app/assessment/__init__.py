@@ -10,6 +10,7 @@
     grouping      groups of items by their metadata
     spared        judges whom an escalating panel did not ask everywhere
     stopping      jobs that a question ended early
+    rankings      how far lists are ordered as people order them
     words         the same in sentences
     assess        all of it
 

@@ -72,7 +72,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     calibrated = (
         calibrated_voices(job, of, panel, job.calibration) if job.calibration is not None and not nominal else []
     )
-    shares, chosen = label_shares(of), preferences(job, of, panel, rng)
+    shares, chosen = label_shares(of), preferences(job, of, panel, _always_asked(job, of), rng)
     probes = [] if nominal else _probes(job, of)
     drawn = people.probabilities is not None
     told = summary(voices, ceiling, independent, groups, probes, known_probabilities=drawn)
@@ -103,6 +103,12 @@ def _probes(job: JobScores, of: DimensionScores) -> list[ProbeStatistics]:
     varied = {} if job.variants is None else _all_voices(job, replace(of, scores=of.varied), learns=False)
     orders = [] if of.orders is None else [_in_order(job, of, of.orders[..., which]) for which in (0, 1)]
     return probed(job, of, _all_voices(job, of), varied, orders)
+
+
+def _always_asked(job: JobScores, of: DimensionScores) -> dict[str, Floats]:
+    """The voices that have scores of all items."""
+    seldom = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
+    return {name: scores for name, scores in _all_voices(job, of).items() if name not in seldom}
 
 
 def _in_order(job: JobScores, of: DimensionScores, scores: Floats) -> dict[str, Floats]:

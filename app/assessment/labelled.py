@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from dicast.app.assessment.figures import figure
+from dicast.app.assessment.rankings import rankings
 from dicast.app.assessment.rivals import rivals
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NOBODY_RATED
@@ -37,9 +40,10 @@ def label_shares(of: DimensionScores) -> list[LabelShare]:
 
 
 def preferences(
-    job: JobScores, of: DimensionScores, panel: Floats, rng: np.random.Generator
+    job: JobScores, of: DimensionScores, panel: Floats, voices: Mapping[str, Floats], rng: np.random.Generator
 ) -> PreferenceStatistics | None:
-    """How often A is preferred, by the panel's scores (one an item); None where scores are no preferences."""
+    """How often A is preferred, by the panel's scores (one an item), and how far all voices rank as people do; None
+    where scores are no preferences."""
     if of.dimension.kind != "preference":
         return None
     wins = _choices(panel)
@@ -54,6 +58,7 @@ def preferences(
         rates=found.rates,
         meetings=found.meetings,
         contestants=found.contestants,
+        rankings=list(rankings(job, of, voices)),
         reason=found.reason,
     )
 

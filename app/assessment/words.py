@@ -199,6 +199,12 @@ def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
         return
     line = f"The panel prefers A in a share of {told(found.wins)}, ties counted half"
     yield f"{line}; people would in {told(found.people)}." if found.people.known else f"{line}."
+    whole = next((one for one in reversed(found.rankings) if one.name != "a person"), None)
+    if whole is not None and whole.tau.known:
+        who = "The panel" if whole.name == "panel" else whole.name
+        person = next((one for one in found.rankings if one.name == "a person"), None)
+        beside = f"; a person against another reaches {told(person.tau)}" if person and person.tau.known else ""
+        yield f"{who} orders the lists as people do with a Kendall's tau of {told(whole.tau)}{beside}."
     if found.contestants:
         first = found.contestants[0]
         yield (

@@ -271,10 +271,21 @@ class Meeting(_Plain):
     wins: Figure
 
 
+class RankingAgreement(_Plain):
+    """How far a voice, or a person, orders the candidates of lists as people do: Kendall's tau-b, the mean over lists,
+    and the share of the pairs on which people have a preference that it shares (a tie is none)."""
+
+    name: str
+    lists: int
+    pairs: int
+    tau: Figure
+    agreeing: Figure
+
+
 class PreferenceStatistics(_Plain):
     """Of pairs how often the panel prefers A (`wins`, ties half), the share of ties, and how often people would prefer
     A. `rates` and `contestants` are those compared, best first, `meetings` two and two of them (of 20 at most);
-    `reason` says why nobody is ranked."""
+    `reason` says why nobody is ranked. `rankings` are there where people rated pairs of lists."""
 
     wins: Figure
     ties: Figure
@@ -283,6 +294,7 @@ class PreferenceStatistics(_Plain):
     rates: list[WinRate] = []
     meetings: list[Meeting] = []
     contestants: list[Contestant] = []
+    rankings: list[RankingAgreement] = []
     reason: str | None = None
 
 

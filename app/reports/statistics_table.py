@@ -98,6 +98,7 @@ def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderRe
     yield from _calibrated(of, style)
     yield from _shares(of, style)
     yield from _contestants(of, style)
+    yield from _rankings(of, style)
     for group in of.groups:
         if group.reason is None:
             yield from _groups(group, style)
@@ -194,6 +195,19 @@ def _contestants(of: DimensionStatistics, style: TableStyle) -> Iterator[Table |
         one = ranked.get(rate.name)
         strength = (_told(one.strength), f"{one.ranks[0]:.0%}") if one is not None else ("-", "-")
         table.add_row(style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _told(rate.wins), *strength)
+    yield table
+    yield Text()
+
+
+def _rankings(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if of.preferences is None or not of.preferences.rankings:
+        return
+    table = style.table()
+    table.add_column("Lists, against people", no_wrap=True)
+    for title in ("lists", "Kendall's tau", "pairs alike"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in of.preferences.rankings:
+        table.add_row(style.show(one.name, NAME_MAX), f"{one.lists:,}", _told(one.tau), _told(one.agreeing))
     yield table
     yield Text()
 

@@ -1,0 +1,59 @@
+"""Lists that were ranked by their pairs: how far a voice's order of the candidates is people's.
+
+Kendall's tau-b of one list and one person is taken over the pairs of it that both compared, so it needs no full order
+of either; where preferences follow from two orders and all pairs are compared, it is the tau of these. Intervals are by
+list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from dicast.app.assessment.figures import figure
+from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.domain.judge_statistics import RankingAgreement
+from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.combining import combine_mean
+from dicast.app.statistics.means import mean
+
+
+def rankings(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> Iterator[RankingAgreement]:
+    """Of each voice (one preference a pair) and of a person against the other people; nothing where no lists were
+    ranked, or nobody has rated any of their pairs."""
+    people = of.people
+    if job.lists is None or not people.raters:
+        return
+    lists, preferred = np.unique(job.lists[people.rated], return_inverse=True)[1], np.sign(people.scores)
+    for name, scores in voices.items():
+        yield _agreement(name, np.sign(scores[people.rated])[:, None], preferred, lists)
+    raters = np.arange(len(people.raters))
+    first, second = (side.ravel() for side in np.meshgrid(raters, raters))
+    if len(raters) > 1:
+        apart = first != second
+        yield _agreement("a person", preferred[:, first[apart]], preferred[:, second[apart]], lists)
+
+
+def _agreement(name: str, one: Floats, other: Floats, lists: Ints) -> RankingAgreement:
+    """Columns are compared with columns, or the only one of `one` with all."""
+    one = np.broadcast_to(one, other.shape)
+    both = ~(np.isnan(one) | np.isnan(other))
+    x, y = np.where(both, one, 0.0), np.where(both, other, 0.0)
+    size = int(lists.max()) + 1
+    agree, of_x, of_y = (
+        np.stack([np.bincount(lists, weights=column, minlength=size) for column in products.T], axis=1)
+        for products in (x * y, x * x, y * y)
+    )
+    known = (of_x > 0) & (of_y > 0)
+    tau = np.divide(agree, np.sqrt(of_x * of_y), out=np.full_like(agree, np.nan), where=known)
+    told = both & (y != 0)
+    same = np.where(told, x == y, np.nan)
+    clusters = np.repeat(lists, other.shape[1])
+    return RankingAgreement(
+        name=name,
+        lists=int((~np.isnan(tau)).any(axis=1).sum()),
+        pairs=int(told.any(axis=1).sum()),
+        tau=figure(mean(combine_mean(tau), bounds=(-1.0, 1.0))),
+        agreeing=figure(mean(same.ravel(), clusters=clusters, bounds=(0.0, 1.0))),
+    )
