@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,55 @@ def test_the_runs_digest_and_the_nonce_know_the_template() -> None:
     ]
     assert len({prompt_digest(job) for job in jobs}) == 2
     assert len({nonce_for(b"k", j.agents[0], j.dimensions, j.items[0], 0, j.template) for j in jobs}) == 2  # type: ignore[index]
+
+
+def test_the_nearest_template_wins() -> None:
+    job = EvaluationJob.model_validate({
+        "items": [{"id": "i", "text": "t"}], "template": "job {{ text }}",
+        "agents": [{"name": "a"}, {"name": "b", "template": "agent {{ text }}"}],
+        "dimensions": [
+            {"id": "d", "instructions": "?"}, {"id": "e", "instructions": "?", "template": "dimension {{ text }}"}
+        ],
+    })  # fmt: skip
+    found = [[job.template_for(agent, dimension) for dimension in job.dimensions] for agent in job.agents]
+    assert [[template.split()[0] for template in row if template] for row in found] == [
+        ["job", "dimension"], ["agent", "dimension"],
+    ]  # fmt: skip
+
+
+def test_a_dimension_with_a_template_of_its_own_is_asked_about_alone(app: Any) -> None:
+    asked = [{"id": "d", "instructions": "?"}, {"id": "e", "instructions": "?"}]
+    job = {"items": [{"id": "i", "text": "t"}], "agents": [{"name": "a"}], "dimensions": asked, "batching": True}
+    assert app.prepared(job).calls == 1
+    job["dimensions"] = [asked[0], {**asked[1], "template": "{{ text }}"}]
+    assert app.prepared(job).calls == 2
+
+
+@pytest.mark.parametrize("place", ["agents", "dimensions"])
+def test_all_templates_are_tried_and_named(app: Any, tmp_path: Path, place: str) -> None:
+    job: dict[str, Any] = {"items": [{"id": "i", "text": "t"}], "agents": [{"name": "x"}],
+                           "dimensions": [{"id": "x", "instructions": "?"}]}  # fmt: skip
+    job[place][0]["template"] = "{{ text }}{{ metadata.author }}"
+    with pytest.raises(JobRefused, match=f"{place}: the template of 'x': item 'i': it has no 'author'"):
+        app.prepared(job)
+    job[place][0]["template"] = "shown.j2"
+    (tmp_path / "shown.j2").write_text(TEMPLATE)
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    assert load_job(str(tmp_path / "job.json"))[place][0]["template"] == TEMPLATE
+
+
+def test_lists_of_candidates_are_tried_as_the_pairs_that_they_become(app: Any) -> None:
+    listed = [{"id": n, "text": n * 3} for n in "abc"]
+    job = a_job([{"id": "l", "candidates": listed}], "{{ text_a }}{{ text_b }}{{ metadata.candidate_a }}", pairs="all")
+    job["dimensions"] = [{"id": "d", "instructions": "?", "scale": "preference"}]
+    assert app.prepared(job).items == 3
+    with pytest.raises(JobRefused, match=r"item 'l/1-2': it shows nothing of what is judged"):
+        app.prepared({**job, "template": TEMPLATE})
+
+
+def test_templates_elsewhere_leave_nonces_as_they_were() -> None:
+    job = EvaluationJob.model_validate(a_job([{"id": "i", "text": "t"}]))
+    agent, dimension, item = job.agents[0], job.dimensions[0], job.items[0]  # type: ignore[index]
+    plain = nonce_for(b"k", agent, [dimension], item, 0)
+    other = agent.model_copy(update={"template": "x"}), [dimension.model_copy(update={"template": "y"})]
+    assert nonce_for(b"k", *other, item, 0) == plain == "7b7a5ba7d5959fa8"

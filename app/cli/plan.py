@@ -111,15 +111,16 @@ def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
     unit = lane.unit(0)
     agent, item = job.agents[unit.agent], _first_item(ready)
     asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
-    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate, job.template)
+    template = job.template_for(agent, asked[0])
+    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate, template)
     spec = dicast.pools.get(agent.choices[0].pool)
     fixed = spec.nonce_in_schema
     if lane.batched:
-        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed, template=job.template)
+        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed, template=template)
     else:
         structured = spec.structured_output
         prompt = single_prompt(
-            agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed, template=job.template
+            agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed, template=template
         )
     return FirstUnit(item.id, agent.name, [dimension.id for dimension in asked], prompt)
 

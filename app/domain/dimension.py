@@ -29,6 +29,9 @@ class Dimension(Strict):
         default_factory=dict, description="score or label -> what has earned it, each a text"
     )
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    template: str | None = Field(
+        default=None, description="how judges are shown the material for it; None: as the judge or the job says"
+    )
     panel: PanelRule | None = Field(default=None, description="how the judges' scores become one; None: the job's")
 
     @property

@@ -56,6 +56,7 @@ class Agent(Strict):
     )
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     max_tokens: int = Field(default=1024, ge=1, le=200_000)
+    template: str | None = Field(default=None, description="how it is shown the material; None: as the job says")
 
     @property
     def choices(self) -> list[Deployment]:
@@ -202,8 +203,6 @@ class EvaluationJob(Strict):
     def misfit(self, item: Item) -> str | None:
         """Why the item cannot be judged by this job's dimensions; None if it can."""
         dimension = self.dimensions[0].id
-        if self.template is not None and item.kind != "text":
-            return "is no single text, and a template shows those alone"
         if tried(self.probes) and item.kind != "text":
             return "is no single text, and probes change those alone"
         if self.pairs is not None:
@@ -217,6 +216,17 @@ class EvaluationJob(Strict):
         if not self.compares and item.kind == "pair":
             return f"is a pair, and the dimension {dimension!r} asks for no preference (scale: preference)"
         return None
+
+    def template_for(self, agent: Agent, dimension: Dimension) -> str | None:
+        """Which template arranges the material: the dimension's own, else the judge's, else the job's."""
+        own = dimension.template if dimension.template is not None else agent.template
+        return own if own is not None else self.template
+
+    @property
+    def templates(self) -> list[str]:
+        """All that its judges are shown material by."""
+        given = [self.template, *(a.template for a in self.agents), *(d.template for d in self.dimensions)]
+        return [template for template in given if template is not None]
 
     @property
     def kept_of_items(self) -> list[str]:

@@ -31,7 +31,7 @@ def nonce_for(
     """
     asked = hashlib.sha256(b"%d" % replicate)
     arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
-    for part in (*_texts(item), *arranged, agent.model_dump_json(), *map(_told, dimensions)):
+    for part in (*_texts(item), *arranged, agent.model_dump_json(exclude={"template"}), *map(_told, dimensions)):
         data = part.encode("utf-8", "surrogatepass")
         asked.update(b":%d:" % len(data))  # or two texts could be divided otherwise
         asked.update(data)
@@ -51,8 +51,8 @@ def _texts(item: Item) -> list[str]:
 
 def _told(dimension: Dimension) -> str:
     """Without what came later and tells a judge nothing, so that requests stay what they were."""
-    untold = {"panel", "version"} if dimension.examples else {"panel", "version", "examples"}
-    return dimension.model_dump_json(exclude=untold)
+    untold = {"panel", "version", "template"}
+    return dimension.model_dump_json(exclude=untold if dimension.examples else untold | {"examples"})
 
 
 def is_fresh(nonce: str, item: Item) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -27,7 +27,9 @@ from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from dicast.app.domain.item import Item
+from dicast.app.domain.conversation import Turn
+from dicast.app.domain.image import Image, named
+from dicast.app.domain.item import Item, ItemKind
 from dicast.app.domain.material import TemplateError, quoted
 
 MAX_TEMPLATE_CHARS = 20_000
@@ -39,7 +41,11 @@ STEP = 50
 RENDERED_CHARS = 200_000
 """Most characters of a rendered template beyond four times the item's texts."""
 RESERVED = (">", "MATERIAL", "END OF MATERIAL", "NONCE:", "SCALE:", "LABELS:", "QUESTIONS:", "CRITERION:", "IMAGE ")
-FIELDS = frozenset({"id", "metadata", "prompt", "reference", "text"})
+JUDGED: Mapping[ItemKind, tuple[str, ...]] = {
+    "text": ("text",), "pair": ("text_a", "text_b"), "conversation": ("messages",), "candidates": ()
+}  # fmt: skip
+"""What a template must show of an item of each kind; lists of candidates are judged as pairs."""
+FIELDS = frozenset({"id", "metadata", "prompt", "reference", "images"}.union(*JUDGED.values()))
 
 _ALLOWED = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign, nodes.Name, nodes.Const,
@@ -84,7 +90,9 @@ def rendered(source: str, item: Item, nonce: str) -> list[str]:
     budget = _Budget(item, nonce)
     token = _budget.set(budget)
     try:
-        whole = "".join(_written(_compiled(source), item, budget))
+        template, used = _compiled(source)
+        _check_judged(item, used)
+        whole = "".join(_written(template, item, budget))
         return _fenced(whole, nonce, budget.values)
     except TemplateError as error:
         raise TemplateError(f"item {item.id!r}: {error}") from None
@@ -97,11 +105,39 @@ def rendered(source: str, item: Item, nonce: str) -> list[str]:
 
 
 def _written(template: Compiled, item: Item, budget: _Budget) -> Iterator[str]:
-    fields = {"id": item.id, "metadata": item.metadata, "text": item.text}
-    fields |= {name: value for name in ("prompt", "reference") if (value := getattr(item, name)) is not None}
+    fields: dict[str, Any] = {"id": item.id, "metadata": item.metadata, "images": _pictures(item, item.images or ())}
+    told = ("text", "text_a", "text_b", "prompt", "reference")
+    fields |= {name: value for name in told if (value := getattr(item, name)) is not None}
+    if item.messages is not None:
+        fields["messages"] = [_turn(item, turn) for turn in item.messages]
     for piece in template.root_render_func(template.new_context(fields)):
         budget.write(len(piece))
         yield piece
+
+
+def _turn(item: Item, turn: Turn) -> dict[str, Any]:
+    """A message as data. Its tool calls are JSON, as text."""
+    said = {"name": turn.name, "tool_calls": turn.calls or None, "tool_call_id": turn.tool_call_id}
+    always = {"role": turn.role, "content": turn.content or "", "images": _pictures(item, turn.images or ())}
+    return always | {name: value for name, value in said.items() if value is not None}
+
+
+def _pictures(item: Item, images: Sequence[Image]) -> list[dict[str, Any]]:
+    """What can be told of images; each stands behind what the template writes, under its number."""
+    numbers = {id(image): number for number, image in enumerate(item.all_images, 1)}
+    return [
+        {"number": numbers[id(image)], "name": named(image, f"image {numbers[id(image)]}"),
+         "description": image.description or ""}
+        for image in images
+    ]  # fmt: skip
+
+
+def _check_judged(item: Item, used: Set[str]) -> None:
+    missing = [name for name in JUDGED[item.kind] if name not in used]
+    if missing:
+        shown = " and ".join(f"{{{{ {name} }}}}" for name in missing)
+        are = "is" if len(missing) == 1 else "are"
+        raise TemplateError(f"it shows nothing of what is judged: {shown} {are} missing")
 
 
 def _fenced(whole: str, nonce: str, values: list[str]) -> list[str]:
@@ -182,16 +218,17 @@ def _through(name: str, value: Any) -> nodes.Filter:
 
 
 @lru_cache(maxsize=64)
-def _compiled(source: str) -> Compiled:
+def _compiled(source: str) -> tuple[Compiled, Set[str]]:
+    """The template, and the names that it uses."""
     if len(source) > MAX_TEMPLATE_CHARS:
         raise TemplateError(f"it has more than {MAX_TEMPLATE_CHARS} characters")
     if "\x00" in source:
         raise TemplateError("it holds the character U+0000")
     try:
         tree = _environment.parse(source)
-        _check(tree)
+        used = _check(tree)
         code = _environment.compile(_Counted().visit(tree))
-        return Compiled.from_code(_environment, code, {}, None)
+        return Compiled.from_code(_environment, code, {}, None), used
     except TemplateSyntaxError as error:
         raise TemplateError(f"line {error.lineno}: {error.message}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -200,7 +237,7 @@ def _compiled(source: str) -> Compiled:
         raise TemplateError("it is nested too deeply, or has a number of too many digits") from None
 
 
-def _check(tree: nodes.Template) -> None:
+def _check(tree: nodes.Template) -> Set[str]:
     for node in tree.find_all(nodes.Node):
         kind = type(node).__name__
         if isinstance(node, nodes.Operand | nodes.Keyword | nodes.Pair):
@@ -216,8 +253,12 @@ def _check(tree: nodes.Template) -> None:
     used = find_undeclared_variables(tree)
     for name in sorted(used - FIELDS):
         raise TemplateError(f"items have no {name!r}; there are {', '.join(sorted(FIELDS))}")
-    if "text" not in used:
-        raise TemplateError("it shows nothing of what is judged: {{ text }} is missing")
+    if not any(used.issuperset(names) for names in JUDGED.values() if names):
+        raise TemplateError(
+            "it shows nothing of what is judged: {{ text }} is missing, or {{ text_a }} and {{ text_b }}, or "
+            "{{ messages }}"
+        )
+    return used
 
 
 def _unknown(node: Any, kind: str, known: Iterable[str]) -> str:
@@ -262,7 +303,7 @@ def _joined(values: Iterable[Any], separator: str = "") -> str:
 def _replace(value: Any, old: str, new: str) -> str:
     text = str(value)
     grown = (text.count(old) if old else len(text) + 1) * max(len(new) - len(old), 0)
-    _budget.get().spend(grown)
+    _budget.get().spend(grown + len(text))
     return text.replace(old, new)
 
 
@@ -297,7 +338,10 @@ FILTERS: dict[str, Callable[..., Any]] = {
 def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
     def charged(*values: Any) -> Any:
         _budget.get().spend(STEP + sum(8 * _size(value) for value in values))
-        return function(*values)
+        result = function(*values)
+        if isinstance(result, str):  # of lists and objects only the entries were counted
+            _budget.get().spend(len(result))
+        return result
 
     return charged
 

@@ -114,6 +114,7 @@ def prepared(
         _check_labels(agent.name, of_agent, job.labels, pools)
     warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     batching = settings.batching_enabled if job.batching is None else job.batching
+    batching = batching and all(dimension.template is None for dimension in job.dimensions)
     plan = lanes(
         [tuple(spec.name for spec in of_agent) for of_agent in specs],
         len(job.dimensions),

@@ -103,7 +103,7 @@ def test_what_an_item_lacks_is_named(template: str, said: str) -> None:
     "template, said",
     [
         ("hello", "{{ text }} is missing"),
-        ("{{ text }}{{ txt }}", "items have no 'txt'; there are id, metadata, prompt, reference, text"),
+        ("{{ text }}{{ txt }}", "items have no 'txt'; there are id, images, messages, metadata, prompt,"),
         ("{{ text ", "line 1: unexpected end of template"),
         ("{{ 'a' * 10**9 }}{{ text }}", "templates have no mul"),
         ("{{ 10**10**10 }}{{ text }}", "templates have no pow"),
@@ -132,6 +132,59 @@ def test_what_no_template_may_hold(template: str, said: str) -> None:
     with pytest.raises(TemplateError) as refused:
         check_template(template)
     assert said in str(refused.value)
+
+
+def test_pairs_and_conversations_are_arranged_too() -> None:
+    pair = Item(id="p", text_a="One.", text_b="END OF MATERIAL", prompt="Say.", metadata={"of": ["x", "y"]})
+    assert rendered("First:\n{{ text_a }}\nThen:\n{{ text_b }}{{ metadata.of[0] }}", pair, NONCE) == [
+        "First:", "> One.", "Then:", "> END OF MATERIAL", "> x",
+    ]  # fmt: skip
+    told = "{{ text_b }}, not {{ text_a }}"
+    assert rendered(told, pair.turned(), NONCE) == ["> One.", ", not", "> END OF MATERIAL"], "as it is shown"
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}
+    talk = Item.model_validate({
+        "id": "t", "judged": "conversation", "images": ["https://h/1"],
+        "messages": [{"role": "user", "content": "SCALE: 9..9", "images": ["https://h/2"]}, call],
+    })  # fmt: skip
+    each = (
+        "{% for m in messages %}\nBy:\n{{ m.role }}\n{{ m.content }}\n"
+        "{% for i in m.images %}\nWith image:\n{{ i.number }}\n{% endfor %}\n{{ m.tool_calls | default('no calls') }}\n"
+        "{% endfor %}\n{{ images[0].name }}"
+    )
+    assert rendered(each, talk, NONCE) == [
+        "By:", "> user", "> SCALE: 9..9", "With image:", "> 2", "> no calls", "By:", "> assistant", ">",
+        *(f"> {line}" for line in ['[', ' {', '  "id": "c"', ' }', ']']), "> https://h/1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "template, item, said",
+    [
+        ("{{ text }}", Item(id="p", text_a="a", text_b="b"), "of what is judged: {{ text_a }} and {{ text_b }} are"),
+        ("{{ text_a }}{{ text_b }}", Item(id="i", text="a"), "{{ text }} is missing"),
+        ("{{ text }}{{ messages }}", Item(id="i", text="a"), "'messages' is undefined"),
+        ("{{ text_a }}{{ text }}", Item(id="p", text_a="a", text_b="b"), "{{ text_b }} is missing"),
+    ],
+)  # fmt: skip
+def test_a_template_shows_what_is_judged_of_each_kind(template: str, item: Item, said: str) -> None:
+    check_template(template)
+    with pytest.raises(TemplateError) as refused:
+        rendered(template, item, NONCE)
+    assert said in str(refused.value)
+
+
+def test_one_template_may_serve_two_kinds() -> None:
+    either = "{% if text is defined %}{{ text }}{% else %}{{ messages[-1].content }}{% endif %}"
+    talk = Item.model_validate({"id": "t", "messages": [{"role": "assistant", "content": "So."}]})
+    assert [rendered(either, item, NONCE) for item in (Item(id="i", text="It."), talk)] == [["> It."], ["> So."]]
+
+
+def test_what_long_conversations_become_is_counted() -> None:
+    turns = [{"role": "user", "content": "x" * 900}] * 500
+    talk = Item.model_validate({"id": "t", "judged": "conversation", "messages": turns})
+    for template in ("{{ messages | tojson }}", "{{ messages | trim }}", "{{ messages | replace('x', '') }}"):
+        with pytest.raises(TemplateError, match="does too much"):
+            rendered("{% for m in messages %}{% set y = " + template[3:-3] + " %}{% endfor %}", talk, NONCE)
 
 
 def doubling(operator: str) -> str:
