@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from dicast.app.application import create_app
-from dicast.app.domain.fingerprints import prompt_digest
+from dicast.app.assessment.runs import differing
+from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.refusals import JobRefused
 from dicast.app.submission.job_file import load_job
 from dicast.app.submission.submit import prepared
+from tests.reports.building import header
 
 TEMPLATE = "By {{ metadata.author }}:\n{{ text }}"
 
@@ -126,3 +128,40 @@ def test_templates_elsewhere_leave_nonces_as_they_were() -> None:
     plain = nonce_for(b"k", agent, [dimension], item, 0)
     other = agent.model_copy(update={"template": "x"}), [dimension.model_copy(update={"template": "y"})]
     assert nonce_for(b"k", *other, item, 0) == plain == "7b7a5ba7d5959fa8"
+
+
+def test_digests_follow_the_templates_and_the_kinds_of_items(app: Any) -> None:
+    def run(**changes: Any) -> EvaluationJob:
+        given = {"items": [{"id": "i", "text": "t"}], "agents": [{"name": "a"}],
+                 "dimensions": [{"id": "d", "instructions": "?"}]}  # fmt: skip
+        return app.prepared({**given, **changes}).job
+
+    talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "So."}]
+    preference = [{"id": "d", "instructions": "?", "scale": "preference"}]
+    candidates = [{"id": n, "text": n} for n in "ab"]
+    jobs = {
+        "text": run(), "picture": run(items=[{"id": "i", "text": "t", "images": ["https://h/1"]}]),
+        "answer": run(items=[{"id": "i", "messages": talk}]),
+        "talk": run(items=[{"id": "i", "messages": talk, "judged": "conversation"}]),
+        "both": run(items=[{"id": "i", "messages": talk}, {"id": "j", "text": "t"}]),
+        "pair": run(items=[{"id": "i", "text_a": "a", "text_b": "b"}], dimensions=preference),
+        "template": run(template="{{ text }}"),
+        "agent": run(agents=[{"name": "a", "template": "{{ text }}"}]),
+        "dimension": run(dimensions=[{"id": "d", "instructions": "?", "template": "{{ text }}"}]),
+    }  # fmt: skip
+    assert len({prompt_digest(job) for job in jobs.values()}) == len(jobs)
+    ranked = run(items=[{"id": "i", "candidates": candidates}], dimensions=preference, pairs="all")
+    assert prompt_digest(ranked) == prompt_digest(jobs["pair"])
+    assert prompt_digest(jobs["text"]) == prompt_digest(run(item_kinds=["pair"])), "nobody else says of what kind"
+    assert prompt_digest(jobs["text"].model_copy(update={"agents": jobs["pair"].agents})) == prompt_digest(jobs["text"])
+    digests = {name: template_digest(job) for name, job in jobs.items()}
+    assert {name for name, found in digests.items() if found} == {"template", "agent", "dimension"}
+    assert len(set(digests.values())) == 4
+
+
+def test_runs_that_were_shown_otherwise_are_not_compared(app: Any) -> None:
+    first, second = (header(1, template=digest) for digest in ("", "5f0c2a9be1d47783"))
+    assert differing(first, first) == differing(second, second) == []  # type: ignore[arg-type]
+    assert differing(first, second) == [  # type: ignore[arg-type]
+        "the templates that showed the items to the judges: none and 5f0c2a9be1d47783"
+    ]

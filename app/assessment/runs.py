@@ -21,6 +21,9 @@ def differing(first: Report, second: Report) -> list[str]:
     ]
     orders = [report.orders or "none" for report in (first, second)]
     apart = [f"the orders in which pairs were judged: {' and '.join(orders)}"] if orders[0] != orders[1] else []
+    templates = [report.template or "none" for report in (first, second)]
+    if templates[0] != templates[1]:
+        apart.append(f"the templates that showed the items to the judges: {' and '.join(templates)}")
     try:
         check_comparable(*measured)
     except NotComparable as error:

@@ -7,19 +7,27 @@ of another kind, as a calibration has to know.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.item import Item
+from dicast.app.domain.item import AskedKind, Item
 from dicast.app.domain.job import Agent, EvaluationJob
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 
 _CODE = "5f0c2a9be1d47783"
 _ASKED = Dimension(id="criterion", name="Criterion", instructions="Is it so?", levels={1: "no"}, examples={1: ["no"]})
-_SHOWN = Item(id="item", text="A text.", prompt="A task.", reference="A reference.")
+_COMMON: dict[str, Any] = {"id": "item", "prompt": "A task.", "reference": "A reference."}
+_TALK = [{"role": "user", "content": "A question."}, {"role": "assistant", "content": "An answer."}]
+_SHOWN: dict[AskedKind, dict[str, Any]] = {
+    "text": {"text": "A text."},
+    "pair": {"text_a": "A text.", "text_b": "Another."},
+    "last_answer": {"messages": _TALK, "judged": "last_answer"},
+    "conversation": {"messages": _TALK, "judged": "conversation"},
+}
+_PICTURE = {"images": [{"image": "https://example.org/image.png", "description": "An image."}]}
 
 
 def digest(value: Any) -> str:
@@ -43,12 +51,35 @@ def panel_digest(judges: Sequence[str], rule: Any) -> str:
 
 
 def prompt_digest(job: EvaluationJob) -> str:
-    """Of the words in which this version of Dicast asks a judge of this job, without rubric and persona, which have
-    digests of their own."""
+    """Of the words in which this version of Dicast asks a judge of this job about items of its kinds, without rubric
+    and persona, which have digests of their own."""
     asked = job.agents[0].model_copy(update={"persona": "", "max_tokens": 1024})
-    prompts = [
-        single_prompt(asked, _ASKED, _SHOWN, _CODE, structured=True),
-        batch_prompt(asked, [_ASKED], _SHOWN, _CODE),
-    ]
-    told: list[Any] = [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
-    return digest(told if job.template is None else [*told, job.template])
+    told: list[Any] = []
+    for item in _shown(job):
+        single = single_prompt(asked, _ASKED, item, _CODE, structured=True)
+        prompts = single, batch_prompt(asked, [_ASKED], item, _CODE)
+        told += [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
+    return digest([*told, *_templates(job)])
+
+
+def template_digest(job: EvaluationJob) -> str:
+    """Of the templates by which the judges of this job are shown the material; '' without any."""
+    templates = _templates(job)
+    return digest(templates) if templates else ""
+
+
+def _templates(job: EvaluationJob) -> list[Any]:
+    """The job's, and those of its judges and dimensions by their names."""
+    agents = {agent.name: agent.template for agent in job.agents if agent.template is not None}
+    dimensions = {d.id: d.template for d in job.dimensions if d.template is not None}
+    if agents or dimensions:
+        return [job.template, agents, dimensions]
+    return [] if job.template is None else [job.template]
+
+
+def _shown(job: EvaluationJob) -> Iterator[Item]:
+    """An item of each kind that the job has, and where it has images the same with one."""
+    for kind in job.item_kinds or ["text"]:
+        yield Item.model_validate({**_COMMON, **_SHOWN[kind]})
+        if job.item_images != "none":
+            yield Item.model_validate({**_COMMON, **_SHOWN[kind], **_PICTURE})

@@ -16,6 +16,9 @@ ItemKind = Literal["text", "pair", "conversation", "candidates"]
 Judged = Literal["last_answer", "conversation"]
 """What of a conversation is judged: its last message, which the others lead up to, or all of it."""
 
+AskedKind = Literal["text", "pair", "last_answer", "conversation"]
+"""As what an item is judged: each is asked about in other words."""
+
 FORMS: dict[ItemKind, set[str]] = {
     "text": {"text"}, "pair": {"text_a", "text_b"}, "conversation": {"messages"}, "candidates": {"candidates"}
 }  # fmt: skip
@@ -61,6 +64,13 @@ class Item(Strict):
         if self.text is not None:
             return "text"
         return next(kind for kind, fields in FORMS.items() if all(getattr(self, name) is not None for name in fields))
+
+    @property
+    def asked_as(self) -> AskedKind:
+        """As what it is judged; lists of candidates are as pairs."""
+        if self.messages is not None:
+            return self.judged
+        return "text" if self.text is not None else "pair"
 
     @property
     def output(self) -> str:

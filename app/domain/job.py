@@ -17,7 +17,7 @@ from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
 from dicast.app.domain.gate import JobGate
-from dicast.app.domain.item import Item, ItemSource, RatingSource
+from dicast.app.domain.item import AskedKind, Item, ItemSource, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
@@ -142,6 +142,9 @@ class EvaluationJob(Strict):
         default=None, description="how the material is arranged for the judges, in Jinja2; None: as it is always"
     )
     metadata: Metadata = Field(default_factory=dict)
+    item_kinds: SkipJsonSchema[list[AskedKind]] = Field(
+        default_factory=list, description="as what its items are judged; []: all as texts; set by Dicast alone"
+    )
     item_images: SkipJsonSchema[Literal["none", "files", "no_files"]] = Field(
         default="none", description="whether its items have images, and files may be such; set by Dicast alone"
     )

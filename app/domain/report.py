@@ -136,6 +136,7 @@ class ReportHeader(Frozen):
     prompt: str = Field(
         default="", description="digest of the words in which its judges were asked; '' in earlier versions' reports"
     )
+    template: str = Field(default="", description="digest of its templates; '' without any")
     gate: JobGate | None = Field(default=None, description="what its results must reach")
     calibration: Calibration | None = Field(default=None, description="maps from judges' scores to people's")
     orders: Orders | None = Field(default=None, description="in which pairs were judged; null where items are no pairs")

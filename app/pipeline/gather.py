@@ -17,7 +17,7 @@ from typing import Protocol
 import orjson
 
 from dicast.app import logs
-from dicast.app.domain.fingerprints import prompt_digest
+from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import EvaluationError
 from dicast.app.domain.pieces import pieces
@@ -155,6 +155,7 @@ class Gatherer:
             panelled=job.spec.panelled,
             gate=job.spec.gate,
             prompt=prompt_digest(job.spec),
+            template=template_digest(job.spec),
             calibration=job.spec.calibration,
             orders=("both" if job.spec.turns else "given") if job.spec.compares else None,
         )

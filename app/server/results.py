@@ -6,15 +6,16 @@ Files are read from this server's own results folder alone, whatever folder a re
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
+import orjson
 from fastapi import Query, Request
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from dicast.app.access.scopes import Claims
 from dicast.app.domain.opinion import EvaluationError, Opinion
@@ -44,6 +45,7 @@ _MEDIA: dict[str, Format] = {
 }  # fmt: skip
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="how many at most, in JSON")]
+Probes = Annotated[bool, Query(description="also what was said of variants of items, judged for probes")]
 Cursor = Annotated[str | None, Query(max_length=100, description="`next` of the page before, in JSON")]
 
 
@@ -87,29 +89,36 @@ def report(parts: GivenParts, claims: Reader, job: JobName) -> Report:
 )
 def opinions(
     request: Request, parts: GivenParts, claims: Reader, job: JobName, limit: Limit = 100, cursor: Cursor = None,
-    format: Format | None = None,
+    format: Format | None = None, probes: Probes = False,
 ) -> Response:  # fmt: skip
     """The opinions of a job that has ended: pages of JSON, or the whole file as JSONL or Parquet, by `format` or by the
-    `Accept` header."""
+    `Accept` header. Those on variants of items, judged for probes, are left out of JSON and JSONL unless `probes` asks
+    for them; in Parquet the column `probe` tells."""
     wanted = format or _accepted(request, ("json", "jsonl", "parquet"))
     found, folder = place_of(parts, claims, job)
+    own = found.probed > 0 and not probes
+    if wanted == "jsonl" and own:
+        return _own_lines(own_file(folder, found.files.opinions_jsonl))
     if wanted != "json":
         path = found.files.opinions_jsonl if wanted == "jsonl" else found.files.opinions_parquet
         return _whole(folder, path, JSONL if wanted == "jsonl" else PARQUET)
-    return _page("opinions", found, own_file(folder, found.files.opinions_jsonl), limit, cursor)
+    return _page("opinions", found, own_file(folder, found.files.opinions_jsonl), limit, cursor, own=own)
 
 
 @router.get("/jobs/{job}/errors", response_model=ErrorPage, responses={200: {"content": {JSONL: _WHOLE}}})
 def errors(
     request: Request, parts: GivenParts, claims: Reader, job: JobName, limit: Limit = 100, cursor: Cursor = None,
-    format: Literal["json", "jsonl"] | None = None,
+    format: Literal["json", "jsonl"] | None = None, probes: Probes = False,
 ) -> Response:  # fmt: skip
-    """Why units of a job that has ended have no score: one error a unit, in pages of JSON, or all as JSONL."""
+    """Why units of a job that has ended have no score: one error a unit, in pages of JSON, or all as JSONL; those of
+    variants of items if `probes` asks for them."""
     wanted = format or _accepted(request, ("json", "jsonl"))
     found, folder = place_of(parts, claims, job)
+    own = found.probed > 0 and not probes
     if wanted == "jsonl":
-        return _whole(folder, found.files.errors_jsonl, JSONL)
-    return _page("errors", found, own_file(folder, found.files.errors_jsonl), limit, cursor)
+        path = own_file(folder, found.files.errors_jsonl)
+        return _own_lines(path) if own else _whole(folder, path.name, JSONL)
+    return _page("errors", found, own_file(folder, found.files.errors_jsonl), limit, cursor, own=own)
 
 
 @router.get("/jobs/{job}/errors/newest")
@@ -154,16 +163,32 @@ def _whole(folder: Path, named: str, media_type: str) -> Response:
     return FileResponse(path, media_type=media_type, filename=path.name)
 
 
-def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None) -> Response:
-    """Lines from the cursor on, as they stand in the file: reading a page costs no more at a file's end than at its
-    beginning."""
+def _own_lines(path: Path) -> Response:
+    """The lines of a file that are of the job's own items."""
+
+    def lines() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            yield from filter(_is_own, file)
+
+    named = {"Content-Disposition": f'attachment; filename="{path.name}"'}
+    return StreamingResponse(lines(), media_type=JSONL, headers=named)
+
+
+def _is_own(line: bytes) -> bool:
+    return orjson.loads(line).get("probe") is None
+
+
+def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None, *, own: bool) -> Response:
+    """Lines from the cursor on, as they stand in the file, or only the `own` ones: reading a page costs no more at a
+    file's end than at its beginning."""
     run = f"{round(1000 * report.finished.timestamp()):x}"
     with path.open("rb") as file:
         _seek(file, run, cursor)
         lines, size = list[bytes](), 0
         while len(lines) < limit and size < PAGE_BYTES and (line := file.readline()):
-            lines.append(line.rstrip(b"\n"))
             size += len(line)
+            if not own or _is_own(line):
+                lines.append(line.rstrip(b"\n"))
         at = file.tell()
         left = at < os.fstat(file.fileno()).st_size
     next = b'"%s.%d"' % (run.encode(), at) if left else b"null"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dicast.app import datasets
 from dicast.app.domain.image import Image
-from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.item import AskedKind, Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.refusals import JobRefused
 from dicast.config.pools import PoolSpec
@@ -17,8 +17,8 @@ MAX_INLINE_BYTES = 50_000_000
 """Of images that come as data with the job itself: until it starts, the store holds them."""
 
 
-class SeenImages:
-    """Looks at the images of a job's items; without `files` none may be named."""
+class SeenItems:
+    """Looks at the kinds and the images of a job's items; without `files` no file may be named as an image."""
 
     def __init__(self, job: EvaluationJob, *, files: bool) -> None:
         self._inline = not isinstance(job.items, ItemSource)
@@ -26,11 +26,13 @@ class SeenImages:
         self._files = files
         self._bytes = 0
         self._any = False
+        self._kinds: set[AskedKind] = set()
 
     def watching(self, seen: Callable[[Item], None]) -> Callable[[Item], None]:
         """`seen`, after the item's images were looked at. What it gives raises `ImageError`."""
 
         def look(item: Item) -> None:
+            self._kinds.add(item.asked_as)
             if item.all_images:
                 self._any = True
                 self._bytes += datasets.check_images(item, self._folder, files=self._files)
@@ -53,7 +55,8 @@ class SeenImages:
                         f"items: they have images, and pool {spec.name!r} of agent {agent.name!r} takes none; if its "
                         "model does, say images = true for the pool in the pools file"
                     )
-        return job if job.item_images == mark else job.model_copy(update={"item_images": mark})
+        kinds = [] if self._kinds <= {"text"} else sorted(self._kinds)
+        return job.model_copy(update={"item_images": mark, "item_kinds": kinds})
 
 
 def anchored(job: EvaluationJob, folder: Path) -> EvaluationJob:

@@ -24,7 +24,7 @@ from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
-from dicast.app.submission.images import SeenImages, anchored
+from dicast.app.submission.images import SeenItems, anchored
 from dicast.app.submission.job_file import read_document
 from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
@@ -112,7 +112,6 @@ def prepared(
     specs = [_deployed(agent, pools) for agent in job.agents]
     for agent, of_agent in zip(job.agents, specs, strict=True):
         _check_labels(agent.name, of_agent, job.labels, pools)
-    warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     batching = settings.batching_enabled if job.batching is None else job.batching
     batching = batching and all(dimension.template is None for dimension in job.dimensions)
     plan = lanes(
@@ -128,8 +127,8 @@ def prepared(
     if isinstance(job.items, ItemSource):
         source = job.items.model_copy(update={"path": _absolute(job.items.path)})
         job = job.model_copy(update={"items": source})
-    images = SeenImages(job, files=image_files)
-    seen = images.watching(trying(job, expected.add))
+    looked = SeenItems(job, files=image_files)
+    seen = looked.watching(trying(job, expected.add))
     if isinstance(job.items, ItemSource):
         found = datasets.survey(
             job.items, max_text_bytes=settings.max_text_bytes, keep=job.kept_of_items, misfit=job.misfit, seen=seen
@@ -153,7 +152,8 @@ def prepared(
         ratings, mark = datasets.survey_ratings(job, known)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
     extra |= _asked(job, expected, plan)
-    job = images.settled(job, specs)
+    job = looked.settled(job, specs)
+    warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.own)
 
 

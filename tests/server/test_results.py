@@ -26,7 +26,9 @@ START = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 HOSTILE = "<script>alert(1)</script> \u202e \u0000 \ud83d\ude00"
 
 
-def finished(dicast: Dicast, name: str, items: int, *, failed: int = 0, in_store: bool = True) -> Report:
+def finished(
+    dicast: Dicast, name: str, items: int, *, failed: int = 0, varied: int = 0, in_store: bool = True
+) -> Report:
     """A job that has ended, with its files, and in the store if it is still known there."""
     root = dicast.settings.results_dir
     texts = [f"{HOSTILE} {n}" for n in range(items)]
@@ -39,6 +41,9 @@ def finished(dicast: Dicast, name: str, items: int, *, failed: int = 0, in_store
         EvaluationError(judge="a", criterion_id="d", item_id=f"i{n}", replicate=0, kind=ErrorKind.LOST, message="gone")
         for n in range(failed)
     ]
+    if varied:  # the last ones are on variants, and one more error is
+        opinions[-varied:] = [said.model_copy(update={"probe": "formatting:plain"}) for said in opinions[-varied:]]
+        errors.append(errors[-1].model_copy(update={"probe": "formatting:plain"}))
     write_page(root, name, "abc", "0", 0, opinions, errors)
     header = ReportHeader(
         job_id=name, project="p", status="completed", units=items, started=START, finished=START, wall_s=1.0,
@@ -51,6 +56,19 @@ def finished(dicast: Dicast, name: str, items: int, *, failed: int = 0, in_store
                   "finished_ms": str(round(1000 * START.timestamp()))}  # fmt: skip
         dicast.store.hset(dicast.keys.at("job", name), mapping=fields)
     return report
+
+
+def test_variants_come_only_where_they_are_asked_for(http: httpx2.Client, dicast: Dicast) -> None:
+    report = finished(dicast, "v", 10, failed=1, varied=4)
+    assert report.probed
+    for name, own, all in (("opinions", 6, 10), ("errors", 1, 2)):
+        for more, count in (({}, own), ({"probes": "true"}, all)):
+            page = http.get(f"/jobs/v/{name}", params=more).json()
+            lines = http.get(f"/jobs/v/{name}", params={"format": "jsonl", **more})
+            assert lines.headers["content-disposition"] == f'attachment; filename="{name}.jsonl"'
+            assert page[name] == [json.loads(line) for line in lines.text.split("\n") if line]
+            assert len(page[name]) == count and page["next"] is None
+            assert bool(more) == any(entry.get("probe") for entry in page[name])
 
 
 def test_opinions_come_in_pages_and_whole(http: httpx2.Client, dicast: Dicast) -> None:
