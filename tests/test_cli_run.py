@@ -313,10 +313,12 @@ def test_ctrl_c_twice_detaches(busy: Any, person: Sit, job: str) -> None:
 
 
 def test_local_brings_its_own_and_takes_it_away(nobody: Any) -> None:
-    run = dicast(nobody, "run", job_file(nobody), "--local", "--json", "--out", "mine")
+    run = dicast(nobody, "run", job_file(nobody), "--local", "--json", "--out", "mine", DICAST_HTML_REPORT="true")
     assert run.returncode == Exit.OK, run.stderr
     report = json.loads(run.stdout)
     folder = Path(nobody.folder) / "mine" / report["job_id"]
+    assert (folder / "report.html").stat().st_mtime_ns >= (folder / "report.json").stat().st_mtime_ns
+    assert "report.html" in run.stderr
     assert report["files"]["directory"] == str(folder)
     assert (folder / "opinions.parquet").exists()
     assert not nobody.results.exists()

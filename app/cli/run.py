@@ -19,6 +19,7 @@ from rich.prompt import Prompt
 from rich.text import TextType
 
 from dicast.app.application import Dicast, create_app
+from dicast.app.cli.beside import ELSEWHERE_S, LOCAL_S, tell_page, wait_for_page
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
@@ -239,7 +240,11 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
 
     report = Report.model_validate(status.report)
     note, code = None, Exit.OK
+    waits = dicast.settings.html_report and report.status == "completed" and (options.local or options.out is not None)
     try:
+        if waits:
+            root = results_root(report, dicast.settings.results_dir)
+            wait_for_page(job_folder(root, report.job_id), LOCAL_S if options.local else ELSEWHERE_S)
         if options.out is not None:
             report = collect(report, dicast.settings.results_dir, options.out)
         else:
@@ -250,6 +255,8 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
     show_report(terminal, report, json=options.json)
     if note is not None:
         terminal.say(note, "yellow")
+    elif waits:
+        tell_page(terminal, Path(report.files.directory), report.job_id)
     if report.status == "cancelled":
         return Exit.INTERRUPTED
     if report.failed:

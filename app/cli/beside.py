@@ -1,0 +1,48 @@
+"""The HTML report beside a job's results, which its worker writes after the job has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dicast.app.cli.console import Terminal
+from dicast.app.reports.files import REPORT
+
+LOCAL_S = 30.0
+"""It takes a second or two; on a machine at its limits longer."""
+ELSEWHERE_S = 10.0
+"""Workers on other machines may have been told to write none."""
+LOOK_S = 0.1
+PAGE = "report.html"
+
+
+def wait_for_page(
+    folder: Path,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether the report of what the folder now holds is there, at the latest after so many seconds."""
+    until = clock() + seconds
+    while not _current(folder):
+        if clock() >= until:
+            return False
+        pause(LOOK_S)
+    return True
+
+
+def _current(folder: Path) -> bool:
+    try:
+        return (folder / PAGE).stat().st_mtime_ns >= (folder / REPORT).stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+def tell_page(terminal: Terminal, folder: Path, job_id: str) -> None:
+    """Say where the report is, or how it is made."""
+    if (folder / PAGE).exists():
+        terminal.say(f"Report in {folder / PAGE}")
+    else:
+        terminal.say(f"{PAGE} is not written yet: `dicast report {job_id} -o FILE` makes it", "dim")
