@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dicast.app.domain.judge_statistics import CalibratedVoice, Figure, ProbeStatistics
@@ -135,6 +137,17 @@ def test_a_plain_job_has_none_of_them(tmp_path: Path) -> None:
 def test_who_wins_is_computed_unasked() -> None:
     found = builder(0, dimensions=[DIMENSIONS[-1]]).build(files_in("x")).statistics
     assert found is not None and (found.state, found.rated) == ("waiting", False) and found.unknowable
+
+
+def test_a_chiefs_dissent_is_shown_with_its_verdict(tmp_path: Path) -> None:
+    folder, report = made(tmp_path, 6)
+    table = pq.read_table(folder / "opinions.parquet")
+    column = pa.array(["Two held <b>against</b> it."] * len(table))
+    table = table.drop_columns([name for name in ("dissent",) if name in table.column_names])
+    pq.write_table(table.append_column("dissent", column), folder / "opinions.parquet")
+    text = write_report(folder, report, tmp_path / "out.html").read_text(encoding="utf-8")
+    safe(text)
+    assert "Dissent:</span> Two held &lt;b&gt;against&lt;/b&gt; it." in text
 
 
 @pytest.mark.parametrize("items", [0, 1])

@@ -18,6 +18,8 @@ PARQUET = "opinions.parquet"
 MOST_ITEMS = 15
 MOST_OPINIONS = 10
 """Of one item: those of the dimension that matters most first."""
+OF_CHIEFS = ("dissent",)
+"""Columns that only jobs with a chief judge have."""
 MOST_ROWS = 5_000
 """Opinions of the chosen items that are read; of jobs with thousands of judges the first."""
 
@@ -123,7 +125,9 @@ def _said(folder: Path, items: set[str]) -> dict[str, list[dict[str, Any]]]:
         return {}
     wanted = ds.field("item_id").isin(sorted(items))
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in ds.dataset(folder / PARQUET).scanner(columns=columns, filter=wanted).head(MOST_ROWS).to_pylist():
+    dataset = ds.dataset(folder / PARQUET)
+    columns += [name for name in OF_CHIEFS if name in dataset.schema.names]
+    for row in dataset.scanner(columns=columns, filter=wanted).head(MOST_ROWS).to_pylist():
         found.setdefault(row["item_id"], []).append(row)
     return found
 

@@ -222,6 +222,7 @@ def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
         "score": _score(score, dimension),
         "shade": "none" if dimension.nominal else shade(place(score, dimension)),
         "argument": words.shown(row["argument"] or "", ARGUMENT_CHARS),
+        "dissent": words.shown(row.get("dissent") or "", ARGUMENT_CHARS),
         "quotes": [words.shown(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
     }
 

@@ -38,6 +38,7 @@ function about(dimension, found) {
         h("span", { class: `chip ${nominal(dimension) ? "" : `tone${step(opinion.score, dimension.scale_min, dimension.scale_max) ?? "none"}`}` }, opinion.score === null ? (opinion.not_needed ? "not needed" : "failed") : foreign(opinion.label ?? named(opinion.score, dimension))),
         h("b", {}, foreign(opinion.judge)), h("span", { class: "dim" }, foreign(opinion.model), opinion.replicate ? `, time ${opinion.replicate + 1}` : "", opinion.swapped ? ", order swapped" : "")),
       opinion.argument && h("div", { class: "argument" }, marked(opinion.argument)),
+      opinion.dissent && h("div", {}, h("h3", {}, "Dissent"), h("div", { class: "argument" }, marked(opinion.dissent))),
       dimension.questions?.length > 0 && opinion.answers && h("ul", { class: "answers" }, dimension.questions.map((question, n) => h("li", {}, h("b", {}, opinion.answers[n] ? "yes" : "no"), " ", foreign(question)))),
       (opinion.cited_evidence || []).map((quote) => h("blockquote", { dir: "auto" }, quote)),
       opinion.score === null && errors.filter((error) => error.judge === opinion.judge && error.replicate === opinion.replicate).map((error) => h("p", { class: "wrong" }, `${error.kind.replaceAll("_", " ")}: `, foreign(error.message)))))));
