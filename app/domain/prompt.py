@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -95,7 +95,9 @@ def single_prompt(
         f"{_ANSWER} {_repeat(nonce)} {_opinion(limits, words)} {_verdict(dimension.scale)}",
     ]
     schema = single_schema(dimension.scale, limits, nonce if fixed_nonce else None) if structured else None
-    return _prompt(agent, item, _message(item, nonce, request, template), schema, agent.max_tokens)
+    system, user = _system(agent.persona, words.task), _message(item, nonce, request, template)
+    prompt = Prompt(system, user, schema, agent.max_tokens)
+    return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
 
 def batch_prompt(
@@ -116,14 +118,16 @@ def batch_prompt(
         f'criterion, in this order. In each of them, repeat the criterion\'s id under "criterion_id". {opinion}'
     )
     schema = batch_schema(dimensions, limits, nonce if fixed_nonce else None)
-    return _prompt(agent, item, _message(item, nonce, request, template), schema, max_tokens)
+    system, user = _system(agent.persona, words.task), _message(item, nonce, request, template)
+    prompt = Prompt(system, user, schema, max_tokens)
+    return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
 
-def _prompt(agent: Agent, item: Item, user: str, schema: dict[str, Any] | None, max_tokens: int) -> Prompt:
-    system, images = _system(agent.persona, wording(item).task), item.all_images
+def _with_images(prompt: Prompt, item: Item) -> Prompt:
+    images = item.all_images
     if not images:
-        return Prompt(system, user, schema, max_tokens)
-    return Prompt(system + _IMAGES, user, schema, max_tokens, _placed(user, images))
+        return prompt
+    return replace(prompt, system=prompt.system + _IMAGES, images=_placed(prompt.user, images))
 
 
 def _placed(user: str, images: Sequence[Image]) -> list[PlacedImage]:

@@ -73,9 +73,11 @@ class Asker:
         if call.token.batch and (not provider.structured_output or call.item.probe == SINGLE):
             return await self._settler.one_by_one(call, call.claims, unpaid=True)
         key = await retry_until_available(self._secret.get)
-        nonce = nonce_for(key, call.agent, _asked(call), call.shown, call.replicate, _template(call))
+        # Dimensions with a template of their own are asked about alone.
+        template = call.job.spec.template_for(call.agent, call.dimensions[0])
+        nonce = nonce_for(key, call.agent, _asked(call), call.shown, call.replicate, template)
         try:
-            prompt = _prompt(call, nonce, provider)
+            prompt = _prompt(call, nonce, provider, template)
             images = await self._images.parts(call.job, prompt.images) if prompt.images else ()
             request = _request(call, self._pools.model(call.deployment), prompt, images)
         except (TemplateError, ImageError) as error:
@@ -181,13 +183,8 @@ def _asked(call: Call) -> Sequence[Dimension]:
     return call.dimensions[::-1] if call.item.probe == REVERSED else call.dimensions
 
 
-def _template(call: Call) -> str | None:
-    """Dimensions with one of their own are asked about alone."""
-    return call.job.spec.template_for(call.agent, call.dimensions[0])
-
-
-def _prompt(call: Call, nonce: str, provider: Provider) -> Prompt:
-    fixed, template = provider.nonce_in_schema, _template(call)
+def _prompt(call: Call, nonce: str, provider: Provider, template: str | None) -> Prompt:
+    fixed = provider.nonce_in_schema
     if call.token.batch:
         return batch_prompt(call.agent, _asked(call), call.shown, nonce, fixed_nonce=fixed, template=template)
     structured = provider.structured_output
