@@ -117,7 +117,7 @@ def test_the_tutorial_is_true_word_by_word(shell: Shell, tmp_path: Path) -> None
                 shown += 1
     assert shown > 10
     folder = tmp_path / "empty" / "shop"
-    assert "Rate" not in (folder / "results" / "answers" / "report.html").read_text(encoding="utf-8")[:20]
+    assert (folder / "results" / "answers" / "report.html").is_file()
     assert not (folder / ".dicast" / "valkey.sock").exists()
 
 
