@@ -120,3 +120,35 @@ def test_the_door_exports_what_it_says(tmp_path: Path) -> None:
     # Looking at the door loads nothing behind it.
     program = "import dicast, sys; print([n for n in sys.modules if n.startswith('dicast.')])"
     assert python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
+
+
+HEAVY = (
+    "aiohttp", "anthropic", "dicast.app.bootstrap", "duckdb", "fastapi", "flower", "matplotlib", "numpy", "openai",
+    "pandas", "pyarrow", "scipy", "uvicorn",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from dicast.app.cli.main import cli",
+        "import dicast.app.celery",
+        "from dicast import EvaluationJob, evaluate",
+    ],
+)
+def test_whoever_only_submits_loads_nothing_heavy(program: str, tmp_path: Path) -> None:
+    program += f"; import sys; print([name for name in {HEAVY} if name in sys.modules])"
+    said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT), REDIS_URL="redis://127.0.0.1:1/0")
+    assert said.stdout == "[]\n", said.stdout + said.stderr
+
+
+def test_a_worker_writes_the_panels_scores_without_pandas(tmp_path: Path) -> None:
+    program = """
+import sys, pyarrow as pa
+from dicast.app.reports.panel import SCHEMA, PanelScore, _codes, _read
+rows = [PanelScore("i", "d", 0.1 + 0.2, 2), PanelScore("j", "d", None, 0)]
+print(_read((row._asdict() for row in rows), SCHEMA).column("score").to_pylist())
+print(_codes(_read([{"name": "b"}], pa.schema([("name", pa.string())]))["name"], ["a", "b"]), "pandas" in sys.modules)
+"""
+    said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout.split()
+    assert said[:2] == ["[0.30000000000000004,", "None]"] and said[-1] == "False" and "1" in said
