@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dicast.app.assessment.calibrating import calibrated_voices
-from dicast.app.assessment.combined import panel_scores
+from dicast.app.assessment.combined import beside_chief, panel_scores
 from dicast.app.assessment.figures import among_raters, figure
 from dicast.app.assessment.grouping import grouped
 from dicast.app.assessment.labelled import label_shares, preferences
@@ -62,7 +62,8 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     if people.raters and not nominal and not of.everywhere.all():
         independent = Figure.unknown(SOME_JUDGES)
     elif people.raters and not nominal:
-        independent = figure(effective_judges(of.judges[people.rated], people.scores, rng))
+        alone = of.judges[people.rated][:, beside_chief(job.judges, of)]
+        independent = figure(effective_judges(alone, people.scores, rng))
     groups = [
         GroupStatistics(by=by, reason=NO_MEAN)
         if nominal
@@ -131,9 +132,10 @@ def _judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) ->
 
 
 def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
-    """Of those who were asked about all items: where the others were asked, the first ones disagree."""
+    """Of those who were asked about all items: where the others were asked, the first ones disagree. A chief knows what
+    the others say, so its agreement with them says nothing."""
     left_out = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
-    scores = of.scores[:, of.everywhere, 0]
+    scores = of.scores[:, of.everywhere & beside_chief(job.judges, of), 0]
     if not left_out or scores.shape[1] > 1:
         found = _among(scores, of, rng)
         return found if found is None else found.model_copy(update={"left_out": left_out})

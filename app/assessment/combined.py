@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,13 @@ def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
         return _likeliest(job, of, found) if found.prior else _by_halves(job, of, found)
     if rule.combine == "weighted":
         return weighted_mean(of.judges, np.array([rule.given_weights[name] for name in job.judges]))
-    return COMBINATIONS[rule.combine](of.labels if of.dimension.nominal else of.judges)
+    scores = of.labels if of.dimension.nominal else of.judges
+    return scores[:, ~beside_chief(job.judges, of)][:, 0] if rule.chief else COMBINATIONS[rule.combine](scores)
+
+
+def beside_chief(judges: Sequence[str], of: DimensionScores) -> Bools:
+    """Which judges have not been told what the others say: all but a chief."""
+    return np.array([name != of.dimension.panel.chief for name in judges], dtype=bool)
 
 
 def _learned(job: JobScores, of: DimensionScores) -> DimensionScores:

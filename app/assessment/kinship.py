@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
+from dicast.app.assessment.combined import beside_chief
 from dicast.app.assessment.probe_found import Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.statistics.arrays import Floats, Ints
@@ -32,7 +33,8 @@ def self_preference(job: JobScores, of: DimensionScores) -> Iterator[Probed]:
     authors, families = job.kinship.authors, job.kinship.judges
     own = np.stack([_own(authors.codes, authors.names, family) for family in families], axis=1)
     apart = of.judges - of.people.means(job.items)[:, None]
-    among = _among_judges(np.where(of.everywhere, of.judges, np.nan), own)
+    alone = of.everywhere & beside_chief(job.judges, of)
+    among = _among_judges(np.where(alone, of.judges, np.nan), own)
     for at, name in enumerate(job.judges):
         if families[at] is None:
             reason = f"the family of {name}'s model is not known: name it under `families`"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dicast.app.assessment.assess import SEED
+from dicast.app.assessment.combined import beside_chief
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.assessment.voices import NO_MEAN, person
@@ -27,14 +28,18 @@ def panel_front(
     measure: Measure,
     reach: float | None = None,
 ) -> PanelFront:
-    """The front of all panels of up to `largest` judges; `costs` are one a judge, an item."""
+    """The front of all panels of up to `largest` judges; `costs` are one a judge, an item. A chief is in none of them:
+    its scores rest on the others'."""
+    alone = beside_chief(judges, of)
+    costs = [cost for cost, kept in zip(costs, alone, strict=True) if kept]
+    judges = [name for name, kept in zip(judges, alone, strict=True) if kept]
     if of.dimension.nominal:
         return PanelFront(
             dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(NO_MEAN),
             reason=NO_MEAN,
         )  # fmt: skip
     if not of.everywhere.all():
-        names = [name for name, everywhere in zip(judges, of.everywhere, strict=True) if not everywhere]
+        names = [name for name, everywhere in zip(judges, of.everywhere[alone], strict=True) if not everywhere]
         some = f"{' and '.join(names)} {SOME_ITEMS}"
         return PanelFront(
             dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(some),
@@ -44,7 +49,9 @@ def panel_front(
     ceiling = person(of, rng)
     reached = getattr(ceiling, measure) if ceiling is not None else Figure.unknown("nobody has rated this dimension")
     people = of.people.means(len(of.scores))
-    found = search(of.judges, people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure)
+    found = search(
+        of.judges[:, alone], people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure
+    )
     if isinstance(found, Unknown):
         return PanelFront(
             dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=reached, reason=found.reason

@@ -51,25 +51,32 @@ def room(max_tokens: int, opinions: int = 1) -> Room:
     )
 
 
-def single_schema(scale: Scale, limits: Room, nonce: str | None = None) -> Schema:
-    """One opinion: `{"nonce", "argument", "cited_evidence", "score"}`. With a `nonce`, no other is valid; without one
-    all calls with the same scale share the schema: not to be changed."""
-    schema = _single(scale.min, scale.max, scale.options, len(scale.checklist), limits)
+def single_schema(scale: Scale, limits: Room, nonce: str | None = None, *, dissent: bool = False) -> Schema:
+    """One opinion: `{"nonce", "argument", "cited_evidence", "score"}`, of a chief with its `dissent`. With a `nonce`,
+    no other is valid; without one all calls with the same scale share the schema: not to be changed."""
+    schema = _single(scale.min, scale.max, scale.options, len(scale.checklist), limits, dissent)
     return schema if nonce is None else _only(nonce, schema)
 
 
 @lru_cache
-def _single(lowest: int, highest: int, options: tuple[str, ...], questions: int, limits: Room) -> Schema:
-    return _object({"nonce": _NONCE, **_argued(limits), **_verdict(lowest, highest, options, questions)})
+def _single(
+    lowest: int, highest: int, options: tuple[str, ...], questions: int, limits: Room, dissent: bool
+) -> Schema:  # fmt: skip
+    return _object(
+        {"nonce": _NONCE, **_argued(limits, dissent=dissent), **_verdict(lowest, highest, options, questions)}
+    )
 
 
-def batch_schema(dimensions: Sequence[Dimension], limits: Room, nonce: str | None = None) -> Schema:
-    """All opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`; `nonce` as above.
+def batch_schema(
+    dimensions: Sequence[Dimension], limits: Room, nonce: str | None = None, *, dissent: bool = False
+) -> Schema:
+    """All opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`; `nonce` and
+    `dissent` as above.
 
     Criteria with numbers share one form, whose score has the bounds of the widest scale; the reader checks each score
     against its own. Others have a form each, unless their scales are equal.
     """
-    forms = [_object(entry) for entry in _entries(dimensions, limits)]
+    forms = [_object(entry) for entry in _entries(dimensions, limits, dissent=dissent)]
     opinions = {
         "type": "array",
         "items": forms[0] if len(forms) == 1 else {"anyOf": forms},
@@ -80,14 +87,14 @@ def batch_schema(dimensions: Sequence[Dimension], limits: Room, nonce: str | Non
     return schema if nonce is None else _only(nonce, schema)
 
 
-def _entries(dimensions: Sequence[Dimension], limits: Room) -> list[Schema]:
+def _entries(dimensions: Sequence[Dimension], limits: Room, *, dissent: bool) -> list[Schema]:
     alike: dict[tuple[tuple[str, ...], int], list[Dimension]] = {}
     for dimension in dimensions:
         alike.setdefault((dimension.scale.options, len(dimension.scale.checklist)), []).append(dimension)
     return [
         {
             "criterion_id": {"type": "string", "enum": [d.id for d in group]},
-            **_argued(limits),
+            **_argued(limits, dissent=dissent),
             **_verdict(min(d.scale.min for d in group), max(d.scale.max for d in group), options, questions),
         }
         for (options, questions), group in alike.items()
@@ -116,8 +123,8 @@ def _only(nonce: str, schema: Schema) -> Schema:
     return {**schema, "properties": {**schema["properties"], "nonce": {"type": "string", "enum": [nonce]}}}
 
 
-def _argued(limits: Room) -> Schema:
-    return {
+def _argued(limits: Room, *, dissent: bool) -> Schema:
+    argued: Schema = {
         "argument": {"type": "string", "minLength": 20, "maxLength": limits.argument_chars},
         "cited_evidence": {
             "type": "array",
@@ -125,6 +132,7 @@ def _argued(limits: Room) -> Schema:
             "maxItems": limits.quotes,
         },
     }
+    return argued | {"dissent": {"type": "string", "maxLength": limits.argument_chars}} if dissent else argued
 
 
 def _verdict(lowest: int, highest: int, options: tuple[str, ...], questions: int) -> Schema:

@@ -68,9 +68,12 @@ def always_asked(rule: PanelRule, judges: Sequence[str], ends: tuple[int, int]) 
 
 
 def stages_of(job: EvaluationJob) -> list[int]:
-    """The stage of each agent: one is asked when all units of the earlier stages have ended. All are of stage 0 where
-    nothing escalates; else those without whom nothing can be settled, and each other one has a stage of its own."""
+    """The stage of each agent: one is asked when all units of the earlier stages have ended. A chief comes behind all
+    others. Else all are of stage 0 where nothing escalates; where something does, those without whom nothing can be
+    settled, and each other one has a stage of its own."""
     names = [agent.name for agent in job.agents]
+    if job.chief is not None:
+        return [int(name == job.chief) for name in names]
     escalating = [d for d in job.dimensions if job.panel_of(d).escalate is not None]
     if not escalating:
         return [0] * len(names)

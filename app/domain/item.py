@@ -11,6 +11,7 @@ from pydantic.json_schema import SkipJsonSchema
 from dicast.app.domain.conversation import ASKING, MAX_MESSAGES, Turn
 from dicast.app.domain.fields import MAX_ID_LENGTH, Id, Metadata, Strict, Text
 from dicast.app.domain.image import MAX_IMAGES, Image
+from dicast.app.domain.told_opinion import ToldOpinion
 
 ItemKind = Literal["text", "pair", "conversation", "candidates"]
 Judged = Literal["last_answer", "conversation"]
@@ -57,6 +58,9 @@ class Item(Strict):
     probe: SkipJsonSchema[str | None] = Field(
         default=None, description="what was changed in this variant of an item; set by Dicast alone"
     )
+    opinions: SkipJsonSchema[list[ToldOpinion] | None] = Field(
+        default=None, description="what a panel's chief is told of the others' opinions; set by Dicast alone"
+    )
 
     @property
     def kind(self) -> ItemKind:
@@ -90,12 +94,15 @@ class Item(Strict):
     @property
     def texts(self) -> tuple[str, ...]:
         """All that a judge reads of it, the empty left out."""
-        if self.text is not None and self.images is None:
+        if self.text is not None and self.images is None and self.opinions is None:
             return tuple([text for text in (self.text, self.prompt, self.reference) if text])
+        told = (text for one in self.opinions or () for text in (one.said, one.argument))
         turns = (text for message in self.messages or () for text in message.texts)
         listed = (candidate.text for candidate in self.candidates or ())
         described = (image.description for image in self.images or ())
-        given = (self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference, *described)
+        given = (
+            self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference, *described, *told
+        )  # fmt: skip
         return tuple(text for text in given if text)
 
     @property

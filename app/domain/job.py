@@ -18,7 +18,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import AskedKind, Item, ItemSource, RatingSource
-from dicast.app.domain.panel import MAJORITY, PanelRule
+from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
@@ -279,6 +279,11 @@ class EvaluationJob(Strict):
         return any(self.panel_of(dimension).escalate is not None for dimension in self.dimensions)
 
     @property
+    def chief(self) -> str | None:
+        """Who is asked last, and shown what the others say."""
+        return self.panel_of(self.dimensions[0]).chief
+
+    @property
     def panelled(self) -> bool:
         """Whether the job says how its panel judges, or has a calibration, and so wants the panel's scores."""
         said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
@@ -313,7 +318,7 @@ class EvaluationJob(Strict):
         names = {agent.name for agent in self.agents}
         for dimension in self.dimensions:
             rule = self.panel_of(dimension)
-            if dimension.scale.nominal and rule.combine not in ("majority", "dawid_skene"):
+            if dimension.scale.nominal and rule.combine not in ("majority", "dawid_skene", "chief"):
                 raise ValueError(
                     f"panel: {rule.combine} means nothing for the labels of {dimension.id}, which have no order: "
                     "say `panel: majority` or `panel: dawid_skene` in that dimension"
@@ -355,6 +360,13 @@ class EvaluationJob(Strict):
         return self
 
     @model_validator(mode="after")
+    def _chief_of_judges(self) -> Self:
+        rules = {dimension.id: self.panel_of(dimension) for dimension in self.dimensions}
+        apart = {"question": self.question, "calibration": self.calibration, "probes": tried(self.probes)}
+        check_chief(rules, [agent.name for agent in self.agents], apart)
+        return self
+
+    @model_validator(mode="after")
     def _unique(self) -> Self:
         named: dict[str, list[str]] = {
             "agents": [a.name for a in self.agents],
@@ -368,6 +380,8 @@ class EvaluationJob(Strict):
             for item in self.items:
                 if item.probe is not None:
                     raise ValueError(f"items: {item.id!r} has a probe ({item.probe!r}), which Dicast alone sets")
+                if item.opinions is not None:
+                    raise ValueError(f"items: {item.id!r} has opinions, which Dicast alone sets, for a panel's chief")
         for field, ids in named.items():
             seen: set[str] = set()
             for value in ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -41,14 +42,26 @@ def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> l
         raise ValueError("the nonce occurs in the item")
     parts = ["MATERIAL"]
     if arranged is not None:
-        return [*parts, *arranged, *_pictured(item.all_images), f"END OF MATERIAL {nonce}"]
+        return [*parts, *arranged, *_pictured(item.all_images), *_opinions(item), f"END OF MATERIAL {nonce}"]
     if item.prompt:
         parts += [_TASKS[item.kind], quoted(item.prompt)]
     if item.reference:
         parts += ["A reference answer, known to be good:", quoted(item.reference)]
     if item.images:
         parts += ["What belongs to it in images:", *_pictured(item.images)]
-    return [*parts, *_judged(item), f"END OF MATERIAL {nonce}"]
+    return [*parts, *_judged(item), *_opinions(item), f"END OF MATERIAL {nonce}"]
+
+
+def _opinions(item: Item) -> list[str]:
+    """What a panel's chief is told. Who gave which score stands outside of the quotes, where no argument can write."""
+    parts = ["What the other judges say:"] if item.opinions else []
+    for one in item.opinions or ():
+        criterion = json.dumps(one.criterion, ensure_ascii=not one.criterion.isprintable())
+        judge = f"By the criterion {criterion}, judge {one.judge}"
+        parts += [f"{judge} has no opinion."] if one.said is None else [
+            f"{judge} gives {one.said} and argues:", quoted(one.argument)
+        ]  # fmt: skip
+    return parts
 
 
 def image_line(number: int) -> str:

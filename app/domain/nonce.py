@@ -46,6 +46,8 @@ def _texts(item: Item) -> list[str]:
     """What tells items apart; of a plain one as it always was, so that requests stay what they were."""
     given = (item.text, item.prompt, item.reference) if item.kind == "text" and item.images is None else ()
     plain = ["" if text is None else f"={text}" for text in given]
+    if plain and item.opinions is not None:
+        plain += [one.model_dump_json() for one in item.opinions]
     return plain or [item.model_dump_json(exclude={"id", "metadata"}, exclude_none=True)]
 
 

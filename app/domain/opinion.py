@@ -17,6 +17,10 @@ class Usage(BaseModel):
     output_tokens: int = 0
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
@@ -30,6 +34,7 @@ class Opinion(BaseModel):
     texts in the other order, null where the item is no pair; the score is told of the item's own A and B either way.
     `not_needed`: it has no score because nobody asked for one, the judges before having settled the outcome; then there
     is no error.
+    `dissent` is of a panel's chief alone: what those held whom it did not follow, and why; '' if it followed all.
     `probe` is null of an item as it is, and else what was changed in a variant of it (app/domain/variants.py): such
     opinions count in no mean, panel or agreement.
     """
@@ -45,6 +50,7 @@ class Opinion(BaseModel):
     label: str | None = None
     answers: list[bool] | None = None
     argument: str
+    dissent: str | None = Field(default=None, exclude_if=_is_none, description="in JSON only of a panel's chief")
     cited_evidence: list[str] = Field(default_factory=list)
     model: str
     pool: str = ""

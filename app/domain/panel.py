@@ -20,7 +20,13 @@ TRIMMED_SHARE = 0.2
 NEARLY = 1e-9
 """What a mean may miss a threshold by, for a computer's fractions are not exact."""
 
-Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene"]
+Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene", "chief"]
+CHIEF_LEAST = 2
+_APART_FROM_CHIEFS = {
+    "question": "it is answered while judges are still being asked",
+    "calibration": "its maps are of scores that rest on no other judge's",
+    "probes": "a variant's chief would be told of what other judges made of it",
+}
 UNLIKELY = 1e-10
 """The least probability of an error, so that no single opinion rules a label out."""
 
@@ -53,13 +59,20 @@ class PanelRule(BaseModel):
     )
     threshold: float | None = Field(default=None, allow_inf_nan=False, description="the panel passes from here on")
     escalate: Escalation | None = Field(default=None, description="ask the next judge only if he is needed")
+    chief: str | None = Field(
+        default=None,
+        exclude_if=lambda name: name is None,
+        description="the judge who is shown the others' opinions, and whose score is the panel's",
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, data: Any) -> Any:
-        """`panel: median` is short for `panel: {combine: median}`."""
+        """`panel: median` is short for `panel: {combine: median}`, and `panel: {chief: ada}` names a rule as well."""
         if isinstance(data, dict) and isinstance(data.get("escalate"), bool):
-            return {**data, "escalate": {} if data["escalate"] else None}
+            data = {**data, "escalate": {} if data["escalate"] else None}
+        if isinstance(data, dict) and data.get("chief") is not None and "combine" not in data:
+            return {**data, "combine": "chief"}
         return {"combine": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")
@@ -78,6 +91,14 @@ class PanelRule(BaseModel):
             )
         if self.escalate.difference is not None and (self.combine in {"majority", "worst"} or self.threshold):
             raise ValueError("escalate.difference belongs to a mean or median without a threshold")
+        return self
+
+    @model_validator(mode="after")
+    def _one_chief(self) -> Self:
+        if (self.combine == "chief") != (self.chief is not None):
+            raise ValueError(f"chief belongs to combine: chief, which needs one, got {self.combine} and {self.chief!r}")
+        if self.chief is not None and self.escalate is not None:
+            raise ValueError("escalate: a chief is shown what all judges say, so all are asked; leave one of them out")
         return self
 
     @model_validator(mode="after")
@@ -104,19 +125,44 @@ class PanelRule(BaseModel):
         return {} if isinstance(self.weights, str) else self.weights
 
     def combined(self, scores: Mapping[str, float]) -> float | None:
-        """One score of an item from each judge's; None without any (weighted: without any that has a weight). Of a rule
-        that learns see `LearnedPanel`."""
+        """One score of an item from each judge's; None without any (weighted: without any that has a weight; chief:
+        without the chief's). Of a rule that learns see `LearnedPanel`."""
         if not scores:
             return None
         if self.learns:
             raise NotLearned(f"what {self.combine} learns from the whole job is not there yet")
         if self.combine == "majority" and self.threshold is not None:
             return float(fmean(map(self._passes, scores.values())) > 0.5)
-        score = _weighted(scores, self.given_weights) if self.combine == "weighted" else _by_name(self.combine, scores)
+        if self.chief is not None:
+            score = scores.get(self.chief)
+        else:
+            weights = self.given_weights
+            score = _weighted(scores, weights) if self.combine == "weighted" else _by_name(self.combine, scores)
         return score if score is None or self.threshold is None else float(self._passes(score))
 
     def _passes(self, score: float) -> bool:
         return self.threshold is not None and score >= self.threshold - NEARLY
+
+
+def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Mapping[str, object]) -> None:
+    """Raises ValueError if a job's rules, by dimension, name a chief who cannot be one; `given` are the fields that go
+    together with none."""
+    first, chief = next((dimension, rule.chief) for dimension, rule in rules.items())
+    for dimension, rule in rules.items():
+        if rule.chief != chief:
+            raise ValueError(
+                f"panel.chief ({dimension}): one judge is the chief in all dimensions of a job, or none is, got "
+                f"{rule.chief!r} here and {chief!r} in {first}"
+            )
+    if chief is None:
+        return
+    if chief not in judges:
+        raise ValueError(f"panel.chief: {chief!r} is no judge of this job; there are {', '.join(judges)}")
+    if len(judges) < CHIEF_LEAST:
+        raise ValueError(f"panel.chief: at least {CHIEF_LEAST} judges are needed, {chief!r} and another, got 1")
+    for field, why in _APART_FROM_CHIEFS.items():
+        if given[field]:
+            raise ValueError(f"{field}: cannot be together with a panel's chief ({chief!r}): {why}")
 
 
 class LearnedPanel(BaseModel):

@@ -51,12 +51,14 @@ class ReportAgent(Frozen):
         default="", description="digest of name, persona and temperature; '' in earlier versions' reports"
     )
 
+    chief: bool = Field(default=False, description="it was asked last, and told of the others' opinions")
+
     @classmethod
-    def of(cls, agent: Agent, models: Iterable[str] = ()) -> Self:
+    def of(cls, agent: Agent, models: Iterable[str] = (), *, chief: bool = False) -> Self:
         """Several pools and models (those that its deployments come to) are named one after the other."""
         pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
         model = ", ".join(dict.fromkeys(models)) or agent.model
-        return cls(name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent))
+        return cls(name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent), chief=chief)
 
 
 class ReportDimension(Frozen):
@@ -264,7 +266,7 @@ class ReportBuilder:
     def __init__(self, header: ReportHeader) -> None:
         self._header = header
         self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
-        names = [agent.name for agent in header.agents]
+        names = [agent.name for agent in header.agents if not agent.chief]
         always = {d.id: always_asked(d.panel, names, (d.scale_min, d.scale_max)) for d in header.dimensions}
         self._compared = {(name, of) for of, judges in always.items() if len(judges) > 1 for name in judges}
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])

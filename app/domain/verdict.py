@@ -16,7 +16,8 @@ Reading an opinion (malformed, or corrupt in a batch, unless all hold):
 5. `score` is a whole number on the dimension's scale. 7.0 is 7, as JSON Schema's "integer" has it; "7", true, null,
    7.0000001, NaN, 1e999 and numbers of thousands of digits are no scores. `label` is one of the scale's as it is
    written there: upper and lower case differ, white space counts, only Unicode's two ways to write one letter do not.
-   `answers` is an object with one key for each question, its number, and true or false under it.
+   `answers` is an object with one key for each question, its number, and true or false under it. A panel's chief has
+   the key `dissent` as well, a text that may be empty.
 6. `argument` is a text that is not blank, `cited_evidence` a list of texts, blank ones left out, both within bounds.
    Both are cleaned (app/domain/text.py), so that no store, file or terminal chokes on what is kept.
 
@@ -55,6 +56,7 @@ class Judgment:
     cited_evidence: tuple[str, ...]
     label: str | None = None
     answers: tuple[bool, ...] | None = None
+    dissent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +91,21 @@ class _Refused(ValueError):
     """Carries the reason from the rule that found it to the reading that reports it."""
 
 
-def read_single(text: str, *, structured: bool, nonce: str, scale: Scale) -> Judgment | Malformed:
-    """One dimension's answer. Never raises, whatever the text."""
+def read_single(
+    text: str, *, structured: bool, nonce: str, scale: Scale, dissent: bool = False
+) -> Judgment | Malformed:
+    """One dimension's answer; `dissent`: of a panel's chief. Never raises, whatever the text."""
     try:
         answer = _find(text, structured=structured, nonce=nonce)
-        return _verdict({key: value for key, value in answer.items() if key != "nonce"}, scale)
+        return _verdict({key: value for key, value in answer.items() if key != "nonce"}, scale, dissent)
     except _Refused as refused:
         return Malformed(str(refused))
 
 
-def read_batch(text: str, *, structured: bool, nonce: str, dimensions: Sequence[Dimension]) -> BatchReading:
-    """A batched answer. Never raises, whatever the text."""
+def read_batch(
+    text: str, *, structured: bool, nonce: str, dimensions: Sequence[Dimension], dissent: bool = False
+) -> BatchReading:
+    """A batched answer; `dissent`: of a panel's chief. Never raises, whatever the text."""
     try:
         entries = _find(text, structured=structured, nonce=nonce).get("opinions")
         if not isinstance(entries, list):
@@ -122,7 +128,7 @@ def read_batch(text: str, *, structured: bool, nonce: str, dimensions: Sequence[
     accepted: dict[str, Judgment] = {}
     for criterion_id, opinions in named.items():
         try:
-            accepted[criterion_id] = _agreed(opinions, by_id[criterion_id].scale)
+            accepted[criterion_id] = _agreed(opinions, by_id[criterion_id].scale, dissent)
         except _Refused as refused:
             raw = " ".join(_dumped({"criterion_id": criterion_id, **opinion}) for opinion in opinions)
             corrupt.append(Corrupt(criterion_id, str(refused), shown(raw, RAW_CHARS)))
@@ -177,17 +183,17 @@ def _named(entry: Json) -> tuple[str, dict[str, Json]]:
     return criterion_id, opinion
 
 
-def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale) -> Judgment:
-    verdicts = {_verdict(opinion, scale) for opinion in opinions}
+def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale, dissent: bool) -> Judgment:
+    verdicts = {_verdict(opinion, scale, dissent) for opinion in opinions}
     if len(verdicts) != 1:
         raise _Refused("several opinions on one criterion disagree")
     return verdicts.pop()
 
 
-def _verdict(opinion: dict[str, Json], scale: Scale) -> Judgment:
+def _verdict(opinion: dict[str, Json], scale: Scale, dissent: bool) -> Judgment:
     """Rules 4 to 6."""
     key = "label" if scale.options else "answers" if scale.checklist else "score"
-    keys = {*_ARGUED_KEYS, key}
+    keys = {*_ARGUED_KEYS, key, *(("dissent",) if dissent else ())}
     if missing := keys - opinion.keys():
         raise _Refused(f"lacks {', '.join(sorted(missing))}")
     if unknown := opinion.keys() - keys:
@@ -203,6 +209,7 @@ def _verdict(opinion: dict[str, Json], scale: Scale) -> Judgment:
         cited_evidence=_evidence(opinion["cited_evidence"]),
         label=scale.label(score),
         answers=answers,
+        dissent=_text(opinion["dissent"], "dissent", MAX_ARGUMENT_CHARS) if dissent else None,
     )
 
 

@@ -75,6 +75,11 @@ class PageVerbs(Verbs):
         lowest = [dimension.scale.min for dimension in job.spec.dimensions]
         return Board(job.layout, lowest, first_item, items, text.encode("ascii"))
 
+    async def first_pages(self, job: JobRecord) -> list[int]:
+        """The number of each lane's first page since the job was started or resumed."""
+        found = await self._redis.hmget(self.keys.job(job.id), [f"from:{lane}" for lane in range(len(job.lanes))])
+        return [int(number or 0) for number in found]
+
     async def open_pages(self) -> list[PageRef]:
         return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]
 

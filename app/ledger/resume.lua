@@ -18,6 +18,7 @@ for lane = 0, lanes - 1 do
   for _, field in ipairs({'cursor:', 'open:', 'low:', 'planning:', 'stopped:'}) do
     redis.call('HDEL', job, field .. lane)
   end
+  redis.call('HSET', job, 'from:' .. lane, redis.call('HGET', job, 'page:' .. lane) or 0)
 end
 redis.call('HSET', job, 'state', 'submitted', 'resumer', state .. ' ' .. attempt)
 redis.call('HINCRBY', job, 'resumed', 1)

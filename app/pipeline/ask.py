@@ -131,7 +131,9 @@ class Asker:
 
     # ------------------------------------------------------------------ answers
     async def _read_one(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
-        verdict = read_single(reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale)
+        verdict = read_single(
+            reply.text, structured=reply.structured, nonce=nonce, scale=call.dimensions[0].scale, dissent=call.hears
+        )
         if isinstance(verdict, Malformed):
             reason = f"{verdict.reason} (cut at max_tokens)" if reply.truncated else verdict.reason
             failure = ProviderFailure(FailureKind.MALFORMED, f"answer refused: {reason}", status_code=200)
@@ -141,7 +143,9 @@ class Asker:
 
     async def _read_all(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
         """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
-        reading = read_batch(reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions)
+        reading = read_batch(
+            reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions, dissent=call.hears
+        )
         for corrupt in reading.corrupt:
             call.log(logs.corrupt, dimension=corrupt.dimension_id, reason=corrupt.reason, payload=corrupt.raw)
         if reading.missing:

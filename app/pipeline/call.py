@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from dicast.app.domain.batching import named
 from dicast.app.domain.board import ENDED, mark_of
+from dicast.app.domain.chief import heard
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.item import Item
@@ -67,7 +68,16 @@ class Call:
     @property
     def shown(self) -> Item:
         """The item as this call's judge is shown it."""
-        return self.item.turned() if self.swapped else self.item
+        item = self.item.turned() if self.swapped else self.item
+        if item.opinions is None:
+            return item
+        told = heard(item.opinions, self.replicate, [dimension.id for dimension in self.dimensions])
+        return item.model_copy(update={"opinions": told})
+
+    @property
+    def hears(self) -> bool:
+        """Whether the judge is the panel's chief, and told of the others' opinions."""
+        return self.item.opinions is not None
 
     @property
     def label(self) -> str:
@@ -96,6 +106,7 @@ class Call:
             label=dimension.scale.label(score),
             answers=None if verdict.answers is None else list(verdict.answers),
             argument=verdict.argument,
+            dissent=verdict.dissent,
             cited_evidence=list(verdict.cited_evidence),
             model=self.model,
             pool=self.pool,

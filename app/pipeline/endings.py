@@ -74,6 +74,17 @@ def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -
     )  # fmt: skip
 
 
+def not_told(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
+    """The result of a chief's unit that is not published, since there is no opinion that it could be told of."""
+    unit = lane.unit(position)
+    return unscored(
+        job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
+        kind=ErrorKind.NOT_ASKED, message="not asked: no other judge has an opinion",
+        argument="Not evaluated: no other judge has an opinion", attempts=0, calls=0, elapsed_s=0.0, status_code=None,
+        model="",
+    )  # fmt: skip
+
+
 def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
     """The result of a unit that is not published, since the judges before it have settled the outcome. It is no error:
     the opinion without a score stands for it alone."""

@@ -145,7 +145,7 @@ class Gatherer:
             possible_double_charges=int(record.get("possible_double_charges", 0)),
             reason=record.get("why") if record["outcome"] == "cancelled" else None,
             stopped=list((await self._stops.stops(job)).values()),
-            agents=[self._agent(agent) for agent in job.spec.agents],
+            agents=[self._agent(agent, chief=agent.name == job.spec.chief) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
             keep=[*job.spec.keep, *measures(job.spec.probes)],
             probes=list(job.spec.probes),
@@ -179,8 +179,8 @@ class Gatherer:
         report = files.finish(self._results_dir, job.id, job.incarnation, header)
         return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
 
-    def _agent(self, agent: Agent) -> ReportAgent:
-        return ReportAgent.of(agent, map(self._models.model, agent.choices))
+    def _agent(self, agent: Agent, *, chief: bool) -> ReportAgent:
+        return ReportAgent.of(agent, map(self._models.model, agent.choices), chief=chief)
 
     async def _keep_items(self, job: JobRecord) -> None:
         """Items that came with the job leave the store with it; who resumes it or reads its results needs them."""

@@ -17,7 +17,6 @@ import orjson
 
 from dicast.app import datasets
 from dicast.app.domain.arrangement import arrangement_of
-from dicast.app.domain.board import Board
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane, Window, close_window, window
@@ -26,6 +25,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline import stages
+from dicast.app.pipeline.before import Before, Places, gathered
 from dicast.app.pipeline.endings import unasked
 from dicast.app.pipeline.inquiring import Inquiries
 from dicast.app.pipeline.places import Models, Stops, places_of
@@ -157,12 +157,12 @@ class Planner:
         total = job.items * lane.units_per_item
         first: int = cursor["position"]
         units = min(units, total - first)
-        wanted, board = lane.items_of(first, units), None
+        wanted, before = lane.items_of(first, units), Before()
         if lane.stage:
-            board = await stages.ready(self._ledger, job, lane, wanted)
-            if not board.items:  # who gathers a page of an earlier stage asks again
+            before = await self._before(job, lane, wanted, cursor)
+            if not before.items:  # who gathers a page of an earlier stage asks again
                 return False
-            wanted = wanted[: board.items]
+            wanted = wanted[: before.items]
             units = min(units, wanted.stop * lane.units_per_item - first)
         read = await self._reading(job)
         if read is not None:
@@ -172,11 +172,13 @@ class Planner:
             if not found:  # others have ended the job meanwhile
                 return False
             items, source = dict(zip(wanted, found, strict=False)), None
-        items = {number: item.without(job.spec.rating_columns) for number, item in items.items()}
+        items = {number: before.shown(number, item.without(job.spec.rating_columns)) for number, item in items.items()}
         units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts make a page shorter
-        ended = await self._ended(job, lane, items, range(first, first + units), cursor.get("earlier", 0), stops, board)
+        ended = await self._ended(
+            job, lane, items, range(first, first + units), cursor.get("earlier", 0), stops, before
+        )
         results, read_to, failed, spared = ended
-        rest = "" if first + units >= total else _cursor(first + units, source, read_to)
+        rest = "" if first + units >= total else _cursor(first + units, source, read_to, before.told_to)
         ref, attempt = PageRef(job.id, job.incarnation, number, state.page), secrets.token_hex(8)
         marks = stages.marks(job, lane, results)
         opened = await retry_until_available(
@@ -195,22 +197,35 @@ class Planner:
         await retry_until_available(lambda: self._ledger.published(ref))
         return True
 
+    async def _before(self, job: JobRecord, lane: Lane, wanted: range, cursor: Mapping[str, Any]) -> Before:
+        """What the earlier stages have left to a later one's next page."""
+        if job.spec.chief is not None:
+            told = cursor.get("told")
+            if told is None:
+                pages = await self._ledger.first_pages(job)
+                told = {str(number): (page, 0) for number, page in enumerate(pages)}
+            return await asyncio.to_thread(gathered, self._results_dir, job, lane, wanted, told)
+        board = await stages.ready(self._ledger, job, lane, wanted)
+        return Before(items=board.items, board=board)
+
     async def _ended(
         self, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, read_to: int,
-        stops: Mapping[int, Stop], board: Board | None,
+        stops: Mapping[int, Stop], before: Before,
     ) -> _Ended:  # fmt: skip
-        """Those of a page's units that have ended before it is opened; a `board` is that of a later stage."""
+        """Those of a page's units that have ended before it is opened."""
         results: dict[int, bytes] = {}
         if job.resumed:
             results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
-        spared = {} if board is None else stages.spared(job, lane, board, items, positions, results)
+        spared = {} if before.board is None else stages.spared(job, lane, before.board, items, positions, results)
         results |= spared
+        unheard = stages.unheard(job, lane, items, positions, results)
+        results |= unheard
         refused = {
             position: unasked(job, lane, position, items[unit.item], stops[unit.agent])
             for position in (positions if stops else ())
             if (unit := lane.unit(position)).agent in stops and position not in results
         }
-        return _Ended(results | refused, read_to, len(refused), len(spared))
+        return _Ended(results | refused, read_to, len(refused) + len(unheard), len(spared))
 
 
 class _Ended(NamedTuple):
@@ -235,8 +250,9 @@ def _place(state: LaneState) -> dict[str, Any]:
     return found
 
 
-def _cursor(position: int, source: Any, earlier: int) -> str:
-    return orjson.dumps({"position": position, "source": source, "earlier": earlier}).decode()
+def _cursor(position: int, source: Any, earlier: int, told: Places | None) -> str:
+    cursor = {"position": position, "source": source, "earlier": earlier}
+    return orjson.dumps(cursor if told is None else {**cursor, "told": told}).decode()
 
 
 def _read(read: Reading, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:

@@ -1,4 +1,4 @@
-"""Later judges of an escalating panel: how far they may be planned, and which of their units end unasked.
+"""Later judges of a panel: how far an escalating one's may be planned, and which of their units end unasked.
 
 All of it is decided when a page is opened. What the earlier judges said of its items is final by then, so nothing that
 happens later could change the decision, and a unit that is not needed costs neither message nor claim nor lease.
@@ -11,13 +11,14 @@ from itertools import takewhile
 
 import orjson
 
+from dicast.app.domain import chief
 from dicast.app.domain.board import ENDED, NOT_NEEDED, Board, mark_of
 from dicast.app.domain.escalation import is_needed
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.endings import not_needed
+from dicast.app.pipeline.endings import not_needed, not_told
 
 
 async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Board:
@@ -43,6 +44,20 @@ def spared(
             needed[what] = is_needed(job.spec, stages, board, unit)
         if not needed[what] and position not in results:
             found[position] = not_needed(job, lane, position, items[unit.item])
+    return found
+
+
+def unheard(
+    job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, results: Container[int]
+) -> dict[int, bytes]:
+    """The results of a chief's units on which no other judge has an opinion, apart from those that have `results`."""
+    found = {}
+    for position in positions:
+        unit = lane.unit(position)
+        told = items[unit.item].opinions
+        criterion = job.spec.dimensions[unit.dimension].id
+        if told is not None and position not in results and chief.unheard(told, unit.replicate, criterion):
+            found[position] = not_told(job, lane, position, items[unit.item])
     return found
 
 

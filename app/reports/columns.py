@@ -34,6 +34,7 @@ _LINES = pa.schema(
         ("attempts", pa.int32()),
         ("not_needed", pa.bool_()),
         ("probe", pa.string()),
+        ("dissent", pa.string()),
     ]
 )
 

@@ -87,6 +87,20 @@ def write_page(
         file.writelines([counts, b"\n", *opinion_lines, *error_lines])
 
 
+def read_page(
+    results_dir: str | Path, job_id: str, incarnation: str, lane: str, page: int
+) -> list[dict[str, Any]] | None:
+    """The opinions of a page as `write_page` got them, in the form of their JSON; None before it was written, and after
+    the job's end. Raises OSError."""
+    path = own_folder(results_dir, job_id, incarnation) / _PARTS / incarnation / _part_name(lane, page)
+    try:
+        with path.open("rb") as file:
+            counts = orjson.loads(file.readline())
+            return [orjson.loads(file.readline()) for _ in range(counts["opinions"])]
+    except FileNotFoundError:
+        return None
+
+
 def finish(results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader) -> Report:
     """Join the parts of one incarnation into the job's files and return its report.
 

@@ -228,7 +228,7 @@ def _models(row: AgentReport) -> str:
 def _judge_row(report: Report, row: AgentReport, style: TableStyle) -> list[Text]:
     scores, scale = row.scores, report.dimensions[0]
     return [
-        style.show(row.agent.name, _NAME_MAX),
+        style.show(f"{row.agent.name} (chief)" if row.agent.chief else row.agent.name, _NAME_MAX),
         Text(_percent(row.overall)),
         Text(_number(scores.mean if scores else None)),
         Text(_number(scores.sd if scores else None)),

@@ -387,7 +387,7 @@ READS = {
     "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
-    "named", "calls_again", "is_revoked", "board", "described",
+    "named", "calls_again", "is_revoked", "board", "first_pages", "described",
     "asks", "asked",
 }  # fmt: skip
 

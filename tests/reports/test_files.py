@@ -60,7 +60,8 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     assert {Path(p).name for p in dict(report.files).values()} == RESULTS | {JOB}
 
     lines = [orjson.loads(line) for line in (folder / "opinions.jsonl").read_bytes().splitlines()]
-    assert all(list(line) == [name for name in Opinion.model_fields if name != "not_needed"] for line in lines)
+    always = [name for name in Opinion.model_fields if name not in {"not_needed", "dissent"}]
+    assert all(list(line) == always for line in lines)
     assert [(line["item_id"], line["judge"]) for line in lines] == [
         ("item-0", "strict"), ("item-1", "strict"), ("item-0", "kind"), ("item-2", "strict"),
     ]  # fmt: skip
@@ -78,10 +79,11 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     assert table.column_names == [
         "judge", "criterion_id", "item_id", "replicate", "swapped", "score", "label", "answers", "argument",
         "cited_evidence", "model", "pool", "input_tokens", "output_tokens", "latency_s", "attempts", "not_needed",
-        "probe",
+        "probe", "dissent",
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):
         assert row.pop("not_needed") is told.not_needed is False
+        assert row.pop("dissent") is told.dissent is None
         usage = {"input_tokens": row.pop("input_tokens"), "output_tokens": row.pop("output_tokens")}
         assert {**row, "usage": usage, "metadata": {}} == told.model_dump()
 

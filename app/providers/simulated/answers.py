@@ -24,6 +24,8 @@ _QUESTIONS = re.compile(r"^QUESTIONS: (\d{1,3})$", re.MULTILINE)
 _CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$', re.MULTILINE)
 _QUALITY = re.compile(r"^> (?:- |\*\*)?QUALITY (0(?:\.\d{1,6})?|1)(?:\*\*)?$", re.MULTILINE)
 _LABEL = re.compile(r"^> LABEL (.+)$", re.MULTILINE)
+_DISSENT = re.compile(r'Under "dissent",')
+_TOLD = re.compile(r'^By the criterion ".*", judge \d+ gives (.+) and argues:$', re.MULTILINE)
 _PREFERENCES = (("B", "tie", "A"), ("B much better", "B better", "tie", "A better", "A much better"))
 # Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
 _DESCRIBED = re.compile(r"\{[^{}]*\}\s*$")
@@ -76,6 +78,8 @@ class SimulatedJudge:
             "argument": self._words(self._argument_chars),
             "cited_evidence": [self._words(40)],
         }
+        if _DISSENT.search(self._prompt):
+            argued["dissent"] = self._dissent(self._argument_chars)
         if labels := _LABELS.search(self._prompt):
             return {**argued, "label": self._label(json.loads(labels[1]))}
         if questions := _QUESTIONS.search(self._prompt):
@@ -146,7 +150,12 @@ class SimulatedJudge:
         if name == "nonce" and self._nonce:
             return self._nonce
         shortest, longest = int(_bound(schema, "minLength", 0)), int(_bound(schema, "maxLength", 10**6))
-        return self._words(min(longest, max(shortest, self._argument_chars)))
+        chars = min(longest, max(shortest, self._argument_chars))
+        return self._dissent(chars) if name == "dissent" else self._words(chars)
+
+    def _dissent(self, chars: int) -> str:
+        """A chief's: nothing where all that it is told of is the same."""
+        return self._words(chars) if len(set(_TOLD.findall(self._prompt))) > 1 else ""
 
     def _words(self, chars: int) -> str:
         start = self._below(len(_WORDS))

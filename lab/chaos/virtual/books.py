@@ -59,6 +59,7 @@ def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
     yield from _answer(job, record, report, opinions)
     yield from _answers(world, job, opinions, allowed)
     yield from _panel(world, job, opinions)
+    yield from _chief(world, job, opinions, allowed)
     yield from _told(world, job, record, report, opinions, allowed)
 
 
@@ -146,6 +147,23 @@ def _panel(world: World, job: SimJob, opinions: list[dict[str, Any]]) -> Iterato
         stages = stages_of(job.job)
         if stages[-1] and settled(rule, before, judges[-1:], job.job.dimensions[dimension].scale):
             yield f"panel: item {item}, dimension {dimension}: {judges[-1]} was called, and {before} had settled it"
+
+
+def _chief(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:
+    """A chief has answered with all opinions of the others before it, as they stand in the files, and no others."""
+    said: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for opinion in opinions:
+        if opinion["judge"] != job.job.chief and opinion["score"] is not None:
+            said[opinion["item_id"], opinion["criterion_id"]].add(int(_DIGITS.findall(opinion["argument"])[0]))
+    for opinion in opinions:
+        if opinion["judge"] != job.job.chief or opinion["score"] is None or allowed.again:
+            continue
+        call = world.calls[int(_DIGITS.findall(opinion["argument"])[0])]
+        before = set().union(*(said[opinion["item_id"], f"d{place.dimension}"] for place in call.places))
+        if not before or call.heard != before:
+            yield f"chief: call {call.number} was told of {sorted(call.heard)}, and the others said {sorted(before)}"
+        if opinion.get("dissent") is None:
+            yield f"chief: call {call.number} has no dissent"
 
 
 def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:

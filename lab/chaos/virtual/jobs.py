@@ -63,6 +63,7 @@ PANELS = (
     {"combine": "majority", "escalate": True},
     {"combine": "worst", "threshold": 6, "escalate": True},
     {"combine": "mean", "threshold": 5, "escalate": True},
+    {"chief": "a0"},
 )
 
 
@@ -90,7 +91,7 @@ def a_job(
             "project": chance.choice(["red", "blue"]),
             "items": source,
             "spend": spend,
-            "question": question,
+            "question": None if panel is not None and "chief" in panel else question,
             "agents": [_agent(chance, n, pools) for n in range(agents)],
             "dimensions": [{"id": f"d{n}", "instructions": f"DIM {n};"} for n in range(dimensions)],
             "panel": panel,

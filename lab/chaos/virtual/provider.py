@@ -80,6 +80,8 @@ def _answer(call: VirtualCall, ending: str, request: ChatRequest) -> str:
     if ending == "spoilt":
         return "{"
     opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": score_of(call.places[0])}
+    if '"dissent"' in request.user:
+        opinion["dissent"] = ""
     schema = orjson.dumps(request.schema).decode() if request.schema is not None else ""
     nonce = {"nonce": nonce_of(request.user)}
     if '"opinions"' not in schema:

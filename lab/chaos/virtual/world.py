@@ -28,6 +28,7 @@ LOOK_EVERY_S = 0.5
 START_S = 1_000_000
 WIRE_S = 0.004
 PLACE = re.compile(r"(JOB|ITEM|AGENT|DIM) ([^;]+);")
+HEARD = re.compile(r"^> call (\d+)$", re.MULTILINE)
 
 
 class VirtualPlace(NamedTuple):
@@ -52,6 +53,8 @@ class VirtualCall:
     usage: Usage = field(default_factory=Usage)
     excused: bool = False
     """Its node died, or was taken for dead, while it had the call's message in hand."""
+    heard: frozenset[int] = frozenset()
+    """The calls whose opinions a panel's chief was told of."""
 
     @property
     def told(self) -> list[VirtualPlace]:
@@ -252,6 +255,7 @@ class World:
         places = [VirtualPlace(*about, int(d)) for d in found["DIM"]]
         asked = self._asked[tuple(places)] = self._asked[tuple(places)] + 1
         call = VirtualCall(len(self.calls), places, node, pool, self.now)
+        call.heard = frozenset(map(int, HEARD.findall(texts)))
         self.calls.append(call)
         self.open[call.number] = call
         self.most_open = max(self.most_open, len(self.open))
