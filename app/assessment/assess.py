@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dicast.app.assessment.auditing import audit_words, audited
 from dicast.app.assessment.calibrating import calibrated_voices
 from dicast.app.assessment.combined import beside_chief, panel_scores
 from dicast.app.assessment.figures import among_raters, figure
@@ -75,6 +76,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
     )
     shares, chosen = label_shares(of), preferences(job, of, panel, _always_asked(job, of), rng)
     probes = [] if nominal else _probes(job, of)
+    audit = audited(job, of)
     drawn = people.probabilities is not None
     told = summary(voices, ceiling, independent, groups, probes, known_probabilities=drawn)
     return DimensionStatistics(
@@ -95,8 +97,9 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         calibrated=calibrated,
         shares=shares,
         preferences=chosen,
+        audit=audit,
         summary=[*told, *label_words(shares), *preference_words(chosen), *panel_words(of.dimension),
-                 *spared_words(of.dimension, voices, job.items), *calibrated_words(calibrated)],
+                 *spared_words(of.dimension, voices, job.items), *audit_words(audit), *calibrated_words(calibrated)],
     )  # fmt: skip
 
 

@@ -76,6 +76,8 @@ class DimensionScores:
     varied: Floats = field(default_factory=nothing)
     spared: Sequence[int] = ()
     """How many opinions of each judge an escalating panel did not need; empty where it asked everybody."""
+    audited: Bools | None = None
+    """On which items an escalating panel asked everybody all the same; None where it has no audit."""
 
     @property
     def everywhere(self) -> Bools:

@@ -15,11 +15,12 @@ def spared_words(dimension: ReportDimension, voices: Sequence[VoiceStatistics], 
         return
     who = " and ".join(voice.name for voice in spared) + (" was" if len(spared) == 1 else " were")
     opinions = sum(voice.spared for voice in spared)
-    yield (
-        f"{who} asked only where the judges before had not settled the outcome ({opinions:,} opinions on {items:,} "
-        "items were not needed). What is told of judges rests on those who were asked everywhere; the panel is held "
-        "against people as it judged."
-    )
     rule = dimension.panel
+    drawn = ", and on the items of the audit" if rule.escalate is not None and rule.escalate.audit is not None else ""
+    yield (
+        f"{who} asked only where the judges before had not settled the outcome{drawn} ({opinions:,} opinions on "
+        f"{items:,} items were not needed). What is told of judges rests on those who were asked everywhere; the panel "
+        "is held against people as it judged."
+    )
     if rule.escalate is not None and (rule.escalate.difference is not None or rule.threshold is not None):
         yield "The panel's score of an item is that of the judges who were asked about it, not the full panel's."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 from dicast.app.domain import preference
 from dicast.app.domain.board import Board
@@ -81,13 +82,22 @@ def stages_of(job: EvaluationJob) -> list[int]:
     return [max(0, number - at_once + 1) for number in range(len(names))]
 
 
-def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit) -> bool:
+def is_audited(rule: PanelRule, item_id: str) -> bool:
+    """Whether all judges are asked about an item, whatever the first ones say: always the same, and as good as by
+    chance."""
+    if rule.escalate is None or rule.escalate.audit is None:
+        return False
+    lot = int.from_bytes(blake2b(item_id.encode(), digest_size=8, person=b"audit").digest())
+    return lot < rule.escalate.audit * 2**64
+
+
+def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit, item_id: str) -> bool:
     """Whether a unit is to be judged, now that all of the earlier stages have ended for its item. A judge's replicates
     count by their mean, or the commonest of labels without an order; what it said of a pair in both orders counts as in
     the panel's score. Judges without any score are absent."""
     dimension, stage = job.dimensions[unit.dimension], stages[unit.agent]
     rule = job.panel_of(dimension)
-    if stage == 0 or rule.escalate is None:
+    if stage == 0 or rule.escalate is None or is_audited(rule, item_id):
         return True
     given: dict[str, float] = {}
     for number, agent in enumerate(job.agents):

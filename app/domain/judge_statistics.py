@@ -298,6 +298,17 @@ class PreferenceStatistics(_Plain):
     reason: str | None = None
 
 
+class EscalationAudit(_Plain):
+    """What an escalating panel's difference costs, from the `items` on which all judges were asked all the same: the
+    share of the full panel's calls that it would have made there, and how far its score lies from the full panel's,
+    regardless of the direction (`off`) and with it (`shift`, above 0 where it is higher), in units of the scale."""
+
+    items: int
+    calls: Figure
+    off: Figure
+    shift: Figure
+
+
 class DimensionStatistics(_Plain):
     """Everything about one dimension. `voices` are the judges in their order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
@@ -319,6 +330,7 @@ class DimensionStatistics(_Plain):
     calibrated: list[CalibratedVoice] = []
     shares: list[LabelShare] = []
     preferences: PreferenceStatistics | None = None
+    audit: EscalationAudit | None = None
     summary: list[str]
 
 

@@ -37,13 +37,24 @@ class NotLearned(DicastError, LookupError):
 
 class Escalation(BaseModel):
     """The judges are asked one after the other, in the job's order, and the next one only if needed: while he can
-    change the outcome or, with a `difference`, if the scores so far lie at least so far apart."""
+    change the outcome or, with a `difference`, if the scores so far lie at least so far apart. A difference may be
+    wrong; on a share of the items, its `audit`, all judges are asked all the same, which shows how far."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     difference: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="in units of the scale; not the full panel's score then"
     )
+    audit: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, exclude_if=lambda share: share is None,
+        description="the share of the items on which all judges are asked, to see what a difference costs",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _loses_something(self) -> Self:
+        if self.audit is not None and self.difference is None:
+            raise ValueError("audit belongs to a difference: all other escalating panels say what the full one says")
+        return self
 
 
 class PanelRule(BaseModel):

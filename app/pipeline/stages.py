@@ -41,7 +41,7 @@ def spared(
         unit = lane.unit(position)
         what = unit.item, unit.agent, unit.dimension
         if what not in needed:  # the same for all its rounds
-            needed[what] = is_needed(job.spec, stages, board, unit)
+            needed[what] = is_needed(job.spec, stages, board, unit, items[unit.item].id)
         if not needed[what] and position not in results:
             found[position] = not_needed(job, lane, position, items[unit.item])
     return found

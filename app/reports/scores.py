@@ -29,6 +29,7 @@ from dicast.app.assessment.scores import (
     settled_orders,
 )  # fmt: skip
 from dicast.app.domain.calibrated import fits_of
+from dicast.app.domain.escalation import is_audited
 from dicast.app.domain.families import family_of
 from dicast.app.domain.panel import half_of
 from dicast.app.domain.probes import MEASURES, SelfPreference, authors, measures, names
@@ -37,7 +38,7 @@ from dicast.app.domain.report import Report, ReportDimension, ReportHeader
 from dicast.app.reports.columns import kept_columns
 from dicast.app.reports.files import PROBES
 from dicast.app.reports.ratings import read_ratings
-from dicast.app.statistics.arrays import Floats, Ints
+from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.errors import DicastError
 
 PARQUET = "opinions.parquet"
@@ -84,7 +85,9 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
         judges=judges,
         dimensions=tuple(
             replace(
-                _of_judges(report, dimension, scores[at], people[at], varied[at]), spared=spared.get(dimension.id, ())
+                _of_judges(report, dimension, scores[at], people[at], varied[at]),
+                spared=spared.get(dimension.id, ()),
+                audited=_audited(dimension, ids),
             )
             for at, dimension in enumerate(report.dimensions)
         ),
@@ -117,6 +120,13 @@ def _spared(folder: Path, report: Report, judges: tuple[str, ...]) -> dict[str, 
             table = pq.read_table(path, columns=["judge", "criterion_id"], filters=[("not_needed", "=", True)])
             counts.update(zip(table["criterion_id"].to_pylist(), table["judge"].to_pylist(), strict=True))
     return {d.id: tuple(counts[d.id, judge] for judge in judges) for d in report.dimensions}
+
+
+def _audited(dimension: ReportDimension, ids: Any) -> Bools | None:
+    rule = dimension.panel
+    if rule.escalate is None or rule.escalate.audit is None:
+        return None
+    return np.array([is_audited(rule, item) for item in ids.to_pylist()], dtype=np.bool_)
 
 
 def _stopped(report: Report, shape: tuple[int, ...]) -> Stopped | None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import dicast
-from dicast.app.domain.escalation import settled
+from dicast.app.domain.escalation import is_audited, settled
 from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.question import JobAnswer, Question
@@ -51,7 +51,8 @@ def finished(root: Path, rule: PanelRule, judged: int = ITEMS, **more: Any) -> t
     for n in range(judged):
         given: dict[str, float] = {}
         for at, judge in enumerate(JUDGES):
-            needed = rule.escalate is None or not settled(rule, given, JUDGES[at:], SCALE)
+            everybody = rule.escalate is None or is_audited(rule, f"item-{n}")
+            needed = everybody or not settled(rule, given, JUDGES[at:], SCALE)
             more_of = {} if needed else {"not_needed": True}
             score = int(judges[judge][n]) if needed else None
             opinions.append(opinion(n, judge, score, metadata={"system": "ab"[n % 2], "text.chars": 9 + n}, **more_of))
@@ -184,3 +185,29 @@ def test_a_job_that_was_judged_to_its_end_has_not_stopped(tmp_path: Path) -> Non
     folder, report = finished(tmp_path, PanelRule(), answer=answered(ITEMS, width=0.01))
     found, of = statistics(folder, report)
     assert found.stopped is None and of.voices[-1].mean.method == "t"
+
+
+def test_an_audit_tells_what_the_difference_costs(tmp_path: Path) -> None:
+    rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1, "audit": 0.3}})
+    folder, report = finished(tmp_path, rule)
+    of = statistics(folder, report)[1]
+    judges, _ = scores()
+    full = np.mean([judges[name] for name in JUDGES], axis=0)
+    agreed = np.abs(judges["first"] - judges["second"]) < 1
+    short = np.where(agreed, (judges["first"] + judges["second"]) / 2, full)
+    drawn = np.array([is_audited(rule, f"item-{n}") for n in range(ITEMS)])
+    assert of.audit is not None and of.audit.items == drawn.sum() > 80
+    assert of.audit.calls.value == pytest.approx(np.where(agreed, 2, 3)[drawn].mean() / 3)
+    assert of.audit.off.value == pytest.approx(np.abs(short - full)[drawn].mean())
+    assert of.audit.shift.value == pytest.approx((short - full)[drawn].mean())
+    for found, truth in ((of.audit.off, np.abs(short - full).mean()), (of.audit.shift, (short - full).mean())):
+        assert found.low is not None and found.high is not None and found.low <= truth <= found.high
+    told = " ".join(of.summary)
+    assert f"On {of.audit.items} items of the audit all judges were asked." in told and "items of the audit (" in told
+
+
+def test_an_audit_without_a_whole_item_says_so(tmp_path: Path) -> None:
+    rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1, "audit": 1e-9}})
+    of = statistics(*finished(tmp_path, rule))[1]
+    assert of.audit is not None and of.audit.items == 0 and of.audit.off.reason
+    assert "What the difference costs cannot be said" in " ".join(of.summary)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from dicast.app.domain.board import Board, Layout, mark_of
-from dicast.app.domain.escalation import earliest, is_needed, settled, stages_of
+from dicast.app.domain.escalation import earliest, is_audited, is_needed, settled, stages_of
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.plan import Unit, lanes
@@ -144,7 +144,7 @@ def test_a_judge_who_failed_is_absent_and_one_with_replicates_counts_by_their_me
 
     def needed(*scores):
         places = [(number, agent, 0) for agent in range(2) for number in range(2)]
-        return is_needed(job, stages, board_of(job, dict(zip(places, scores, strict=True))), third)
+        return is_needed(job, stages, board_of(job, dict(zip(places, scores, strict=True))), third, "i")
 
     assert not needed(3, 3, 3, 3)
     assert not needed(2, 4, 3, 3)  # both say 3 on average
@@ -152,10 +152,26 @@ def test_a_judge_who_failed_is_absent_and_one_with_replicates_counts_by_their_me
     assert needed(3, 3, None, None)
     assert not needed(3, 3, 3, None)
     assert needed(None, None, None, None)
-    assert is_needed(job, stages, board_of(job, {}), Unit(0, 0, 1, 0))  # of the first stage
+    assert is_needed(job, stages, board_of(job, {}), Unit(0, 0, 1, 0), "i")  # of the first stage
+
+
+def test_of_the_audits_items_everybody_is_asked():
+    panel = {"combine": "mean", "escalate": {"difference": 1, "audit": 0.2}}
+    job, agreed = a_job(3, panel=panel), {(0, 0, 0): 3, (0, 1, 0): 3}
+    rule = job.panel_of(job.dimensions[0])
+    ids = [f"item-{n}" for n in range(2000)]
+    drawn = [name for name in ids if is_audited(rule, name)]
+    assert len(drawn) / len(ids) == pytest.approx(0.2, abs=0.03)
+    third = Unit(0, 0, 2, 0)
+    asked = [name for name in ids if is_needed(job, stages_of(job), board_of(job, agreed), third, name)]
+    assert asked == drawn
+    plain = a_job(3, panel={"combine": "mean", "escalate": {"difference": 1}})
+    assert not any(is_audited(plain.panel_of(plain.dimensions[0]), name) for name in ids)
 
 
 @pytest.mark.parametrize("panel, says", [
+    ({"combine": "majority", "escalate": {"audit": 0.1}}, "audit belongs to a difference"),
+    ({"combine": "mean", "escalate": {"difference": 1, "audit": 1.0}}, "less than 1"),
     ({"combine": "mean", "escalate": True}, "every judge moves a panel's mean"),
     ({"combine": "majority", "escalate": {"difference": 1}}, "belongs to a mean or median"),
     ({"combine": "mean", "threshold": 3, "escalate": {"difference": 1}}, "belongs to a mean or median"),
