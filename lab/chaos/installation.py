@@ -355,12 +355,13 @@ def _shape(chance: random.Random, agents: int, units_per_item: int, items: int) 
     """What makes a job more than all of its units judged once."""
     asked = {"dimension": "dim-0", "width": 0.001, "most_calls": units_per_item * chance.randint(1, items)}
     shapes: list[dict[str, Any]] = [{"question": asked}, {"probes": ["markdown"]}]
-    return chance.choice([*shapes, *({"panel": panel} for panel in PANELS)] if agents > 1 else shapes)
+    panels = [*PANELS, {"chief": f"judge-{agents - 1}"}]
+    return chance.choice([*shapes, *({"panel": panel} for panel in panels)] if agents > 1 else shapes)
 
 
 def a_job(chance: random.Random, job_id: str, **more: Any) -> dict[str, Any]:
     """20 to 60 units of a seeded shape, whose texts and personas carry a canary. Some ask later judges only where they
-    are needed, some end when their question is answered, and some try variants of their items."""
+    are needed or have a chief, some end when their question is answered, and some try variants of their items."""
     agents, dimensions = chance.choice([(1, 5), (2, 3), (2, 5), (3, 4)])
     items = max(2, chance.randint(20, 60) // (agents * dimensions))
     aside = random.Random(f"{chance.getstate()[1][:8]}")  # so that the same seeds make the same faults otherwise

@@ -114,7 +114,8 @@ def _answers(run: Run) -> list[str]:
     except FileNotFoundError:  # of a job that is not there
         return []
     own = [opinion for opinion in opinions if opinion.get("probe") is None]  # a variant's text is not the item's
-    units = [] if run.job.get("batching") else foreign(run.job, own)
+    asked_alike = [opinion for opinion in own if opinion["judge"] != shapes.chief_of(run.job)]
+    units = [] if run.job.get("batching") else foreign(run.job, asked_alike)
     found = [f"own answers: {len(units)} units have the answer to another question: {units[:3]}"] if units else []
     return found + ([] if run.job.get("batching") else shapes.verdicts(run.job, own))
 

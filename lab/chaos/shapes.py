@@ -1,4 +1,5 @@
-"""What must hold of a job that is more than all of its units judged once: an escalating panel, a question, probes."""
+"""What must hold of a job that is more than all of its units judged once: an escalating panel, one with a chief, a
+question, probes."""
 
 from __future__ import annotations
 
@@ -29,9 +30,21 @@ def outcomes(job: Mapping[str, Any], report: Mapping[str, Any], opinions: Sequen
     return found
 
 
+def chief_of(job: Mapping[str, Any]) -> str | None:
+    """Whose answers rest on those of the others."""
+    chief: str | None = (job.get("panel") or {}).get("chief")
+    return chief
+
+
 def verdicts(job: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> list[str]:
     """An escalating panel says of each item what all of its judges would have said, as far as all who were asked
     answered."""
+    if chief_of(job) is not None:
+        return [
+            f"panel: {o['judge']} told {o.get('dissent')!r} of {o['item_id']} for a dissent"
+            for o in opinions
+            if (o.get("dissent") is not None) != (o["judge"] == chief_of(job) and o["score"] is not None)
+        ]
     if not job.get("panel"):
         return [f"panel: {o['judge']} was left out" for o in opinions if o.get("not_needed")]
     spec = EvaluationJob.model_validate(job)
