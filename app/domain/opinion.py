@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from enum import StrEnum
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -15,10 +16,6 @@ class Usage(BaseModel):
 
     input_tokens: int = 0
     output_tokens: int = 0
-
-
-def _is_none(value: object) -> bool:
-    return value is None
 
 
 class Opinion(BaseModel):
@@ -50,7 +47,9 @@ class Opinion(BaseModel):
     label: str | None = None
     answers: list[bool] | None = None
     argument: str
-    dissent: str | None = Field(default=None, exclude_if=_is_none, description="in JSON only of a panel's chief")
+    dissent: str | None = Field(
+        default=None, exclude_if=partial(operator.is_, None), description="in JSON only of a panel's chief"
+    )
     cited_evidence: list[str] = Field(default_factory=list)
     model: str
     pool: str = ""

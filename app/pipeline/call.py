@@ -55,24 +55,21 @@ class Call:
     """It tries a pool that was down when it was allowed."""
     told: str = ""
     """What became of it, for people who look at the task: no text of the item, the judge or the key."""
+    swapped: bool | None = field(init=False)
+    """Whether the judge is shown a pair's texts in the other order."""
+    shown: Item = field(init=False)
+    """The item as this call's judge is shown it."""
+
+    def __post_init__(self) -> None:
+        self.swapped = self.job.spec.turned(self.replicate)
+        self.shown = self.item.turned() if self.swapped else self.item
+        if self.item.opinions is not None:
+            told = heard(self.item.opinions, self.replicate, [dimension.id for dimension in self.dimensions])
+            self.shown = self.shown.model_copy(update={"opinions": told})
 
     @property
     def item_number(self) -> int:
         return self.job.lanes[self.ref.lane].unit(self.token.position).item
-
-    @property
-    def swapped(self) -> bool | None:
-        """Whether the judge is shown a pair's texts in the other order."""
-        return self.job.spec.turned(self.replicate)
-
-    @property
-    def shown(self) -> Item:
-        """The item as this call's judge is shown it."""
-        item = self.item.turned() if self.swapped else self.item
-        if item.opinions is None:
-            return item
-        told = heard(item.opinions, self.replicate, [dimension.id for dimension in self.dimensions])
-        return item.model_copy(update={"opinions": told})
 
     @property
     def hears(self) -> bool:
