@@ -94,7 +94,7 @@ def test_a_fast_pool_does_not_run_ahead_of_a_slow_one_and_a_dead_worker_changes_
     assert (report["status"], answer["state"], answer["population"]) == ("completed", "yes", ITEMS // 2)
     assert answer["low"] >= -3
     judged = [{o["item_id"] for o in opinions(report) if o["judge"] == name} for name in ("fair", "slow")]
-    assert 2 * answer["items"] <= len(judged[1]) <= len(judged[0]) < ITEMS
+    assert 2 * answer["items"] <= min(map(len, judged)) <= max(map(len, judged)) < ITEMS
     assert len(judged[0]) - 2 * answer["items"] <= 2 * (1.5 * LIMIT + 1) + 2 * 25
     assert report["scored"] == sum(map(len, judged)) == 2 * ITEMS - report["unpublished"]
 

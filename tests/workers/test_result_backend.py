@@ -147,6 +147,24 @@ async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
     await close_loop_resources()
 
 
+async def test_a_result_that_comes_while_it_is_begun_to_be_waited_for_is_joined(backend):
+    outcomes = {"one": 1, "two": 2}
+    for name, value in outcomes.items():
+        backend.store_result(name, value, states.SUCCESS)
+
+    class Racing(dict):
+        """The others' thread is quicker: a result is known before anybody waits for it."""
+
+        def __setitem__(self, result, bucket):
+            result._maybe_set_cache(backend.get_task_meta(result.id))
+
+    results = [backend.app.AsyncResult(name) for name in outcomes]
+    backend.result_consumer.buckets = Racing()
+    with allow_join_result():
+        assert backend.app.GroupResult("group", results).join_native(timeout=DEADLINE_S) == [1, 2]
+    backend.result_consumer.stop()
+
+
 async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
     trips = []
     execute = redis.asyncio.client.Pipeline.execute

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,16 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
         if group is not None and in_task_greenlet():
             group.join_native = functools.partial(off_loop, group.join_native)
         return group
+
+    def iter_native(self, result: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+        """Celery's, which leaves out a result that comes between its look at it and its waiting for it."""
+        told = set()
+        for task_id, meta in super().iter_native(result, **options):
+            told.add(task_id)
+            yield task_id, meta
+        for node in result.results:
+            if node.id not in told and (meta := getattr(node, "_cache", None)):
+                yield node.id, meta
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """A task never waits for the results of what it publishes, so it does not subscribe to them."""
