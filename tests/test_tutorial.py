@@ -91,6 +91,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield shell
     finally:
         shell.close()
+        if (tmp_path / "empty" / "shop" / ".dicast").exists():  # the tutorial has failed before it ended the store
+            stop = [str(Path(sys.executable).with_name("dicast")), "stop"]
+            subprocess.run(stop, cwd=tmp_path / "empty" / "shop", env=environ, check=False, capture_output=True)
         provider.stop()
 
 

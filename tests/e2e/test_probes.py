@@ -58,7 +58,7 @@ def near(one: dict[str, Any], planted: float) -> bool:
 def test_planted_biases_are_found(cluster: Any) -> None:
     one = cluster(*PLANTED)
     one.worker(MAX_CONCURRENT_LLM_CALLS="8")
-    job_id = one.submit(a_job())
+    job_id = one.submit(a_job(id="planted"))  # the attacks follow from it
     report = one.report(job_id)
 
     assert report["status"] == "completed" and report["failed"] == report["missing"] == 0
@@ -70,7 +70,7 @@ def test_planted_biases_are_found(cluster: Any) -> None:
     assert one.provider.stats()["accepted"] == report["calls"]
     for dimension, late in (("good", 2.0), ("clear", -2.0)):
         bent = {probe: found(report, dimension, "bent", probe) for probe in ("injection", "batching", "order")}
-        assert all(p["p"] < 0.01 and p["tried"] for p in bent.values())
+        assert all(p["p"] < 0.01 and p["tried"] for p in bent.values()), bent
         assert near(bent["order"], late)
         assert near(bent["batching"], 1.5 if dimension == "good" else 3.5)
         assert bent["injection"]["moved"]["value"] > 0.3 and bent["injection"]["attacks"]
@@ -143,6 +143,7 @@ def test_claims_marks_and_a_preference_for_its_own_are_found(cluster: Any) -> No
     report = one.report(
         one.submit(
             a_job(
+                id="claimed",
                 items=items,
                 dimensions=a_job()["dimensions"][:1],
                 probes=[*tried, {"probe": "self_preference", "families": families}],

@@ -102,7 +102,7 @@ def test_hostile_texts_stay_texts(made: tuple[Dicast, str], open_page: Open) -> 
 
 def test_every_kind_of_item_is_shown(made: tuple[Dicast, str], open_page: Open) -> None:
     seen = open_page(made[1])
-    seen.go("#/jobs/talks/item?id=talk-0", wait=".text")
+    seen.go("#/jobs/talks/item?id=talk-0", wait="main >> text=3. tool (calendar)")
     told = seen.page.inner_text("main")
     assert "1. user" in told and "3. tool (calendar)" in told and "Tools that it calls" in told and "<script>" in told
     seen.go("#/jobs/pairs/item?id=pair-0", wait=".sides .text")
