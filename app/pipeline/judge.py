@@ -122,7 +122,7 @@ class Judge:
     async def _ask(self, call: Call, lease: Lease | None, refusal: ProviderFailure | None) -> NextSteps:
         """Have the call made, if it is worth one."""
         if refusal is not None:
-            return await self._settler.failed(call, refusal, 0.0, {"calls": 0})
+            return await self._settler.refused(call, refusal)
         try:
             model = self._models.model(call.deployment)
             unasked = await self._fail_fast.refusal(call.job, call.pool, model, leased=lease is not None)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from dicast.app import logs
 from dicast.app.domain.batching import divide_usage
 from dicast.app.domain.failure import RATE_LIMITS, FailureKind
+from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late
 from dicast.app.domain.stop import Stop
 from dicast.app.domain.verdict import Judgment
@@ -63,6 +64,13 @@ class Settler:
         if isinstance(refusal, WaitForMoney):
             return await self._wait_for_money(call, refusal, {})
         return NextSteps.after(await self._recorder.store(call.ref, {}, not_asked(call, refusal)))
+
+    async def refused(self, call: Call, failure: ProviderFailure) -> NextSteps:
+        """Units whose pool no worker has. It says nothing of how the pool answers: other units are still asked."""
+        decision = GiveUp(ErrorKind.REJECTED, f"Not evaluated: {failure.message}", call.claims[0].attempts)
+        model = self._models.model(call.deployment)
+        results = given_up(call, failure, decision, 0.0, made=False, model=model)
+        return NextSteps.after(await self._recorder.store(call.ref, {}, results))
 
     async def unpaid(self, call: Call, delay_s: float) -> NextSteps:
         """No call was made: the same message once more."""

@@ -220,3 +220,18 @@ async def test_waiting_for_money_spends_neither_attempts_nor_calls_of_the_unit(b
         await bench.asyncs.delete(bench.one.keys.rechecked("p"))
         await judge.again(ref, 0, 1)
     assert (await judge.results(ref))[0]["opinion"].get("score") is not None
+
+
+async def test_units_whose_pool_no_worker_has_do_not_stop_the_others(bench, desk, stopped):
+    """No call told anything of the pool: when a worker has it again, it is asked."""
+    ref = await job_of(bench)
+    judge = desk(Scripted(), fail_fast=3)
+    gone = ProviderFailure(FailureKind.REJECTED, "the pool p is in no worker's configuration")
+    for position in range(30):
+        await judge.do(ref, position, refusal=gone)
+    assert stopped == []
+    await judge.do(ref, 30)
+    results = await judge.results(ref)
+    errors = [results[position]["error"] for position in range(30)]
+    assert {(error["kind"], error["calls"], error["attempts"]) for error in errors} == {("rejected", 0, 0)}
+    assert "error" not in results[30]
