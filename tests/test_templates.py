@@ -148,6 +148,7 @@ def test_digests_follow_the_templates_and_the_kinds_of_items(app: Any) -> None:
         "template": run(template="{{ text }}"),
         "agent": run(agents=[{"name": "a", "template": "{{ text }}"}]),
         "dimension": run(dimensions=[{"id": "d", "instructions": "?", "template": "{{ text }}"}]),
+        "chief": run(agents=[{"name": "a"}, {"name": "b"}, {"name": "c"}], panel={"chief": "c"}),
     }  # fmt: skip
     assert len({prompt_digest(job) for job in jobs.values()}) == len(jobs)
     ranked = run(items=[{"id": "i", "candidates": candidates}], dimensions=preference, pairs="all")

@@ -16,6 +16,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import AskedKind, Item
 from dicast.app.domain.job import Agent, EvaluationJob
 from dicast.app.domain.prompt import batch_prompt, single_prompt
+from dicast.app.domain.told_opinion import ToldOpinion
 
 _CODE = "5f0c2a9be1d47783"
 _ASKED = Dimension(id="criterion", name="Criterion", instructions="Is it so?", levels={1: "no"}, examples={1: ["no"]})
@@ -27,6 +28,7 @@ _SHOWN: dict[AskedKind, dict[str, Any]] = {
     "last_answer": {"messages": _TALK, "judged": "last_answer"},
     "conversation": {"messages": _TALK, "judged": "conversation"},
 }
+_HEARD = [ToldOpinion(round=0, criterion="criterion", judge=1, said="1", argument="So.")]
 _PICTURE = {"images": [{"image": "https://example.org/image.png", "description": "An image."}]}
 
 
@@ -78,8 +80,10 @@ def _templates(job: EvaluationJob) -> list[Any]:
 
 
 def _shown(job: EvaluationJob) -> Iterator[Item]:
-    """An item of each kind that the job has, and where it has images the same with one."""
+    """An item of each kind that the job has, where it has images the same with one, and each as a chief is shown it."""
     for kind in job.item_kinds or ["text"]:
-        yield Item.model_validate({**_COMMON, **_SHOWN[kind]})
-        if job.item_images != "none":
-            yield Item.model_validate({**_COMMON, **_SHOWN[kind], **_PICTURE})
+        for pictures in [{}] if job.item_images == "none" else [{}, _PICTURE]:
+            item = Item.model_validate({**_COMMON, **_SHOWN[kind], **pictures})
+            yield item
+            if job.chief:
+                yield item.model_copy(update={"opinions": _HEARD})

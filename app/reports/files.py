@@ -40,7 +40,7 @@ from dicast.errors import DicastError
 if TYPE_CHECKING:
     from dicast.app.reports.columns import Columns
 
-_PARTS = "parts"
+PARTS = "parts"
 REPORT = "report.json"
 _OPINIONS = "opinions.jsonl"
 _PARQUET = "opinions.parquet"
@@ -77,7 +77,7 @@ def write_page(
     opinion_lines = [_line(o) for o in opinions]
     error_lines = [_line(e) for e in errors]
     counts = orjson.dumps({"opinions": len(opinion_lines), "errors": len(error_lines)})
-    parts = own_folder(results_dir, job_id, incarnation) / _PARTS / incarnation
+    parts = own_folder(results_dir, job_id, incarnation) / PARTS / incarnation
     name = _part_name(lane, page)
     if not parts.is_dir():
         parts.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def read_page(
 ) -> list[dict[str, Any]] | None:
     """The opinions of a page as `write_page` got them, in the form of their JSON; None before it was written, and after
     the job's end. Raises OSError."""
-    path = own_folder(results_dir, job_id, incarnation) / _PARTS / incarnation / _part_name(lane, page)
+    path = own_folder(results_dir, job_id, incarnation) / PARTS / incarnation / _part_name(lane, page)
     try:
         with path.open("rb") as file:
             counts = orjson.loads(file.readline())
@@ -164,7 +164,7 @@ def _part_name(lane: str, page: int) -> str:
 
 def _parts(folder: Path, incarnation: str) -> list[_Part]:
     found = []
-    for path in (folder / _PARTS / incarnation).glob("*.jsonl"):
+    for path in (folder / PARTS / incarnation).glob("*.jsonl"):
         page, _, lane = path.stem.partition("~")
         lane = unquote(lane)
         found.append(_Part(int(page), len(lane), lane, path))
@@ -305,7 +305,7 @@ def _clean(folder: Path) -> None:
     """Remove the parts, and what killed writers left."""
     for path in folder.glob("*.tmp"):
         path.unlink(missing_ok=True)
-    for name in (_PARTS, _EARLIER):
+    for name in (PARTS, _EARLIER):
         _remove(folder / name)
 
 

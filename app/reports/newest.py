@@ -7,15 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import orjson
-from pydantic import ValidationError
 
 from dicast.app.domain.opinion import EvaluationError
+from dicast.app.reports.files import PARTS
 
 MOST_PAGES = 50
 """Pages that are looked into, newest first."""
 MOST_BYTES = 32 * 2**20
 """So much of them is read in all."""
-_PARTS = "parts"
 
 
 def newest_errors(folder: Path, most: int) -> list[EvaluationError]:
@@ -24,11 +23,11 @@ def newest_errors(folder: Path, most: int) -> list[EvaluationError]:
     meanwhile, as they do when the job ends."""
     found: list[EvaluationError] = []
     left = MOST_BYTES
-    for path, size in _newest(folder / _PARTS)[:MOST_PAGES]:
+    for path, size in _newest(folder / PARTS)[:MOST_PAGES]:
         left -= size
         if left < 0 or len(found) >= most:
             break
-        with suppress(OSError, ValueError, ValidationError):
+        with suppress(OSError, ValueError, LookupError):
             found += _errors(path, most - len(found))
     return found
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.domain.judge_statistics import CalibratedVoice, Figure, ProbeStatistics
+from dicast.app.domain.judge_statistics import CalibratedVoice, Figure, ProbeStatistics, RankingAgreement, StoppedEarly
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
@@ -96,7 +96,17 @@ def with_everything(report: Report) -> Report:
         question="Is the mean of passes at least 0.5?", state="yes", value=0.71, low=0.55, high=0.86, confidence=0.95,
         items=60, missing=2, population=1000, calls_saved=2820,
     )  # fmt: skip
-    statistics = report.statistics.model_copy(update={"dimensions": [first, *rest]})
+    order = RankingAgreement(name="ann", lists=12, pairs=60, tau=known(0.55), agreeing=known(0.78))
+    dimensions = [
+        of if of.preferences is None
+        else of.model_copy(update={"preferences": of.preferences.model_copy(update={"rankings": [order]})})
+        for of in (first, *rest)
+    ]  # fmt: skip
+    stopped = StoppedEarly(
+        question=answer.question, dimension="passes", judged=60, items=1000, known=known(0.71),
+        summary=["60 of 1,000 items have an opinion."],
+    )  # fmt: skip
+    statistics = report.statistics.model_copy(update={"dimensions": dimensions, "stopped": stopped})
     return report.model_copy(update={"statistics": statistics, "answer": answer, "unpublished": 60, "units": 780})
 
 
@@ -115,6 +125,7 @@ def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
         "apple comes first of 3 contestants", "Ranking in Better text",
         "Win rates of those compared in Better text", "Who wins against whom", "What the escalating panel saved",
         "the outcome of ", "Calibrated means of Passes", "twice the length", "attacks, their way",
+        "60 of 1,000 items have an opinion.", "Lists in Better text: orders beside people", "78 % (68 % to 88 %)",
         "How likely each group of system_a has which rank", "3 labels, no order",
     ):  # fmt: skip
         assert told in text, told

@@ -35,7 +35,9 @@ def answer(report: Report) -> dict[str, Any] | None:
     if found.value is not None and found.low is not None and found.high is not None and plots.available():
         told = f"What is known, with an interval of {100 * found.confidence:g} % that holds however often one looked"
         plot = plots.whiskers([plots.Whisker("answer", found.value, found.low, found.high)], told, "value")
-    return {"told": words.shown(found.told(), 600), "facts": facts, "plot": plot}
+    stopped = report.statistics.stopped if report.statistics else None
+    limits = [words.shown(line, 600) for line in stopped.summary] if stopped else []
+    return {"told": words.shown(found.told(), 600), "limits": limits, "facts": facts, "plot": plot}
 
 
 def labels(report: Report) -> list[dict[str, Any]]:
@@ -106,7 +108,12 @@ def preferences(report: Report) -> list[dict[str, Any]]:
     compared."""
     names = {d.id: title(d) for d in report.dimensions}
     return [
-        {**_preference(name, of.preferences), **_rivals(name, of.preferences), "places": _places(of)}
+        {
+            **_preference(name, of.preferences),
+            **_rivals(name, of.preferences),
+            "places": _places(of),
+            "orders": _orders(of.preferences),
+        }
         for of in dimensions_of(report)
         for name in [names.get(of.dimension, words.name(of.dimension))]
         if of.preferences is not None
@@ -184,6 +191,14 @@ def _places(of: DimensionStatistics) -> list[tuple[str, str, str, str]]:
         for probe in of.probes
         if probe.probe == "position"
     ][:MOST_BARS]
+
+
+def _orders(found: PreferenceStatistics) -> list[tuple[str, str, str, str, str]]:
+    """How far each voice orders the candidates of lists as people do."""
+    return [
+        (words.name(one.name), f"{one.lists:,}", f"{one.pairs:,}", words.figure(one.tau), _share(one.agreeing))
+        for one in found.rankings[:MOST_BARS]
+    ]
 
 
 def spared(report: Report) -> dict[str, Any] | None:
