@@ -116,6 +116,23 @@ def _fill(path: Path, scores: dict[str, Any]) -> None:
         writer.writerows(filled)
 
 
+def test_a_sample_of_lists_asks_for_their_orders(tmp_path: Path, environ: Any) -> None:
+    lists = [{"id": f"q{n}", "candidates": [{"id": c, "text": f"So says {c}."} for c in "ab"]} for n in range(3)]
+    dimensions = [{"id": "clear", "instructions": "?", "scale": "preference"}]
+    ranked = a_job(items=lists, dimensions=dimensions, pairs="all")
+    out = tmp_path / "people.jsonl"
+    write_sample(EvaluationJob.model_validate(ranked), SampleWishes(2), out)
+    assert {orjson.loads(line)["text"] for line in out.open("rb")} == {"[a] So says a.\n\n[b] So says b."}
+    _fill(out, {"clear": "b > a"})
+    app = create_app(environ)
+    try:
+        counts = app.prepared({**ranked, "ratings": str(out)}).ratings
+    finally:
+        app.close()
+    assert counts is not None
+    assert (counts.ratings, counts.items) == (2, 2)
+
+
 def test_samples_are_drawn_as_asked(tmp_path: Path) -> None:
     job = EvaluationJob.model_validate(a_job())
     for name, wishes in {

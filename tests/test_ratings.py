@@ -16,7 +16,8 @@ import pytest
 from dicast.app.application import create_app
 from dicast.app.datasets import DatasetError, KnownItems, read_ratings, survey_ratings
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.rating import Rating
+from dicast.app.domain.ranking import PairsOfLists
+from dicast.app.domain.rating import Rating, RatingCounts
 from dicast.app.refusals import InvalidJob
 from dicast.app.submission.job_file import load_job, override
 
@@ -248,3 +249,62 @@ def test_words_that_are_none(tmp_path: Path, row: str, message: str) -> None:
     with pytest.raises(DatasetError) as refused:
         found((pairs_job if "better" in row else words_job)(long_csv(tmp_path, row)))
     assert message in str(refused.value) and "line 2" in str(refused.value)
+
+
+# ---------------------------------------------------------------------- lists
+def ranked(ratings: Any, **more: Any) -> dict[str, Any]:
+    lists = [{"id": name, "candidates": [{"id": c, "text": c} for c in "abc"]} for name in ("q1", "q2")]
+    dimensions = [{"id": name, "instructions": "?", "scale": "preference"} for name in ("clear", "true")]
+    return {**a_job(ratings, items=lists, dimensions=dimensions, pairs="all"), **more}
+
+
+def of_lists(job: Any) -> dict[tuple[str, str], float]:
+    """What people prefer, with A as the candidate of the lower letter."""
+    spec = EvaluationJob.model_validate(job)
+    turned = {
+        pair.id: pair.metadata["candidate_a"] > pair.metadata["candidate_b"]
+        for item in spec.items for pair in PairsOfLists("all").items(item)  # type: ignore[union-attr]
+    }  # fmt: skip
+    return {(r.item_id, r.dimension): -r.score if turned[r.item_id] else r.score for r, _ in read_ratings(spec)}
+
+
+def test_an_order_of_a_list_rates_its_pairs(tmp_path: Path) -> None:
+    path = long_csv(tmp_path, "q1,clear,ada,b > a = c", "q2/1-3,true,ada,tie", "q2,true,ben,", "q2,true,cy,a > c")
+    assert of_lists(ranked(path)) == {
+        ("q1/1-2", "clear"): -1, ("q1/1-3", "clear"): 0, ("q1/2-3", "clear"): 1, ("q2/1-3", "true"): 1,
+    }  # fmt: skip
+    beside = ranked({"columns": {"clear": "best"}})
+    beside["items"] = [{**item, "metadata": {"best": order}} for item, order in zip(
+        beside["items"], (["a", "b"], None), strict=True
+    )]  # fmt: skip
+    assert of_lists(beside) == {("q1/1-2", "clear"): 1}
+    (tmp_path / "lists.jsonl").write_bytes(
+        b"".join(orjson.dumps({**item, "best": "c > b"}) + b"\n" for item in ranked(path)["items"])
+    )
+    in_file = ranked({"columns": {"clear": "best"}}, items=str(tmp_path / "lists.jsonl"))
+    assert {(r.item_id, r.dimension) for r, _ in read_ratings(EvaluationJob.model_validate(in_file))} == {
+        ("q1/2-3", "clear"), ("q2/2-3", "clear"),
+    }  # fmt: skip
+
+
+def test_what_rates_no_pair_of_a_list_is_refused(app: Any, tmp_path: Path) -> None:
+    def refused(*rows: str, **more: Any) -> str:
+        with pytest.raises(DatasetError) as error:
+            app.prepared(ranked(long_csv(tmp_path, *rows), **more))
+        return str(error.value)
+
+    assert "line 2: the item 'q3' is none of the job's" in refused("q3,clear,ada,a > b")
+    assert "line 2: the item 'q1/1-4' is none of the job's" in refused("q1/1-4,clear,ada,1")
+    assert "line 3: score: 'd' is no candidate of the list" in refused("q1,clear,ada,a > b", "q2,clear,ada,a > d")
+    assert "already in line 2" in refused("q1,clear,ada,a > b", "q1/1-2,clear,ada,1")
+    strong = [{"id": "clear", "instructions": "?", "scale": {"preference": "strength"}}]
+    assert "an order of a list tells no strength" in refused("q1,clear,ada,a > b", dimensions=strong)
+    ready = app.prepared(ranked(long_csv(tmp_path, "q1,clear,ada,a > b > c", "q1,clear,ben,a > b")))
+    assert ready.ratings == RatingCounts(ratings=4, items=3, raters=("ada", "ben"))
+
+
+def test_orders_of_lists_beyond_the_limit_are_left_out(app: Any, tmp_path: Path) -> None:
+    path = long_csv(tmp_path, "q2,clear,ada,a > b", "q1,clear,ada,a > b")
+    (tmp_path / "lists.jsonl").write_bytes(b"".join(orjson.dumps(item) + b"\n" for item in ranked(path)["items"]))
+    ready = app.prepared(ranked(path, items={"path": str(tmp_path / "lists.jsonl"), "limit": 1}))
+    assert ready.ratings == RatingCounts(ratings=1, items=1, raters=("ada",))

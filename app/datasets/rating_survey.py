@@ -28,7 +28,7 @@ def survey_ratings(job: EvaluationJob, items: KnownItems) -> tuple[RatingCounts,
     limited = isinstance(job.items, ItemSource) and job.items.limit is not None
     ratings, rated = array("Q"), array("Q")
     for rating, place in read_ratings(job):
-        if not items.has(rating.item_id):
+        if job.pairs is None and not items.has(rating.item_id):
             if limited:
                 continue
             raise DatasetError(path, f"the item {quoted(rating.item_id)} is none of the job's", place=place)

@@ -3,8 +3,9 @@
 Long form has a row a rating. Wide form has a row an item (and rater) and a column a dimension; a file is taken as wide
 where `columns` says so, or where it has no column for the dimension but columns with the dimensions' ids. An empty cell
 is a missing rating. On scales of labels and preferences a cell holds the label, as the scale writes it, or its number;
-of a checklist the share of its questions that are answered with yes. Whatever else is no score on its dimension's scale
-raises `DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
+of a checklist the share of its questions that are answered with yes. Of a list of candidates it holds their order
+(app/domain/order.py), which rates all pairs of the list that are judged. Whatever else is no score on its dimension's
+scale raises `DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any, NamedTuple
 
 from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import limited, opened
+from dicast.app.datasets.rated_lists import PairsOf, judged_pairs, list_of, pairs_of_lists
 from dicast.app.datasets.rows import ItemReader, Table
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.order import OrderError, PairsOfList, preferences
 from dicast.app.domain.rating import NOBODY_NAMED, Rating
 from dicast.config.nearest import nearest
 
@@ -41,46 +44,37 @@ def file_of(source: RatingSource) -> ItemSource:
     return ItemSource(path=source.path, format=source.format)
 
 
-def read_ratings(job: EvaluationJob) -> Iterator[PlacedRating]:
-    """All ratings of a job, streamed. Of a job whose ratings stand beside items that came with it, see
-    `ratings_beside`. Raises `DatasetError`."""
-    source = job.ratings
+class Rated(NamedTuple):
+    """What a row's ratings are of: an item, or a list with its pairs."""
+
+    id: str
+    pairs: PairsOfList | None = None
+
+
+def read_ratings(job: EvaluationJob, held: Iterable[Item] | None = None) -> Iterator[PlacedRating]:
+    """All ratings of a job, streamed. `held` are the items that came with it, where `job` itself does not have them.
+    Raises `DatasetError`."""
+    source, items = job.ratings, job.items if held is None else held
     assert source is not None
-    if source.path is not None:
-        yield from _of_file(source, job.dimensions)
-    elif isinstance(job.items, ItemSource):
-        yield from _beside_file(source, job.items, job.dimensions)
+    if source.path is None:
+        yield from _beside(job, source, items)
+    elif job.pairs is None:
+        yield from ratings_of_file(source, job.dimensions)
     else:
-        yield from ratings_beside(source, job.items, job.dimensions)
+        pairs_of = pairs_of_lists(items, job.pairs, _rated_ids(source))
+        some = isinstance(items, ItemSource) and items.limit is not None
+        yield from ratings_of_file(source, job.dimensions, pairs_of, others=some)
 
 
-def ratings_beside(
-    source: RatingSource, items: Iterable[Item], dimensions: Iterable[Dimension]
+def ratings_of_file(
+    source: RatingSource, dimensions: Iterable[Dimension], pairs_of: PairsOf | None = None, *, others: bool = False
 ) -> Iterator[PlacedRating]:
-    """The ratings in the metadata of these items."""
-    reader = _Reader(source, INLINE, dimensions, source.columns)
-    for item in items:
-        place = f"item {quoted(item.id)}"
-        for rating in reader.wide(item.id, item.metadata, place):
-            yield PlacedRating(rating, place)
-
-
-def _beside_file(source: RatingSource, items: ItemSource, dimensions: Iterable[Dimension]) -> Iterator[PlacedRating]:
-    with opened(items) as table:
-        item_of = ItemReader(items, table).item
-        reader = _Reader(source, items.path, dimensions, source.columns)
-        reader.check_columns(table, source.named_columns, "ratings.columns")
-        for row in limited(items, table, None):
-            for rating in reader.wide(item_of(row).id, row.fields, row.place):
-                yield PlacedRating(rating, row.place)
-
-
-def _of_file(source: RatingSource, dimensions: Iterable[Dimension]) -> Iterator[PlacedRating]:
+    """The ratings of a file of their own. Of a job that ranks lists, `pairs_of` tells their pairs; what is neither one
+    of them nor a list is left out if there may be `others`. Raises `DatasetError`."""
     dimensions = list(dimensions)
-    file = file_of(source)
-    with opened(file) as table:
+    with opened(file_of(source)) as table:
         columns = source.columns or _columns_by_name(source, table, dimensions)
-        reader = _Reader(source, file.path, dimensions, columns)
+        reader = _Reader(source, str(source.path), dimensions, columns)
         needed = {c for v in columns.values() for c in ([v] if isinstance(v, str) else v.values())}
         if columns:
             reader.check_columns(table, needed, "columns")
@@ -90,8 +84,51 @@ def _of_file(source: RatingSource, dimensions: Iterable[Dimension]) -> Iterator[
         reader.check_columns(table, {source.item_field}, "item_field")
         for row in table.rows(None):
             item = reader.item_id(row.fields, row.place)
-            found = reader.wide(item, row.fields, row.place) if columns else reader.long(item, row.fields, row.place)
+            rated = Rated(item) if pairs_of is None else _of_list(item, pairs_of)
+            if rated is None:
+                if others:
+                    continue
+                raise DatasetError(reader.path, f"the item {quoted(item)} is none of the job's", place=row.place)
+            found = reader.wide(rated, row.fields, row.place) if columns else reader.long(rated, row.fields, row.place)
             for rating in found:
+                yield PlacedRating(rating, row.place)
+
+
+def _of_list(item: str, pairs_of: PairsOf) -> Rated | None:
+    pairs = pairs_of(item)
+    if pairs is not None:
+        return Rated(item, pairs)
+    return Rated(item) if item in (pairs_of(list_of(item)) or ()) else None
+
+
+def _rated_ids(source: RatingSource) -> set[str]:
+    with opened(file_of(source)) as table:
+        reader = _Reader(source, str(source.path), (), {})
+        reader.check_columns(table, {source.item_field}, "item_field")
+        return {reader.item_id(row.fields, row.place) for row in table.rows(None)}
+
+
+def _beside(
+    job: EvaluationJob, source: RatingSource, items: ItemSource | Iterable[Item]
+) -> Iterator[PlacedRating]:  # fmt: skip
+    """The ratings in the items' rows, or in the metadata of items that came with the job."""
+
+    def of(item: Item) -> Rated:
+        return Rated(item.id) if job.pairs is None else Rated(item.id, judged_pairs(item, job.pairs))
+
+    if not isinstance(items, ItemSource):
+        reader = _Reader(source, INLINE, job.dimensions, source.columns)
+        for item in items:
+            place = f"item {quoted(item.id)}"
+            for rating in reader.wide(of(item), item.metadata, place):
+                yield PlacedRating(rating, place)
+        return
+    with opened(items) as table:
+        item_of = ItemReader(items, table).item
+        reader = _Reader(source, items.path, job.dimensions, source.columns)
+        reader.check_columns(table, source.named_columns, "ratings.columns")
+        for row in limited(items, table, None):
+            for rating in reader.wide(of(item_of(row)), row.fields, row.place):
                 yield PlacedRating(rating, row.place)
 
 
@@ -108,7 +145,7 @@ class _Reader:
         self, source: RatingSource, path: str, dimensions: Iterable[Dimension],
         columns: Mapping[str, str | Mapping[str, str]],
     ) -> None:  # fmt: skip
-        self._source, self._path = source, path
+        self._source, self.path = source, path
         self._scales = {dimension.id: dimension.scale for dimension in dimensions}
         self._columns = columns
 
@@ -118,32 +155,48 @@ class _Reader:
         missing = sorted(names - set(table.columns))
         if missing and (table.closed or len(missing) == len(names)):
             known = ", ".join(quoted(column) for column in table.columns) or "none"
-            raise DatasetError(self._path, f"{setting}: no column {quoted(missing[0])}; the columns are {known}")
+            raise DatasetError(self.path, f"{setting}: no column {quoted(missing[0])}; the columns are {known}")
 
     def item_id(self, fields: Mapping[str, Any], place: str) -> str:
         """The id that a row names."""
         return self._name(fields, self._source.item_field, place)
 
-    def long(self, item: str, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
-        """The rating of a row, or none where its score is empty."""
+    def long(self, rated: Rated, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
+        """The ratings of a row: one, none where its score is empty, or one for each pair of a list."""
         source = self._source
         dimension = fields.get(source.dimension_field)
         if dimension not in self._scales:
             near = nearest(str(dimension), self._scales)
             hint = f"did you mean {quoted(near)}?" if near else f"there are {', '.join(map(quoted, self._scales))}"
             raise self._wrong(place, source.dimension_field, f"is no dimension of the job ({hint})", dimension)
-        score = self._score(fields.get(source.score_field), source.score_field, str(dimension), place)
-        if score is not None:
+        value = fields.get(source.score_field)
+        for item, score in self._scores(rated, value, source.score_field, str(dimension), place):
             yield Rating(item, str(dimension), self._rater(fields, place), score, self._probability(fields, place))
 
-    def wide(self, item: str, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
+    def wide(self, rated: Rated, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
         """The ratings of a row that has a column a dimension, or a column a dimension and rater."""
         for dimension, named in self._columns.items():
             for rater, column in [("", named)] if isinstance(named, str) else named.items():
-                score = self._score(fields.get(column), column, dimension, place)
-                if score is not None:
+                for item, score in self._scores(rated, fields.get(column), column, dimension, place):
                     rater_named = rater or self._rater(fields, place)
                     yield Rating(item, dimension, rater_named, score, self._probability(fields, place))
+
+    def _scores(
+        self, rated: Rated, value: Any, field: str, dimension: str, place: str
+    ) -> Iterator[tuple[str, float]]:  # fmt: skip
+        """What a cell says, by item; nothing if it is empty."""
+        if rated.pairs is None:
+            score = self._score(value, field, dimension, place)
+            if score is not None:
+                yield rated.id, score
+        elif value is not None and not (isinstance(value, str) and not value.strip()):
+            if self._scales[dimension].preference == "strength":
+                wrong = f"an order of a list tells no strength, as {quoted(dimension)} asks for: rate its pairs"
+                raise self._wrong(place, field, wrong, value)
+            try:
+                yield from ((pair, float(sign)) for pair, sign in preferences(value, rated.pairs))
+            except OrderError as error:
+                raise self._wrong(place, field, str(error), value) from None
 
     def _rater(self, fields: Mapping[str, Any], place: str) -> str:
         field = self._source.rater_field
@@ -206,7 +259,7 @@ class _Reader:
         return score
 
     def _wrong(self, place: str, field: str, wrong: str, value: object) -> DatasetError:
-        return DatasetError(self._path, f"{field}: {wrong}, got {quoted(value)}", place=place)
+        return DatasetError(self.path, f"{field}: {wrong}, got {quoted(value)}", place=place)
 
 
 def _number(value: Any) -> float | None:

@@ -258,8 +258,6 @@ class EvaluationJob(Strict):
             raise ValueError(f"probes: they look at single texts, and these are pairs, got {names(self.probes)[0]!r}")
         if self.pairs is not None and not self.compares:
             raise ValueError(f"pairs: they are compared by a preference (scale: preference), got {self.pairs!r}")
-        if self.pairs is not None and self.ratings is not None:
-            raise ValueError("ratings: people rate texts or pairs, and these items are lists of candidates, got both")
         if self.orders is not None and not self.compares:
             raise ValueError(f"orders: pairs alone have an order (scale: preference), got {self.orders!r}")
         return self

@@ -15,6 +15,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.judge_statistics import JobStatistics
+from dicast.app.domain.ranking import PAIR_METADATA
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.domain.scale import Scale
@@ -113,12 +114,10 @@ def add_ratings(folder: Path, report: Report, path: str) -> tuple[Report, int]:
     """The report of a job that has ended, whose ratings are now those that it had and those of this file, and how many
     these are; its statistics are to be computed anew. Of two ratings by one person of the same thing that of the file
     counts. Raises `DatasetError`, `WrongRatings`, OSError."""
-    source = RatingSource(path=path)
-    job = EvaluationJob.model_construct(items=[], dimensions=_shells(report.dimensions), ratings=source)
-    known = _item_ids(folder)
+    known, pairs_of = _judged(folder)
     ratings = {_key(rating): rating for rating in read_ratings(folder)}
     seen = set[tuple[str, str, str]]()
-    for rating, place in datasets.read_ratings(job):
+    for rating, place in datasets.ratings_of_file(RatingSource(path=path), _shells(report.dimensions), pairs_of):
         key = _key(rating)
         if rating.item_id not in known:
             raise WrongRatings(path, f"the item {rating.item_id!r} has no opinion in job {report.job_id}", place=place)
@@ -156,9 +155,20 @@ def _key(rating: Rating) -> tuple[str, str, str]:
     return rating.item_id, rating.dimension, rating.rater
 
 
-def _item_ids(folder: Path) -> set[str]:
+def _judged(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
+    """The ids of the items that have opinions, and the pairs of the lists that they are of, if they are."""
     import pyarrow.compute as pc  # noqa: PLC0415  takes long to load
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    column = pq.read_table(folder / "opinions.parquet", columns=["item_id"])["item_id"]
-    return set(pc.unique(column).to_pylist())
+    file = pq.ParquetFile(folder / "opinions.parquet")
+    origin = [f"metadata.{name}" for name in PAIR_METADATA]
+    ranks = set(origin) <= set(file.schema_arrow.names)
+    table = file.read(columns=["item_id", *(origin if ranks else ())])
+    known = set(pc.unique(table["item_id"]).to_pylist())
+    if not ranks:
+        return known, None
+    lists: dict[str, dict[str, tuple[str, str]]] = {}
+    for row in table.group_by(table.column_names).aggregate([]).to_pylist():
+        pair, of, a, b = (str(row[name]) for name in ("item_id", *origin))
+        lists.setdefault(of, {})[pair] = (a, b)
+    return known, lists.get

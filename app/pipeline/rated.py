@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from dicast.app import datasets
-from dicast.app.domain.item import ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.rating import Rating
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
@@ -28,24 +28,22 @@ class Ratings:
         place = self._results_dir, job.id, job.incarnation
         if job.spec.ratings is None or await asyncio.to_thread(keeps_ratings, *place):
             return
-        if job.spec.ratings.path is None and not isinstance(job.spec.items, ItemSource):
-            beside = datasets.ratings_beside(
-                job.spec.ratings, await held_items(self._ledger, job.id), job.spec.dimensions
-            )
-            found: Iterator[Rating] = (rating for rating, _ in beside)
-        else:
-            found = _in_file(job, fingerprint)
+        held = None if isinstance(job.spec.items, ItemSource) else await held_items(self._ledger, job.id)
+        found = _unchanged(job, held, fingerprint)
         with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile
             await asyncio.to_thread(write_ratings, *place, found)
 
 
-def _in_file(job: JobRecord, fingerprint: str | None) -> Iterator[Rating]:
-    assert job.spec.ratings is not None
-    if job.spec.ratings.path is not None:
-        source, before = datasets.file_of(job.spec.ratings), fingerprint
-    else:
-        assert isinstance(job.spec.items, ItemSource)
-        source, before = job.spec.items, job.fingerprint
-    yield from (rating for rating, _ in datasets.read_ratings(job.spec))
+def _unchanged(job: JobRecord, held: Iterator[Item] | None, fingerprint: str | None) -> Iterator[Rating]:
+    yield from (rating for rating, _ in datasets.read_ratings(job.spec, held))
+    source, items = job.spec.ratings, job.spec.items
+    assert source is not None
+    if source.path is not None:
+        _check(job, datasets.file_of(source), fingerprint)
+    elif isinstance(items, ItemSource):
+        _check(job, items, job.fingerprint)
+
+
+def _check(job: JobRecord, source: ItemSource, before: str | None) -> None:
     if before is not None and datasets.fingerprint(source) != before:
         raise DatasetChanged(f"{source.path} has changed since job {job.id} was submitted")

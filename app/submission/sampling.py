@@ -145,9 +145,11 @@ def _row(item: Item, rater: str, dimensions: Sequence[str], probability: float |
 
 
 def _told(item: Item) -> str:
-    """What people are shown to rate: the text, or the conversation turn by turn."""
+    """What people are shown to rate: the text, the conversation turn by turn, or the candidates by their ids, which an
+    order names."""
     turns = [f"[{turn.role}] {turn.content or turn.calls}" for turn in item.messages or ()]
-    return item.text or "\n\n".join(turns)
+    candidates = [f"[{candidate.id}] {candidate.text}" for candidate in item.candidates or ()]
+    return item.text or "\n\n".join(turns or candidates)
 
 
 def _write(rows: Sequence[Mapping[str, Any]], out: Path, dimensions: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import dicast
-from dicast.app.application import app
+from dicast.app.application import create_app
 from dicast.app.cli.main import cli
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.server.interface import create_server
@@ -145,7 +145,8 @@ def _python() -> str:
 
 
 def _openapi() -> dict[str, Any]:
-    return create_server(app).openapi()
+    # With a store's address none is started; it is never connected to.
+    return create_server(create_app({"REDIS_URL": "redis://localhost"})).openapi()
 
 
 def _routes() -> str:

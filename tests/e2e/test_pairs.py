@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from dicast.app.reports.ratings import read_ratings
 from dicast.app.reports.results import to_pandas
 from tests.e2e.cluster import ROOT, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ITEMS = 12
+LISTS = 6
 PLANTED = ("--model", "fair:quality_noise=0", "--model", "hasty:quality_noise=0,quality_bias=6")
 """The hasty one prefers whichever text it reads first, whatever the texts are."""
 
@@ -77,8 +79,7 @@ def test_a_cancelled_job_of_pairs_goes_on_where_it_was(cluster: Any) -> None:
     first = one.report(job_id)
     assert 0 < first["scored"] < ITEMS * 8
     assert _panel(one, job_id)
-    command = [sys.executable, "-m", "dicast.app.cli.main", "jobs", "resume", job_id]
-    done = subprocess.run(command, env=one.environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = _dicast(one, "jobs", "resume", job_id)
     assert done.returncode == 0, done.stderr
     report = one.report(job_id)
     assert (report["status"], report["scored"]) == ("completed", ITEMS * 8)
@@ -96,18 +97,52 @@ def test_lists_are_ranked_by_their_pairs(cluster: Any, inline: bool) -> None:
     one = cluster(*PLANTED)
     lists = [
         {"id": f"q{n}", "candidates": [{"id": f"c{at}", "text": f"It is.\nQUALITY 0.{9 - 2 * at}"} for at in range(4)]}
-        for n in range(3)
+        for n in range(LISTS)
     ]
     path = one.folder / "lists.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lists))
+    orders = [{"item_id": f"q{n}", "clearer": "c0 > c1 > c2 > c3", "rater": "ada"} for n in range(LISTS)]
+    orders.append({"item_id": "q0", "clearer": ["c0", ["c2", "c3"]], "rater": "ben"})
+    rated = one.folder / "orders.jsonl"
+    rated.write_text("".join(json.dumps(line) + "\n" for line in orders))
     judges = [{"name": "fair", "model": "fair"}]
-    job_id = one.submit(a_job(items=lists if inline else str(path), agents=judges, pairs=5, batching=False))
+    job_id = one.submit(a_job(
+        items=lists if inline else str(path), agents=judges, pairs=5, batching=False, ratings=str(rated)
+    ))  # fmt: skip
     one.worker()
     report = one.report(job_id)
-    assert (report["units"], report["scored"]) == (3 * 5 * 2 * 2, 3 * 5 * 2 * 2)
+    assert (report["units"], report["scored"]) == (LISTS * 5 * 2 * 2,) * 2
     assert report["keep"] == ["list", "candidate_a", "candidate_b"]
     for opinion in one.opinions(job_id):
         a, b = (opinion["metadata"][name] for name in ("candidate_a", "candidate_b"))
         i, j = sorted(int(name[1:]) + 1 for name in (a, b))
         assert opinion["item_id"] == f"{opinion['metadata']['list']}/{i}-{j}"
         assert opinion["score"] == 0 or (opinion["score"] > 0) == (a < b), "c0 is the best, c3 the worst"
+    kept = [(r.item_id, r.score) for r in read_ratings(one.results / job_id) if r.rater == "ada"]
+    of = {o["item_id"]: o["metadata"] for o in one.opinions(job_id)}
+    assert len(kept) == len(of) == LISTS * 5
+    assert all((score > 0) == (of[pair]["candidate_a"] < of[pair]["candidate_b"]) for pair, score in kept)
+    assert _tau_of_fair(report) > 0.6, "1, but for the pairs that it calls a tie"
+
+    later = one.folder / "later.csv"
+    pair = next(iter(of))
+    later.write_text(f"item_id,dimension,rater,score\nq1,clearer,cy,c0 > c1\n{pair},truer,cy,1\nq2,clearer,cy,\n")
+    done = _dicast(one, "report", job_id, "--ratings", str(later), "--json")
+    assert done.returncode == 0, done.stderr
+    assert {(r.item_id, r.dimension) for r in read_ratings(one.results / job_id) if r.rater == "cy"} >= {
+        (pair, "truer")
+    }
+    later.write_text("item_id,dimension,rater,score\nq1,clearer,cy,c0 > c9\n")
+    done = _dicast(one, "report", job_id, "--ratings", str(later))
+    assert (done.returncode, "'c9' is no candidate of the list, got 'c0 > c9'" in done.stderr) == (2, True), done.stderr
+
+
+def _tau_of_fair(report: Any) -> float:
+    (found,) = (of for of in report["statistics"]["dimensions"] if of["dimension"] == "clearer")
+    (tau,) = (one["tau"]["value"] for one in found["preferences"]["rankings"] if one["name"] == "fair")
+    return float(tau)
+
+
+def _dicast(one: Any, *given: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dicast.app.cli.main", *given]
+    return subprocess.run(command, env=one.environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
