@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
@@ -162,54 +162,51 @@ def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
     table.add_column("points", justify="right")
     table.add_column("p (Holm)", justify="right", no_wrap=True)
     for probe in of.probes:
-        p = "-" if probe.p is None else ("<0.001" if probe.p < 0.001 else f"{probe.p:.3f}")
         points = _told(probe.effect) if probe.effect.known else probe.effect.reason or "-"
-        table.add_row(probe.title, style.show(probe.voice, NAME_MAX), points, p)
+        table.add_row(probe.title, style.show(probe.voice, NAME_MAX), points, _chance(probe.p))
     yield table
     yield Text()
+
+
+def _table(
+    style: TableStyle, first: str | Text, titles: Sequence[str], rows: Iterable[Sequence[str | Text]]
+) -> Iterator[Table | Text]:  # fmt: skip
+    """Names on the left, figures on the right; nothing without rows."""
+    table = style.table()
+    table.add_column(first, no_wrap=True)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        yield table
+        yield Text()
 
 
 def _shares(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if not of.shares:
-        return
-    table = style.table()
-    table.add_column("Label", no_wrap=True)
-    for title in ("judges", "people", "people alone"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for share in of.shares:
-        told = map(_told, (share.judges, share.people, share.people_alone))
-        table.add_row(style.show(share.label, NAME_MAX), *told)
-    yield table
-    yield Text()
+    return _table(style, "Label", ("judges", "people", "people alone"), (
+        (style.show(share.label, NAME_MAX), *map(_told, (share.judges, share.people, share.people_alone)))
+        for share in of.shares
+    ))  # fmt: skip
 
 
 def _contestants(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if of.preferences is None or not of.preferences.rates:
+    if of.preferences is None:
         return
-    table = style.table()
-    table.add_column("Compared", no_wrap=True)
-    for title in ("pairs", "wins", "strength", "first"):
-        table.add_column(title, justify="right", no_wrap=True)
     ranked = {one.name: one for one in of.preferences.contestants}
+    rows = []
     for rate in of.preferences.rates:
         one = ranked.get(rate.name)
         strength = (_told(one.strength), f"{one.ranks[0]:.0%}") if one is not None else ("-", "-")
-        table.add_row(style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _told(rate.wins), *strength)
-    yield table
-    yield Text()
+        rows.append((style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _told(rate.wins), *strength))
+    yield from _table(style, "Compared", ("pairs", "wins", "strength", "first"), rows)
 
 
 def _rankings(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if of.preferences is None or not of.preferences.rankings:
-        return
-    table = style.table()
-    table.add_column("Lists, against people", no_wrap=True)
-    for title in ("lists", "Kendall's tau", "pairs alike"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for one in of.preferences.rankings:
-        table.add_row(style.show(one.name, NAME_MAX), f"{one.lists:,}", _told(one.tau), _told(one.agreeing))
-    yield table
-    yield Text()
+    return _table(style, "Lists, against people", ("lists", "Kendall's tau", "pairs alike"), (
+        (style.show(one.name, NAME_MAX), f"{one.lists:,}", _told(one.tau), _told(one.agreeing))
+        for one in (of.preferences.rankings if of.preferences is not None else ())
+    ))  # fmt: skip
 
 
 def _calibrated(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
@@ -227,28 +224,26 @@ def _calibrated(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | 
 
 
 def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    table = style.table()
-    table.add_column(style.show(f"By {group.by}", NAME_MAX), no_wrap=True)
-    for title in ("items", "panel's mean", "people's mean", "first"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for mean in group.means:
-        people = _told(mean.people) if mean.people is not None else "-"
-        first = f"{mean.ranks[0]:.0%}" if mean.ranks is not None else "-"
-        table.add_row(style.show(mean.name, NAME_MAX), f"{mean.items:,}", _told(mean.mean), people, first)
-    yield table
-    yield Text()
-    differences = style.table()
-    differences.add_column("Difference", no_wrap=True)
-    differences.add_column("", justify="right", no_wrap=True)
-    differences.add_column("p (Holm)", justify="right", no_wrap=True)
-    for one in group.differences[:MOST_DIFFERENCES]:
-        p = "-" if one.p is None else ("<0.001" if one.p < 0.001 else f"{one.p:.3f}")
-        differences.add_row(style.show(f"{one.first} - {one.second}", 2 * NAME_MAX), _told(one.difference), p)
-    yield differences
-    yield Text()
+    name, titles = style.show(f"By {group.by}", NAME_MAX), ("items", "panel's mean", "people's mean", "first")
+    yield from _table(style, name, titles, (
+        (
+            style.show(mean.name, NAME_MAX), f"{mean.items:,}", _told(mean.mean),
+            _told(mean.people) if mean.people is not None else "-",
+            f"{mean.ranks[0]:.0%}" if mean.ranks is not None else "-",
+        )
+        for mean in group.means
+    ))  # fmt: skip
+    yield from _table(style, "Difference", ("", "p (Holm)"), (
+        (style.show(f"{one.first} - {one.second}", 2 * NAME_MAX), _told(one.difference), _chance(one.p))
+        for one in group.differences[:MOST_DIFFERENCES]
+    ))  # fmt: skip
     more = len(group.differences) - MOST_DIFFERENCES
     if more > 0:
         yield Text(f"and {more:,} more differences, see report.json\n", style="dim")
+
+
+def _chance(p: float | None) -> str:
+    return "-" if p is None else ("<0.001" if p < 0.001 else f"{p:.3f}")
 
 
 def _told(found: Figure) -> str:
