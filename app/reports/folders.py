@@ -86,12 +86,14 @@ def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bo
 
 def _incarnation_of(folder: Path) -> str | None:
     """Whose it is; a name made of its date if it does not tell, None where nothing is."""
-    try:
-        return (folder / _INCARNATION).read_text()
-    except FileNotFoundError:
-        with contextlib.suppress(FileNotFoundError):
-            if any(folder.iterdir()):
-                return f"{_UNNAMED}{folder.stat().st_mtime_ns:x}"
+    mark = folder / _INCARNATION
+    with contextlib.suppress(FileNotFoundError):
+        return mark.read_text()
+    with contextlib.suppress(FileNotFoundError):
+        unnamed = f"{_UNNAMED}{folder.stat().st_mtime_ns:x}" if any(folder.iterdir()) else None
+        with contextlib.suppress(FileNotFoundError):  # a folder that was made meanwhile has its mark
+            return mark.read_text()
+        return unnamed
     return None
 
 

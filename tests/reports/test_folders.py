@@ -114,6 +114,20 @@ def test_many_may_begin_a_job_at_once(tmp_path):
     assert (tmp_path / "job" / "incarnation").read_text() == NEW
 
 
+def test_a_folder_that_is_made_during_a_look_is_whose_its_mark_says(tmp_path, monkeypatch):
+    begin(tmp_path, "job", NEW)
+    read, reads = Path.read_text, itertools.count()
+
+    def read_early(path):
+        if next(reads) == 0:
+            raise FileNotFoundError(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_text", read_early)
+    assert begin(tmp_path, "job", NEW) is None
+    assert names(tmp_path) == {"job"}
+
+
 def test_who_comes_late_sets_nothing_aside(tmp_path, monkeypatch):
     """Between a look at the folder and its renaming, another worker has begun the job and written to it."""
     begin(tmp_path, "job", OLD)
