@@ -50,7 +50,7 @@ FORMS = {
     "keep": "keep: [language, source]",
     "labels": "labels: {region: eu}",
     "panel": "panel: median, or {combine: weighted, weights: {strict: 2, kind: 1}}",
-    "escalate": "escalate: true, or {difference: 1}",
+    "escalate": "escalate: true, {difference: 1} or {uncertainty: 0.3}",
     "groups": "groups: [system, language]",
     "calibration": "calibration: calibration.json, or {file: calibration.json, on_mismatch: warn}",
 }

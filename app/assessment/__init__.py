@@ -9,7 +9,7 @@
     rivals        who wins of those compared, and who is the best
     grouping      groups of items by their metadata
     spared        judges whom an escalating panel did not ask everywhere
-    auditing      what an escalating panel's difference costs
+    auditing      what it costs that an escalating panel asks fewer judges
     stopping      jobs that a question ended early
     rankings      how far lists are ordered as people order them
     words         the same in sentences

@@ -40,7 +40,7 @@ def calibrations(job: JobScores, seen: Circumstances, method: Method) -> Iterato
 def _not_full(of: DimensionScores) -> str | None:
     """Why the panel's scores are not those of the full panel, which a later job has."""
     rule = of.dimension.panel
-    same = rule.threshold is None and rule.escalate is not None and rule.escalate.difference is None
+    same = rule.threshold is None and rule.escalate is not None and rule.escalate.lossless
     return None if of.everywhere.all() or same else "its scores are those of the judges who were asked, not of all"
 
 

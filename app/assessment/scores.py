@@ -92,6 +92,11 @@ class DimensionScores:
         return combine_mean(self.scores.reshape(items * judges, replicates)).reshape(items, judges)
 
     @property
+    def answers(self) -> Floats:
+        """All that each judge said (items x judges x rounds): each order of a pair is a round of its own."""
+        return self.scores if self.orders is None else self.orders.reshape(*self.orders.shape[:2], -1)
+
+    @property
     def labels(self) -> Floats:
         """Each judge's commonest score over the replicates (items x judges): what counts labels takes no means."""
         items, judges, replicates = self.scores.shape

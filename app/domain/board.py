@@ -79,6 +79,11 @@ class Board:
         given = {number: self.score(Unit(item, number, agent, dimension)) for number in range(self.layout.rounds)}
         return {number: score for number, score in given.items() if score is not None}
 
+    def spared(self, item: int, agent: int, dimension: int) -> bool:
+        """Whether the agent was not needed there: in a round at least, for a resumed job decides anew."""
+        rounds = range(self.layout.rounds)
+        return any(self.mark(Unit(item, number, agent, dimension)) == NOT_NEEDED for number in rounds)
+
     def has_ended(self, item: int, agents: Sequence[int]) -> bool:
         """Whether all units of an item have ended that are these agents'."""
         layout = self.layout

@@ -1,8 +1,9 @@
 """Which judges of a panel are asked: the next one only while the outcome can still change.
 
 An outcome is settled if it is the same whatever the judges who are left say, and however many of them answer at all.
-So it is the full panel's, also where a judge who was left out would have failed. Only a difference (`Escalation`) is a
-choice instead of a certainty. The same decisions as app/statistics/escalation.py, for one item at a time.
+So it is the full panel's, also where a judge who was left out would have failed. Only a difference and an uncertainty
+(`Escalation`) are choices instead of a certainty. The same decisions as app/statistics/escalation.py, for one item at a
+time.
 """
 
 from __future__ import annotations
@@ -10,20 +11,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from math import hypot, inf, sqrt
+from statistics import stdev
 
 from dicast.app.domain import preference
 from dicast.app.domain.board import Board
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.panel import PanelRule, commonest
+from dicast.app.domain.panel import NEARLY, SPREAD_LEAST, PanelRule, commonest
 from dicast.app.domain.plan import Unit
 from dicast.app.domain.scale import Scale
 
 FIRST = 2
 """So many judges are asked before their difference counts."""
+NO_ERRORS: Mapping[str, float] = {}
 
 
-def settled(rule: PanelRule, given: Mapping[str, float], left: Sequence[str], scale: Scale) -> bool:
-    """Whether none of the judges who are `left` is needed, after the scores `given` by others."""
+def settled(
+    rule: PanelRule,
+    given: Mapping[str, float],
+    left: Sequence[str],
+    scale: Scale,
+    errors: Mapping[str, float] = NO_ERRORS,
+) -> bool:
+    """Whether none of the judges who are `left` is needed, after the scores `given` by others. An uncertainty is held
+    against the standard `errors` of all who were asked, also of those without a score."""
     if not left:
         return True
     if not given:
@@ -31,6 +42,8 @@ def settled(rule: PanelRule, given: Mapping[str, float], left: Sequence[str], sc
     if rule.escalate is not None and rule.escalate.difference is not None:
         scores = given.values()
         return len(given) >= FIRST and max(scores) - min(scores) < rule.escalate.difference
+    if rule.escalate is not None and rule.escalate.uncertainty is not None:
+        return _error_of_mean(rule, errors) <= rule.escalate.uncertainty + NEARLY
     if rule.combine == "majority" and rule.threshold is None:
         return _commonest_stays(list(given.values()), len(left))
     # All other rules are monotone in each score, so what stays the same at both ends of the scale stays so between.
@@ -40,6 +53,19 @@ def settled(rule: PanelRule, given: Mapping[str, float], left: Sequence[str], sc
         for end in (scale.min, scale.max)
     }
     return len(ends) == 1 and None not in ends
+
+
+def standard_error(answers: Sequence[float]) -> float:
+    """Of the mean of one judge's answers to one question, from how far they lie apart; fewer than two do not show it,
+    and it is infinite then."""
+    return stdev(answers) / sqrt(len(answers)) if len(answers) >= SPREAD_LEAST else inf
+
+
+def _error_of_mean(rule: PanelRule, errors: Mapping[str, float]) -> float:
+    """Of the mean of several judges' scores, weighted where the rule has weights, from each one's standard error."""
+    weights = rule.given_weights or dict.fromkeys(errors, 1.0)
+    total = sum(weights[judge] for judge in errors)
+    return hypot(*(weights[judge] * error for judge, error in errors.items())) / total if total else inf
 
 
 def _answering(rule: PanelRule, left: int) -> Sequence[int]:
@@ -58,7 +84,8 @@ def earliest(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
     """After how many judges, asked in this order, the outcome can be settled at the soonest; at least 1."""
     for asked in range(1, len(judges)):
         for end in (scale.min, scale.max):
-            if settled(rule, dict.fromkeys(judges[:asked], float(end)), judges[asked:], scale):
+            given, errors = (dict.fromkeys(judges[:asked], value) for value in (float(end), 0.0))
+            if settled(rule, given, judges[asked:], scale, errors):
                 return asked
     return len(judges)
 
@@ -94,18 +121,25 @@ def is_audited(rule: PanelRule, item_id: str) -> bool:
 def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit, item_id: str) -> bool:
     """Whether a unit is to be judged, now that all of the earlier stages have ended for its item. A judge's replicates
     count by their mean, or the commonest of labels without an order; what it said of a pair in both orders counts as in
-    the panel's score. Judges without any score are absent."""
+    the panel's score. Judges without any score are absent. For an uncertainty each round is an answer of its own, so a
+    judge whose preference turns with the order is uncertain, as is one who was asked and has no score."""
     dimension, stage = job.dimensions[unit.dimension], stages[unit.agent]
     rule = job.panel_of(dimension)
     if stage == 0 or rule.escalate is None or is_audited(rule, item_id):
         return True
     given: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for number, agent in enumerate(job.agents):
-        if stages[number] < stage and (scores := board.scores(unit.item, number, unit.dimension)):
+        if stages[number] >= stage:
+            continue
+        scores = board.by_round(unit.item, number, unit.dimension)
+        if not board.spared(unit.item, number, unit.dimension):
+            errors[agent.name] = standard_error(list(scores.values()))
+        if scores:
             given[agent.name] = (
-                float(commonest(scores))
+                float(commonest(list(scores.values())))
                 if dimension.scale.nominal
-                else preference.settled(board.by_round(unit.item, number, unit.dimension), turns=job.turns)
+                else preference.settled(scores, turns=job.turns)
             )
     left = [agent.name for number, agent in enumerate(job.agents) if stages[number] >= stage]
-    return not settled(rule, given, left, dimension.scale)
+    return not settled(rule, given, left, dimension.scale, errors)

@@ -18,7 +18,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import AskedKind, Item, ItemSource, RatingSource
-from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief
+from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_escalation
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
@@ -32,7 +32,6 @@ MAX_LABELS = 20
 MAX_KEPT = 50
 MAX_GROUPS = 10
 MAX_LABELLED = 20
-ESCALATING_LEAST = 2
 
 
 class Deployment(Strict):
@@ -350,11 +349,7 @@ class EvaluationJob(Strict):
                     f"panel ({dimension.id}): a calibration is of a full panel's scores; leave it out, or the panel's "
                     "threshold and escalate"
                 )
-            if rule.escalate is not None and len(self.agents) < ESCALATING_LEAST:
-                raise ValueError(
-                    f"panel.escalate ({dimension.id}): at least {ESCALATING_LEAST} judges are needed, "
-                    f"got {len(self.agents)}"
-                )
+            check_escalation(rule, dimension.id, len(self.agents), self.rounds)
         return self
 
     @model_validator(mode="after")

@@ -299,9 +299,10 @@ class PreferenceStatistics(_Plain):
 
 
 class EscalationAudit(_Plain):
-    """What an escalating panel's difference costs, from the `items` on which all judges were asked all the same: the
-    share of the full panel's calls that it would have made there, and how far its score lies from the full panel's,
-    regardless of the direction (`off`) and with it (`shift`, above 0 where it is higher), in units of the scale."""
+    """What it costs that an escalating panel asks fewer judges by a difference or an uncertainty, from the `items` on
+    which all judges were asked all the same: the share of the full panel's calls that it would have made there, and how
+    far its score lies from the full panel's, regardless of the direction (`off`) and with it (`shift`, above 0 where it
+    is higher), in units of the scale."""
 
     items: int
     calls: Figure

@@ -22,6 +22,9 @@ NEARLY = 1e-9
 
 Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene", "chief"]
 CHIEF_LEAST = 2
+ESCALATING_LEAST = 2
+SPREAD_LEAST = 2
+"""So many answers of one judge show how far they lie apart."""
 _APART_FROM_CHIEFS = {
     "question": "it is answered while judges are still being asked",
     "calibration": "its maps are of scores that rest on no other judge's",
@@ -37,23 +40,60 @@ class NotLearned(DicastError, LookupError):
 
 class Escalation(BaseModel):
     """The judges are asked one after the other, in the job's order, and the next one only if needed: while he can
-    change the outcome or, with a `difference`, if the scores so far lie at least so far apart. A difference may be
-    wrong; on a share of the items, its `audit`, all judges are asked all the same, which shows how far."""
+    change the outcome or, with a `difference`, if the scores so far lie at least so far apart or, with an
+    `uncertainty`, unless the standard error of their mean is at most so much. The last two may be wrong; on a share of
+    the items, the `audit`, all judges are asked all the same, which shows how far."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     difference: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="in units of the scale; not the full panel's score then"
     )
+    uncertainty: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, exclude_if=lambda bound: bound is None,
+        description="in units of the scale: up to this standard error of the mean so far, from each judge's own "
+        "replicates, nobody else is asked; not the full panel's score then",
+    )  # fmt: skip
     audit: float | None = Field(
         default=None, gt=0, lt=1, allow_inf_nan=False, exclude_if=lambda share: share is None,
-        description="the share of the items on which all judges are asked, to see what a difference costs",
+        description="the share of the items on which all judges are asked, to see what asking fewer costs",
     )  # fmt: skip
 
+    @property
+    def lossless(self) -> bool:
+        """Whether the panel says what the full one says."""
+        return self.difference is None and self.uncertainty is None
+
+    @property
+    def asks(self) -> str:
+        """Where the next judge is asked: "where the judges before ..."."""
+        if self.difference is not None:
+            return f"lay {self.difference:g} or more apart"
+        if self.uncertainty is not None:
+            return f"were uncertain (a standard error above {self.uncertainty:g}, from their own replicates)"
+        return "had not settled the outcome"
+
+    @property
+    def spares(self) -> str:
+        """Where the next judge is not asked, in the same way."""
+        if self.difference is not None:
+            return f"lay less than {self.difference:g} apart"
+        if self.uncertainty is not None:
+            return f"were certain (a standard error of at most {self.uncertainty:g}, from their own replicates)"
+        return "had settled the outcome"
+
     @model_validator(mode="after")
-    def _loses_something(self) -> Self:
-        if self.audit is not None and self.difference is None:
-            raise ValueError("audit belongs to a difference: all other escalating panels say what the full one says")
+    def _one_choice(self) -> Self:
+        if self.difference is not None and self.uncertainty is not None:
+            raise ValueError(
+                "one of difference and uncertainty decides who is asked, got both: "
+                f"{self.difference:g} and {self.uncertainty:g}"
+            )
+        if self.audit is not None and self.lossless:
+            raise ValueError(
+                "audit belongs to a difference or an uncertainty: all other escalating panels say what the full one "
+                "says"
+            )
         return self
 
 
@@ -88,20 +128,21 @@ class PanelRule(BaseModel):
 
     @model_validator(mode="after")
     def _judges_to_spare(self) -> Self:
-        """Any judge moves a mean: then only a difference can say that he is not needed."""
+        """Any judge moves a mean: then only a choice can say that he is not needed."""
         learns = self.weights == "learned" or self.combine == "dawid_skene"
         if learns and (self.threshold is not None or self.escalate is not None):
             raise ValueError("threshold and escalate belong to rules that learn nothing from the whole job")
         if self.escalate is None:
             return self
         moved = self.combine in {"mean", "trimmed", "weighted"} and self.threshold is None
-        if self.escalate.difference is None and moved:
+        if self.escalate.lossless and moved:
             raise ValueError(
                 f"escalate: every judge moves a panel's {self.combine}; name a threshold, or a difference of the first "
-                "judges from which on the next is asked, such as escalate: {difference: 1}"
+                "judges from which on the next is asked, such as escalate: {difference: 1}, or an uncertainty of theirs"
             )
-        if self.escalate.difference is not None and (self.combine in {"majority", "worst"} or self.threshold):
-            raise ValueError("escalate.difference belongs to a mean or median without a threshold")
+        if not self.escalate.lossless and (self.combine in {"majority", "worst"} or self.threshold is not None):
+            chosen = "difference" if self.escalate.difference is not None else "uncertainty"
+            raise ValueError(f"escalate.{chosen} belongs to a mean or median without a threshold")
         return self
 
     @model_validator(mode="after")
@@ -153,6 +194,19 @@ class PanelRule(BaseModel):
 
     def _passes(self, score: float) -> bool:
         return self.threshold is not None and score >= self.threshold - NEARLY
+
+
+def check_escalation(rule: PanelRule, dimension: str, judges: int, rounds: int) -> None:
+    """Raises ValueError if so many judges, asked so often each, leave nothing to decide."""
+    if rule.escalate is None:
+        return
+    if judges < ESCALATING_LEAST:
+        raise ValueError(f"panel.escalate ({dimension}): at least {ESCALATING_LEAST} judges are needed, got {judges}")
+    if rule.escalate.uncertainty is not None and rounds < SPREAD_LEAST:
+        raise ValueError(
+            f"panel.escalate.uncertainty ({dimension}): it is taken from how far a judge's own answers to one question "
+            f"lie apart, so replicates must be at least {SPREAD_LEAST}, got {rounds}"
+        )
 
 
 def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Mapping[str, object]) -> None:

@@ -18,6 +18,8 @@ from dicast.app.statistics.combining import combine_mean
 from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.means import mean
 
+NEARLY = 1e-9
+"""What an uncertainty may miss its bound by, for a computer's fractions are not exact."""
 Settled = Callable[[Sequence[float], int], bool]
 """From the scores so far and how many judges are left to whether the outcome is settled."""
 
@@ -60,13 +62,31 @@ def agrees(scores: Sequence[float], left: int, *, within: float, first: int = 2)
     return left == 0 or (len(scores) >= first and max(scores) - min(scores) <= within)
 
 
-def certain(uncertainties: Sequence[float], left: int, *, within: float) -> bool:
+def standard_errors(answers: Floats) -> Floats:
+    """Of each judge's score of each item (items x judges), from how far its answers lie apart (items x judges x
+    replicates, NaN where missing). Infinite of fewer than two, which do not show it."""
+    counts = (~np.isnan(answers)).sum(axis=-1)
+    apart = answers - (np.nansum(answers, axis=-1) / counts.clip(1))[..., None]
+    variance = np.nansum(apart**2, axis=-1) / (counts - 1).clip(1)
+    return np.where(counts > 1, np.sqrt(variance / counts.clip(1)), np.inf)
+
+
+def certain(
+    uncertainties: Sequence[float], left: int, *, within: float, weights: Sequence[float] | None = None
+) -> bool:
     """For means: whether the standard error of the mean so far, from each judge's own uncertainty, is at most `within`.
 
-    `uncertainties` are standard deviations on the scale of the scores, as from replicates. Not lossless: what judges
-    have in common none of them is uncertain about.
+    `uncertainties` are the standard errors of the asked judges' scores, as from replicates (`standard_errors`); of a
+    weighted mean `weights` are theirs. Not lossless: what judges have in common none of them is uncertain about.
     """
-    return left == 0 or (bool(uncertainties) and float(np.linalg.norm(uncertainties)) / len(uncertainties) <= within)
+    if left == 0:
+        return True
+    each = np.ones(len(uncertainties)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not each.sum():
+        return False
+    with np.errstate(invalid="ignore"):  # a weight of 0, of a judge who has no score
+        of_mean = np.linalg.norm(each * np.asarray(uncertainties)) / each.sum()
+    return bool(of_mean <= within + NEARLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +107,32 @@ class Replay:
 
 def replay(scores: Floats, settled: Settled) -> Replay:
     """The escalating panel on items x judges, asked in the order of the columns. NaN is asked for and gives nothing."""
+    judges = scores.shape[1]
+
+    def enough(item: int, asked: int) -> bool:
+        given = [score for score in scores[item, :asked].tolist() if not np.isnan(score)]
+        return settled(given, judges - asked)
+
+    return _replayed(scores, enough)
+
+
+def replay_uncertain(answers: Floats, *, within: float, weights: Sequence[float] | None = None) -> Replay:
+    """The panel that asks the next judge unless it is `certain`, on items x judges x replicates."""
+    items, judges, replicates = answers.shape
+    errors = standard_errors(answers).tolist()
+
+    def enough(item: int, asked: int) -> bool:
+        return certain(errors[item][:asked], judges - asked, within=within, weights=weights and weights[:asked])
+
+    return _replayed(combine_mean(answers.reshape(items * judges, replicates)).reshape(items, judges), enough)
+
+
+def _replayed(scores: Floats, enough: Callable[[int, int], bool]) -> Replay:
+    """`enough` tells of an item whether the first so many judges suffice."""
     items, judges = scores.shape
     calls = np.full(items, judges, dtype=np.int64)
-    for item, row in enumerate(scores):
-        for asked in range(1, judges):
-            if settled([score for score in row[:asked].tolist() if not np.isnan(score)], judges - asked):
-                calls[item] = asked
-                break
+    for item in range(items):
+        calls[item] = next((asked for asked in range(1, judges) if enough(item, asked)), judges)
     return Replay(calls, np.where(np.arange(judges) < calls[:, None], scores, np.nan))
 
 

@@ -349,14 +349,17 @@ PANELS = (
     {"combine": "worst", "threshold": 6, "escalate": True},
     {"combine": "mean", "threshold": 5, "escalate": True},
 )
+UNCERTAIN = {"combine": "mean", "escalate": {"uncertainty": 0.3}}
 
 
 def _shape(chance: random.Random, agents: int, units_per_item: int, items: int) -> dict[str, Any]:
     """What makes a job more than all of its units judged once."""
     asked = {"dimension": "dim-0", "width": 0.001, "most_calls": units_per_item * chance.randint(1, items)}
     shapes: list[dict[str, Any]] = [{"question": asked}, {"probes": ["markdown"]}]
+    # Each unit twice, and at least half of the judges are not needed: no more calls than otherwise.
     panels = [*PANELS, {"chief": f"judge-{agents - 1}"}]
-    return chance.choice([*shapes, *({"panel": panel} for panel in panels)] if agents > 1 else shapes)
+    escalating = [*({"panel": panel} for panel in panels), {"panel": UNCERTAIN, "replicates": 2}]
+    return chance.choice([*shapes, *escalating] if agents > 1 else shapes)
 
 
 def a_job(chance: random.Random, job_id: str, **more: Any) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class Run:
 
     @property
     def units(self) -> int:
-        return len(self.job["items"]) * len(self.job["agents"]) * len(self.job["dimensions"])
+        rounds: int = self.job.get("replicates", 1)
+        return len(self.job["items"]) * len(self.job["agents"]) * len(self.job["dimensions"]) * rounds
 
     @property
     def fewest_calls(self) -> int:

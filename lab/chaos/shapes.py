@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
+from dicast.app.domain.escalation import settled, standard_error
 from dicast.app.domain.job import EvaluationJob
 from lab.chaos.own_answers import answer
 
 
 def outcomes(job: Mapping[str, Any], report: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Every unit has an opinion, but for those that a job with an answer has not published."""
-    units = len(job["items"]) * len(job["agents"]) * len(job["dimensions"])
+    units = len(job["items"]) * len(job["agents"]) * len(job["dimensions"]) * job.get("replicates", 1)
     own = sum(opinion.get("probe") is None for opinion in opinions)
     unpublished = report["unpublished"]
     found = []
@@ -37,8 +39,8 @@ def chief_of(job: Mapping[str, Any]) -> str | None:
 
 
 def verdicts(job: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """An escalating panel says of each item what all of its judges would have said, as far as all who were asked
-    answered."""
+    """An escalating panel says of each item what all of its judges would have said or, by a difference or an
+    uncertainty, has asked nobody too few; as far as all who were asked answered."""
     if chief_of(job) is not None:
         return [
             f"panel: {o['judge']} told {o.get('dissent')!r} of {o['item_id']} for a dissent"
@@ -51,7 +53,7 @@ def verdicts(job: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> l
     assert isinstance(spec.items, list)
     items, agents = {item.id: item for item in spec.items}, {agent.name: agent for agent in spec.agents}
     dimensions = {dimension.id: dimension for dimension in spec.dimensions}
-    given: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    given: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     short, failed = set(), set()
     for opinion in opinions:
         place = opinion["item_id"], opinion["criterion_id"]
@@ -60,12 +62,18 @@ def verdicts(job: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> l
         elif opinion["score"] is None:
             failed.add(place)
         elif place[0] in items:
-            given[place][opinion["judge"]] = opinion["score"]
+            given[place][opinion["judge"]].append(opinion["score"])
     found = []
     for item, criterion in short - failed:
-        dimension = dimensions[criterion]
-        rule = spec.panel_of(dimension)
+        dimension, answers = dimensions[criterion], given[item, criterion]
+        rule, scores = spec.panel_of(dimension), {name: fmean(own) for name, own in answers.items()}
+        if rule.escalate is not None and not rule.escalate.lossless:
+            left = [name for name in agents if name not in answers]
+            errors = {name: standard_error(own) for name, own in answers.items()}
+            if not settled(rule, scores, left, dimension.scale, errors):
+                found.append(f"panel: {item}, {criterion}: {left} were not asked, and {dict(answers)} settle nothing")
+            continue
         full = {name: float(answer(agent, dimension, items[item])[0]) for name, agent in agents.items()}
-        if rule.combined(given[item, criterion]) != rule.combined(full):
-            found.append(f"panel: {item}, {criterion}: {given[item, criterion]} says another than {full}")
+        if rule.combined(scores) != rule.combined(full):
+            found.append(f"panel: {item}, {criterion}: {scores} says another than {full}")
     return found

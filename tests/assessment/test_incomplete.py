@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 import dicast
+from dicast.app.assessment.auditing import audited
+from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.domain.escalation import is_audited, settled
 from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
@@ -24,6 +26,7 @@ from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.ratings import write_ratings
 from dicast.app.reports.statistics_table import print_statistics
 from dicast.app.reports.table import print_report
+from dicast.app.statistics.escalation import replay_uncertain
 from tests.assessment.test_every_statistic import figures, held
 from tests.reports.building import NOW, header, opinion
 
@@ -206,8 +209,24 @@ def test_an_audit_tells_what_the_difference_costs(tmp_path: Path) -> None:
     assert f"On {of.audit.items} items of the audit all judges were asked." in told and "items of the audit (" in told
 
 
+def test_an_audit_of_uncertain_judges_decides_as_the_study_of_it_does() -> None:
+    rule = PanelRule.model_validate({"escalate": {"uncertainty": 0.5, "audit": 0.5}})
+    rng = np.random.default_rng(2)
+    answers = np.clip(np.round(rng.normal(3, 1, (200, 1, 1)) + rng.normal(0, 0.6, (200, 3, 2))), 1, 5)
+    answers[rng.random(answers.shape) < 0.05] = np.nan
+    drawn = rng.random(200) < 0.5
+    of = DimensionScores(ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule), answers, audited=drawn)
+    found = audited(JobScores(200, JUDGES, (of,)), of)
+    whole = drawn & ~np.isnan(answers).all(axis=2).any(axis=1)
+    seen = replay_uncertain(answers[whole], within=0.5)
+    apart = np.nanmean(seen.shorter, axis=1) - of.judges[whole].mean(axis=1)
+    assert found is not None and found.items == whole.sum() and set(seen.calls) == {1, 2, 3}
+    assert found.calls.value == pytest.approx(seen.share)
+    assert found.off.value == pytest.approx(np.abs(apart).mean()) and found.shift.value == pytest.approx(apart.mean())
+
+
 def test_an_audit_without_a_whole_item_says_so(tmp_path: Path) -> None:
     rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1, "audit": 1e-9}})
     of = statistics(*finished(tmp_path, rule))[1]
     assert of.audit is not None and of.audit.items == 0 and of.audit.off.reason
-    assert "What the difference costs cannot be said" in " ".join(of.summary)
+    assert "What asking fewer judges costs cannot be said" in " ".join(of.summary)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 
 import pyarrow.parquet as pq
 import pytest
 
+from dicast.app.domain.escalation import is_audited, standard_error
+from dicast.app.domain.panel import PanelRule
 from dicast.app.operations.jobs import resume
 from tests.e2e.cluster import a_job, until
 
@@ -90,6 +93,37 @@ def test_dimensions_of_one_call_that_are_settled_are_left_out_of_it(cluster):
     assert {count for (_, judge, _), count in asked.items() if judge != "judge-2"} == {3}
     assert {1, 2} & {count for (_, judge, _), count in asked.items() if judge == "judge-2"}
     assert report["spared"] > 0
+
+
+def test_the_next_judge_is_asked_where_those_before_were_uncertain(cluster):
+    """Of the first judge's replicates some agree and some do not; the audit's items are asked of everybody."""
+    c = cluster("--latency", "0.02", "--model", "restless:quality_noise=0.2,restless=0.5")
+    c.worker()
+    rule = {"combine": "mean", "escalate": {"uncertainty": 0.3, "audit": 0.1}}
+    job = job_of(items=25, dimensions=1, panel=rule, models=("restless",) * 3, replicates=2)
+    for number, item in enumerate(job["items"]):
+        item["text"] = f"QUALITY {number / 25}\nA text, number {number}."
+    job["dimensions"][0]["scale"] = {"min": 1, "max": 5}
+    report = c.report(c.submit(job))
+    parsed, asked = PanelRule.model_validate(rule), Counter()
+    answers = defaultdict(lambda: defaultdict(list))
+    for o in c.opinions(report["job_id"]):
+        if not o.get("not_needed", False):
+            answers[o["item_id"]][int(o["judge"][-1])].append(o["score"])
+    for item, judges in answers.items():
+        errors = [standard_error(judges[number]) for number in sorted(judges)]
+        certain = [math.hypot(*errors[:n]) / n <= 0.3 for n in range(1, len(errors) + 1)]
+        assert all(len(own) == 2 for own in judges.values())
+        if not is_audited(parsed, item):
+            assert certain == [False] * (len(judges) - 1) + [True] or (len(judges) == 3 and not any(certain)), item
+            asked[len(judges)] += 1
+        else:
+            assert len(judges) == 3
+            asked["audited"] += 1
+    assert len(answers) == 25 and asked[1] and asked[2] + asked[3] and asked["audited"]
+    assert report["failed"] == 0 and report["calls"] == c.provider.stats()["calls"] == 150 - report["spared"]
+    assert c.app.ledger.status(report["job_id"]).counters["spared"] == report["spared"] > 0
+    c.quiet()
 
 
 def third_open(cluster):

@@ -190,3 +190,38 @@ def test_judges_who_are_certain_need_no_other():
     assert not escalation.certain([0.3, 0.4], 1, within=0.24)
     assert not escalation.certain([], 1, within=9)
     assert escalation.certain([9.0], 0, within=0.1)
+    assert not escalation.certain([np.inf, 0.1], 1, within=9)
+    assert escalation.certain([0.1, 9.0], 1, within=0.1, weights=[1, 0])
+    assert not escalation.certain([np.inf, 0.1], 1, within=9, weights=[0, 1])
+    assert not escalation.certain([0.1], 1, within=9, weights=[0])
+
+
+def restless(hard, shared=0.0):
+    """Three judges' two answers to each text and its worth: three texts in ten are hard, where a judge's answers lie so
+    far apart; `shared` is an error that a judge repeats."""
+    rng = np.random.default_rng(4)
+    truth = rng.normal(size=8000)
+    own = np.where(rng.random(8000) < 0.3, hard, 0.25)[:, None, None]
+    lasting = shared * rng.normal(size=(8000, 3, 1))
+    return truth[:, None, None] + lasting + own * rng.normal(size=(8000, 3, 2)), truth
+
+
+@pytest.mark.parametrize(
+    "hard, shared, calls, gain", [(2.0, 0.0, 0.28, 0.80), (2.0, 0.7, 0.28, 0.57), (0.25, 0.0, 0.04, 0.07)]
+)
+def test_uncertain_judges_tell_where_another_helps_as_far_as_texts_are_unlike(hard, shared, calls, gain):
+    answers, truth = restless(hard, shared)
+    seen = escalation.replay_uncertain(answers, within=0.3)
+    told = escalation.trade(answers.mean(axis=2), truth, seen, first=1)
+    assert told.later_calls == pytest.approx(calls, abs=0.02)
+    assert told.gain == pytest.approx(gain, abs=0.05)
+
+
+def test_an_answer_that_is_missing_leaves_its_judge_uncertain():
+    answers = np.array(
+        [[[3, 3], [4, 4], [5, 5]], [[3, _], [4, 4], [5, 5]], [[3, _], [_, _], [5, 5]], [[1, 3], [2, 2], [1, 1]]]
+    )
+    assert escalation.standard_errors(answers)[:, 0].tolist() == [0, np.inf, np.inf, 1]
+    seen = escalation.replay_uncertain(answers, within=0.5)
+    assert seen.calls.tolist() == [1, 3, 3, 2]
+    np.testing.assert_array_equal(seen.shorter[:2], [[3, _, _], [3, 4, 5]])

@@ -9,7 +9,14 @@ from typing import Any
 from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, LabelShare, PreferenceStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report
 from dicast.app.reports.html import plots, words
-from dicast.app.reports.html.sections import MOST_DIMENSIONS, MOST_JUDGES, MOST_PLOTTED, dimensions_of, title
+from dicast.app.reports.html.sections import (
+    MOST_DIMENSIONS,
+    MOST_JUDGES,
+    MOST_PLOTTED,
+    dimensions_of,
+    not_asked_since,
+    title,
+)
 
 MOST_CONTESTANTS = 50
 MOST_BARS = 30
@@ -207,8 +214,8 @@ def spared(report: Report) -> dict[str, Any] | None:
         return None
     share = words.percent(report.spared / report.units, 1)
     told = (
-        f"The judges before had settled the outcome of {words.count(report.spared, 'unit')} of {report.units:,} "
-        f"({share}), which were therefore not asked; {words.count(report.calls, 'call')} brought the others."
+        f"{words.count(report.spared, 'unit')} of {report.units:,} ({share}) were not asked, since "
+        f"{not_asked_since(report)}; {words.count(report.calls, 'call')} brought the others."
     )
     rows = report.by_agent[:MOST_JUDGES]
     bars = [plots.PartedBar(words.name(row.agent.name), (row.n, row.spared, row.failures)) for row in rows[:MOST_BARS]]

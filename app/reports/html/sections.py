@@ -45,7 +45,7 @@ def _aims(report: Report) -> Iterator[str]:
     if report.spared:
         yield (
             f"{words.count(report.spared, 'unit')} ({words.percent(report.spared / report.units)}) were not needed, "
-            "since the judges before had settled the outcome."
+            f"since {not_asked_since(report)}."
         )
     for of in dimensions_of(report):
         found = of.preferences
@@ -53,6 +53,13 @@ def _aims(report: Report) -> Iterator[str]:
             won = f"A is preferred in {words.percent(found.wins.value)} of the pairs in {words.name(of.dimension)}"
             first = found.contestants[0].name if found.contestants else None
             yield f"{won}." if first is None else f"{won}; {words.name(first)} is the best of those compared."
+
+
+def not_asked_since(report: Report) -> str:
+    """Why an escalating panel did not need later judges, in a clause."""
+    rules = [of.panel.escalate for of in report.dimensions]
+    reasons = dict.fromkeys(rule.spares for rule in rules if rule is not None)
+    return f"the judges before {' or '.join(reasons) or 'had settled the outcome'}"
 
 
 def _scores(report: Report) -> Iterator[str]:
