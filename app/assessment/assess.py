@@ -16,7 +16,7 @@ from dicast.app.assessment.probing import probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.spared import spared_words
 from dicast.app.assessment.stopping import stopped_early, with_asked_difference, with_sequence
-from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, person, spared_judge, voice
+from dicast.app.assessment.voices import NO_MEAN, NOBODY_IN_AUDIT, NOBODY_RATED, person, spared_judge, voice
 from dicast.app.assessment.words import calibrated_words, label_words, panel_words, preference_words, summary
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
@@ -59,12 +59,7 @@ def _dimension(job: JobScores, of: DimensionScores, rng: np.random.Generator) ->
         voices.append(voice("panel", "panel", panel[:, None], of, rng))
     voices = with_sequence(job, of, voices)
     ceiling = person(of, rng)
-    independent = Figure.unknown(NO_MEAN if nominal else NOBODY_RATED)
-    if people.raters and not nominal and not of.everywhere.all():
-        independent = Figure.unknown(SOME_JUDGES)
-    elif people.raters and not nominal:
-        alone = of.judges[people.rated][:, beside_chief(job.judges, of)]
-        independent = figure(effective_judges(alone, people.scores, rng))
+    independent = _independent(job, of, rng)
     groups = [
         GroupStatistics(by=by, reason=NO_MEAN)
         if nominal
@@ -131,17 +126,33 @@ def _all_voices(job: JobScores, of: DimensionScores, *, learns: bool = True) -> 
 def _judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics:
     if of.everywhere[at]:
         return voice(name, "judge", of.scores[:, at, :], of, rng)
-    return spared_judge(name, of.scores[:, at, :], of, of.spared[at])
+    return spared_judge(name, at, of, rng)
+
+
+def _independent(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> Figure:
+    """How many independent judges the panel is worth, on items that all were asked about."""
+    if of.dimension.nominal or not of.people.raters:
+        return Figure.unknown(NO_MEAN if of.dimension.nominal else NOBODY_RATED)
+    whole = of if of.everywhere.all() else of.of_audit
+    if whole is None:
+        return Figure.unknown(SOME_JUDGES)
+    if not len(whole.people.rated):
+        return Figure.unknown(NOBODY_IN_AUDIT)
+    alone = whole.judges[whole.people.rated][:, beside_chief(job.judges, whole)]
+    return figure(effective_judges(alone, whole.people.scores, rng))
 
 
 def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
-    """Of those who were asked about all items: where the others were asked, the first ones disagree. A chief knows what
-    the others say, so its agreement with them says nothing."""
+    """Of those who were asked about all items: where the others were asked, the first ones disagree. If that is one
+    judge alone, of all judges on the items of the audit. A chief knows what the others say, so its agreement with them
+    says nothing."""
     left_out = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
     scores = of.scores[:, of.everywhere & beside_chief(job.judges, of), 0]
     if not left_out or scores.shape[1] > 1:
         found = _among(scores, of, rng)
         return found if found is None else found.model_copy(update={"left_out": left_out})
+    if of.of_audit is not None:
+        return _among_judges(job, of.of_audit, rng)
     unknown = Figure.unknown(SOME_JUDGES)
     return AmongRaters(
         raters=1, alpha=unknown, fleiss=unknown, icc_single=unknown, icc_mean=unknown, base_rate=None, items=0,

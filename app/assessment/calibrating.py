@@ -29,7 +29,9 @@ def calibrations(job: JobScores, seen: Circumstances, method: Method) -> Iterato
         for at, agent in enumerate(seen.agents):
             bound = seen.of_judge(agent, of.dimension)
             about = {"judge": agent.name, "kind": "judge", "model": agent.model or "", "made_for": bound}
-            yield _learned(of, of.judges[:, at], method, about, None if of.everywhere[at] else SPARED)
+            sample = of if of.everywhere[at] else of.of_audit
+            flaw, known = (SPARED, of) if sample is None else (None, sample)
+            yield _learned(known, known.judges[:, at], method, about, flaw)
         if len(seen.agents) > 1:
             models = ", ".join(dict.fromkeys(agent.model or "" for agent in seen.agents))
             about = {"judge": "panel", "kind": "panel", "model": models, "made_for": seen.of_panel(of.dimension)}

@@ -16,7 +16,10 @@ from dicast.app.domain.judge_statistics import Figure
 from dicast.app.statistics.estimates import Unknown
 from dicast.app.statistics.panel_search import Measure, PanelChoice, search
 
-SOME_ITEMS = "judged only where the judges before had not settled the outcome: choose from a job without `escalate`"
+SOME_ITEMS = (
+    "judged only where the judges before had not settled the outcome: choose from a job without `escalate`, or from "
+    "one with a difference or an uncertainty that has an `audit`"
+)
 
 
 def panel_front(
@@ -29,33 +32,26 @@ def panel_front(
     reach: float | None = None,
 ) -> PanelFront:
     """The front of all panels of up to `largest` judges; `costs` are one a judge, an item. A chief is in none of them:
-    its scores rest on the others'."""
+    its scores rest on the others'. Of an escalating panel those items tell of all judges that its audit has."""
     alone = beside_chief(judges, of)
     costs = [cost for cost, kept in zip(costs, alone, strict=True) if kept]
     judges = [name for name, kept in zip(judges, alone, strict=True) if kept]
     if of.dimension.nominal:
-        return PanelFront(
-            dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(NO_MEAN),
-            reason=NO_MEAN,
-        )  # fmt: skip
-    if not of.everywhere.all():
+        return _no_front(of, measure, NO_MEAN)
+    whole = of if of.everywhere.all() else of.of_audit
+    if whole is None:
         names = [name for name, everywhere in zip(judges, of.everywhere[alone], strict=True) if not everywhere]
-        some = f"{' and '.join(names)} {SOME_ITEMS}"
-        return PanelFront(
-            dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(some),
-            reason=some,
-        )  # fmt: skip
+        return _no_front(of, measure, f"{' and '.join(names)} {SOME_ITEMS}")
     rng = np.random.default_rng(SEED)
     ceiling = person(of, rng)
     reached = getattr(ceiling, measure) if ceiling is not None else Figure.unknown("nobody has rated this dimension")
-    people = of.people.means(len(of.scores))
+    people = whole.people.means(len(whole.scores))
     found = search(
-        of.judges[:, alone], people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure
+        whole.judges[:, alone], people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure
     )
+    audited = len(whole.scores) if whole is not of else 0
     if isinstance(found, Unknown):
-        return PanelFront(
-            dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=reached, reason=found.reason
-        )
+        return _no_front(of, measure, found.reason).model_copy(update={"person": reached, "audited": audited})
     enough = found.cheapest(reach) if reach is not None else None
     reason = enough.reason if isinstance(enough, Unknown) else None
     if not found.front:
@@ -69,8 +65,16 @@ def panel_front(
         person=reached,
         enough=_option(enough, judges) if isinstance(enough, PanelChoice) else None,
         reason=reason,
+        audited=audited,
         tried=list(zip([panel.cost for panel in found.panels], found.apparent.tolist(), strict=True)),
     )
+
+
+def _no_front(of: DimensionScores, measure: Measure, reason: str) -> PanelFront:
+    return PanelFront(
+        dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(reason),
+        reason=reason,
+    )  # fmt: skip
 
 
 def _option(choice: PanelChoice, judges: Sequence[str]) -> PanelOption:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,6 +40,13 @@ class People:
         if self.raters:
             result[self.rated] = combine_mean(self.scores)
         return result
+
+    def among(self, chosen: Bools) -> People:
+        """What they said of the chosen ones of all items, which are counted anew."""
+        inside = chosen[self.rated]
+        chances = None if self.probabilities is None else self.probabilities[inside]
+        places = (np.cumsum(chosen) - 1)[self.rated[inside]]
+        return replace(self, rated=places, scores=self.scores[inside], probabilities=chances)
 
     def chances(self, items: int) -> Floats | None:
         """How likely each of all items was to be rated, as far as it is known."""
@@ -84,6 +91,17 @@ class DimensionScores:
         """Which judges were asked about all items. The others' scores are those of items on which the judges before
         had not settled the outcome, which are no sample of all."""
         return np.array([count == 0 for count in self.spared] or [True] * self.scores.shape[1])
+
+    @property
+    def of_audit(self) -> DimensionScores | None:
+        """The items on which an escalating panel asked everybody all the same, without their variants: a random sample
+        of all items, so that it tells of all judges. None without any."""
+        if self.audited is None or not self.audited.any():
+            return None
+        return replace(
+            self, scores=self.scores[self.audited], people=self.people.among(self.audited), varied=nothing(),
+            orders=None if self.orders is None else self.orders[self.audited], spared=(), audited=None,
+        )  # fmt: skip
 
     @property
     def judges(self) -> Floats:

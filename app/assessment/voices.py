@@ -20,6 +20,7 @@ NO_MEAN = "labels without an order have no mean"
 SPARED = (
     "it was asked only where the judges before it had not settled the outcome, and those are no sample of all items"
 )
+NOBODY_IN_AUDIT = "nobody has rated an item on which all judges were asked"
 ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
 
 
@@ -52,8 +53,9 @@ def voice(
     if replicates > 1:
         found = among(scores, of.level, of.levels, rng).alpha
         repeats = of_levels(found, of)
-    if not of.people.raters:
-        return _nothing(name, kind, NOBODY_RATED).model_copy(update={"repeats": repeats, "mean": own})
+    if not len(of.people.rated):
+        reason = NOBODY_IN_AUDIT if of.people.raters else NOBODY_RATED
+        return _nothing(name, kind, reason).model_copy(update={"repeats": repeats, "mean": own})
     people, rated = of.people.scores, of.people.rated
     found_mean = judge_with_people(whole[rated], people, of.level, of.levels, rng)
     # A mean of replicates is on no level: what counts levels is told of the first one.
@@ -71,8 +73,13 @@ def voice(
     )
 
 
-def spared_judge(name: str, scores: Floats, of: DimensionScores, spared: int) -> VoiceStatistics:
-    """A judge who was asked about some items only (`scores` are items x replicates): of all items nothing is known."""
+def spared_judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics:
+    """The judge at this place, who was asked about some items only: told from those of the audit, and without one
+    nothing is known of all items."""
+    part, scores, spared = of.of_audit, of.scores[:, at], of.spared[at]
+    if part is not None:
+        found = voice(name, "judge", part.scores[:, at], part, rng)
+        return found.model_copy(update={"spared": spared, "audited": len(part.scores)})
     asked: Bools = np.asarray(~np.isnan(scores).all(axis=1))
     of_rated = asked[of.people.rated] if of.people.raters else asked
     found = _nothing(name, "judge", SPARED)

@@ -38,13 +38,26 @@ class MovedItem(_Plain):
 
 
 class RunsCompared(_Plain):
-    """Two runs over the same items, paired by item, dimension and judge; `forced` names what differs between them."""
+    """Two runs over the same items, paired by item, dimension and judge; `forced` names what differs between them, and
+    `spared` the judges whom an escalating panel did not ask everywhere in one of them: their shifts are of the items
+    that both runs asked them about, no sample of all."""
 
     first: str
     second: str
     shifts: list[JudgeShift]
     moved: list[MovedItem]
     forced: list[str] = []
+    spared: list[str] = []
+
+    @property
+    def spared_told(self) -> str | None:
+        """The same in a sentence."""
+        if not self.spared:
+            return None
+        return (
+            f"Not asked everywhere, for those before had decided: {', '.join(self.spared)}. How far they moved is told "
+            "of the items that both runs asked them about, which are no sample of all."
+        )
 
 
 class PanelOption(_Plain):
@@ -60,7 +73,8 @@ class PanelOption(_Plain):
 
 class PanelFront(_Plain):
     """Which panel is the cheapest that is good enough, in one dimension. `person` is what a person reaches; `enough` is
-    the cheapest panel that reaches what was wished for. `reason` says why there is none, or no front."""
+    the cheapest panel that reaches what was wished for. `reason` says why there is none, or no front. Of an escalating
+    panel, the `audited` items alone are looked at, on which all judges were asked."""
 
     dimension: str
     measure: Literal["pearson", "spearman"]
@@ -70,6 +84,7 @@ class PanelFront(_Plain):
     person: Figure
     enough: PanelOption | None = None
     reason: str | None = None
+    audited: int = 0
     tried: list[tuple[float, float]] = Field(
         default_factory=list, exclude=True, description="cost and apparent agreement of all panels, for pictures"
     )

@@ -88,6 +88,7 @@ class VoiceStatistics(_Plain):
     `alpha_with_people` and `icc_with_people` are those of the people with this voice among them, to be read beside
     people's own. `repeats` is alpha over the replicates of one judge. Of a judge with `spared` opinions, which an
     escalating panel did not need, nothing is told: it was asked about some items only, and those are no sample of all.
+    Where the panel has an audit, all is told from its items alone, `audited` of them: they are a random sample.
     """
 
     name: str
@@ -109,6 +110,7 @@ class VoiceStatistics(_Plain):
     peoples_mean: PeoplesMean | None = None
     repeats: Figure | None = None
     spared: int = 0
+    audited: int = 0
 
 
 class GroupMean(_Plain):

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from dicast.app.domain.findings import MovedItem, RunsCompared
+from dicast.app.domain.findings import JudgeShift, MovedItem, RunsCompared
 from dicast.app.domain.report import Report
 from dicast.app.reports.assessing import MISSING, NoLibraries
 from dicast.errors import DicastError
@@ -56,7 +56,17 @@ def compare_jobs(
             for item in moved
         ],
         forced=problems,
+        spared=_spared(shifts, [first[1], second[1]]),
     )
+
+
+def _spared(shifts: Sequence[JudgeShift], reports: Sequence[Report]) -> list[str]:
+    """As `judge (dimension)`, those who were not asked everywhere."""
+    seldom = {
+        (of.dimension.id, cell.judge)
+        for report in reports for of in report.by_dimension for cell in of.by_judge if cell.spared
+    }  # fmt: skip
+    return [f"{shift.judge} ({shift.dimension})" for shift in shifts if (shift.dimension, shift.judge) in seldom]
 
 
 def _frame(folder: Path, dimensions: Set[str]) -> Any:

@@ -81,6 +81,8 @@ def _comparison(found: RunsCompared, style: TableStyle) -> Iterator[RenderableTy
             f"{shift.shift.items:,}" if shift.shift.known else "-", style.show(told(shift.shift)), p, alone,
         )  # fmt: skip
     yield table
+    if found.spared_told is not None:
+        yield _line(found.spared_told, style)
     yield Text()
     if not found.moved:
         yield Text("No item moved.")
@@ -100,6 +102,8 @@ def _front(found: PanelFront, style: TableStyle, unit: str) -> Iterator[Renderab
             f"  {found.panels:,} panels tried on {found.items:,} items that all judges scored and people rated", "dim"
         )
     yield title
+    if found.audited:
+        yield _line(f"All judges were asked on the {found.audited:,} items of the audit alone, a random sample.", style)
     if found.front:
         yield _options(found, style, unit)
     if found.person.known:

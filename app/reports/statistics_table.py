@@ -107,7 +107,7 @@ def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderRe
 def _voices(of: DimensionStatistics, style: TableStyle, width: int) -> Table:
     """As many columns as there is room for; those that matter least are left out first."""
     rows = [*of.voices, *([of.person] if of.person is not None else [])]
-    names = [style.show(voice.name, NAME_MAX) for voice in rows]
+    names = [style.show(voice.name + (" (audit)" if voice.audited else ""), NAME_MAX) for voice in rows]
     columns = {
         "Pearson": [_told(voice.pearson) for voice in rows],
         "bias": [_told(voice.bias) for voice in rows],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import pytest
 from rich.console import Console
 
 import dicast
+from dicast.app.assessment.assess import assess
 from dicast.app.assessment.auditing import audited
-from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.assessment.scores import DimensionScores, JobScores, People
 from dicast.app.domain.escalation import is_audited, settled
 from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
@@ -22,8 +25,12 @@ from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.domain.scale import Scale
 from dicast.app.reports import files
 from dicast.app.reports.assessing import calibrate, compute, panel_fronts
+from dicast.app.reports.comparing import compare_jobs
+from dicast.app.reports.findings_table import print_comparison, print_fronts
 from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.html.page import write_comparison
 from dicast.app.reports.ratings import write_ratings
+from dicast.app.reports.scores import load_scores
 from dicast.app.reports.statistics_table import print_statistics
 from dicast.app.reports.table import print_report
 from dicast.app.statistics.escalation import replay_uncertain
@@ -46,12 +53,16 @@ def scores(seed: int = 1) -> tuple[dict[str, Any], Any]:
     return {name: voice(0.6) for name in JUDGES}, voice(0.5)
 
 
-def finished(root: Path, rule: PanelRule, judged: int = ITEMS, **more: Any) -> tuple[Path, Report]:
-    """A job whose later judges were asked while the rule was not settled, of the first `judged` items."""
+def finished(
+    root: Path, rule: PanelRule, judged: int = ITEMS, among: Sequence[int] | None = None, **more: Any
+) -> tuple[Path, Report]:
+    """A job whose later judges were asked while the rule was not settled, of the first `judged` items, or `among`
+    some alone."""
+    units, among = (ITEMS, range(judged)) if among is None else (len(among), among)
     begin(root, "job-1", NOW)
     judges, person = scores()
     opinions = []
-    for n in range(judged):
+    for n in among:
         given: dict[str, float] = {}
         for at, judge in enumerate(JUDGES):
             everybody = rule.escalate is None or is_audited(rule, f"item-{n}")
@@ -61,14 +72,15 @@ def finished(root: Path, rule: PanelRule, judged: int = ITEMS, **more: Any) -> t
             opinions.append(opinion(n, judge, score, metadata={"system": "ab"[n % 2], "text.chars": 9 + n}, **more_of))
             given |= {judge: float(judges[judge][n])} if needed else {}
     files.write_page(root, "job-1", NOW, "0", 0, opinions, [])
-    write_ratings(root, "job-1", NOW, [Rating(f"item-{n}", "clear", "ada", float(person[n])) for n in range(RATED)])
+    ratings = [Rating(f"item-{n}", "clear", "ada", float(person[n])) for n in among if n < RATED]
+    write_ratings(root, "job-1", NOW, ratings)
     given_of = {
         "agents": [ReportAgent(name=name, model="m", judge=name) for name in JUDGES],
         "dimensions": [ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule)],
         "keep": ["system", "text.chars"], "groups": ["system"], "rated": True, "probes": ["verbosity"], "prompt": "p",
         **more,
     }  # fmt: skip
-    return job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(3 * ITEMS, **given_of))
+    return job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(3 * units, **given_of))
 
 
 def statistics(folder: Path, report: Report) -> tuple[JobStatistics, DimensionStatistics]:
@@ -133,6 +145,30 @@ def test_who_learns_from_an_escalating_panel(tmp_path: Path) -> None:
     assert [one.judge for one in maps] == ["first", "second"] and "not of all" in missing[1].reason
     told = " ".join(statistics(folder, report)[1].summary)
     assert "that of the judges who were asked about it, not the full panel's" in told
+
+
+def test_who_learns_from_an_audit(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path, AUDITED)
+    maps, missing = calibrate(folder, report, "linear", ["clear"])
+    assert [one.judge for one in maps] == ["first", "second", "third"] and [one.judge for one in missing] == ["panel"]
+    assert maps[2].items == sum(is_audited(AUDITED, f"item-{n}") for n in range(RATED)) < maps[0].items
+    (front,) = panel_fronts(folder, report, [1, 1, 1], dimensions=["clear"], largest=2, measure="pearson", reach=0.5)
+    assert front.front and front.items == maps[2].items and front.audited > front.items
+    out = StringIO()
+    print_fronts([front], Console(file=out, width=160), unit="calls")
+    assert f"All judges were asked on the {front.audited} items of the audit alone" in out.getvalue()
+
+
+def test_two_runs_say_whose_shift_is_no_samples(tmp_path: Path) -> None:
+    runs = finished(tmp_path / "one", MAJORITY), finished(tmp_path / "two", PanelRule(combine="majority"))
+    found = compare_jobs(*runs)
+    assert found.spared == ["third (clear)"] and compare_jobs(runs[1], runs[1]).spared == []
+    out = StringIO()
+    print_comparison(found, Console(file=out, width=160))
+    said = " ".join(out.getvalue().split())
+    assert "Not asked everywhere, for those before had decided: third (clear). How far" in said
+    page = write_comparison(found, runs[0][1], runs[1][1], tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert "Not asked everywhere, for those before had decided: third (clear)" in page
 
 
 def test_where_one_judge_alone_was_asked_everywhere_nothing_is_said_of_their_agreement(tmp_path: Path) -> None:
@@ -207,6 +243,47 @@ def test_an_audit_tells_what_the_difference_costs(tmp_path: Path) -> None:
         assert found.low is not None and found.high is not None and found.low <= truth <= found.high
     told = " ".join(of.summary)
     assert f"On {of.audit.items} items of the audit all judges were asked." in told and "items of the audit (" in told
+
+
+AUDITED = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1, "audit": 0.4}})
+
+
+def test_what_is_told_of_later_judges_is_what_a_job_of_the_audits_items_would_tell(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path / "audited", AUDITED)
+    found, of = statistics(folder, report)
+    drawn = [n for n in range(ITEMS) if is_audited(AUDITED, f"item-{n}")]
+    third, panel = of.voices[2], of.voices[-1]
+    assert (third.audited, third.spared, third.missing) == (len(drawn), report.spared, 0) and third.spared > 50
+    assert third.items == sum(n < RATED for n in drawn) and not any(voice.audited for voice in (*of.voices[:2], panel))
+    alone = load_scores(*finished(tmp_path / "alone", PanelRule(), among=drawn))
+    (theirs,) = assess(alone).dimensions
+    for name in ("mean", "pearson", "kappa", "bias", "upper_limit"):
+        told, exact = getattr(third, name), getattr(theirs.voices[2], name)
+        assert told.known and told.value == pytest.approx(exact.value) and told.items == exact.items, name
+    assert third.confusion == theirs.voices[2].confusion and of.independent.value == theirs.independent.value
+    means, exact_means = third.peoples_mean, theirs.voices[2].peoples_mean
+    assert means is not None and means == exact_means
+    said = printed(report, found)
+    assert f"What is told of third rests on the {len(drawn)} items of the audit alone, a random sample of" in said
+    assert "third (audit)" in said and "on all; the panel is held against people as it judged" in said
+
+
+def test_an_audit_that_nobody_has_rated_tells_of_no_agreement(tmp_path: Path) -> None:
+    rule = PanelRule.model_validate({"combine": "mean", "escalate": {"uncertainty": 9, "audit": 0.4}})
+    people = People(np.array([0, 2]), ("ada",), np.array([[3.0], [4.0]]), np.array([0.5, 0.2]))
+    given = np.array([[[3.0, 4.0], [4.0, 4.0]], [[2.0, 2.0], [3.0, 4.0]], [[5.0, 5.0], [np.nan, np.nan]]])
+    of = DimensionScores(
+        ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule), given, people, spared=(0, 2),
+        audited=np.array([True, True, False]),
+    )  # fmt: skip
+    part = of.of_audit
+    assert part is not None and part.people.rated.tolist() == [0] and part.people.probabilities == [0.5]
+    unrated = replace(of, audited=np.array([False, True, False]))
+    found = assess(JobScores(3, JUDGES[:2], (unrated,))).dimensions[0]
+    for told in (found.voices[1].pearson, found.independent):
+        assert told.reason == "nobody has rated an item on which all judges were asked"
+    assert found.judges is not None and found.judges.left_out == [] and found.judges.raters == 2
+    held(assess(JobScores(3, JUDGES[:2], (of,))))
 
 
 def test_an_audit_of_uncertain_judges_decides_as_the_study_of_it_does() -> None:

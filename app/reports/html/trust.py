@@ -85,7 +85,8 @@ def _voice(voice: VoiceStatistics) -> tuple[str, ...]:
 
 
 def _name(voice: VoiceStatistics) -> str:
-    return {"panel": "the panel", "people": "a person"}.get(voice.kind) or words.name(voice.name)
+    named = {"panel": "the panel", "people": "a person"}.get(voice.kind) or words.name(voice.name)
+    return f"{named} (audit)" if voice.audited else named
 
 
 def _known(voices: Sequence[VoiceStatistics], field: str) -> Iterator[plots.Whisker]:
