@@ -83,7 +83,6 @@ def test_a_job_keeps_where_its_pairs_come_from_and_expands_its_lists() -> None:
     [
         ({"dimensions": [{"id": "d", "instructions": "?"}]}, "pairs: they are compared by a preference"),
         ({"pairs": 0}, "pairs"),
-        ({"ratings": {"path": "r.csv"}}, "ratings: people rate texts or pairs"),
     ],
 )
 def test_a_job_that_cannot_rank(more: dict[str, Any], told: str) -> None:
