@@ -71,6 +71,8 @@ def test_items_are_sorted_filtered_searched_and_paged(made: tuple[Path, Report])
     assert ids(search="' OR true --") == []
     assert ids(search="Y SAID BY C", within="arguments") == ["y"]
     assert ids(search="y said by c", within="arguments", judge="a'b") == []
+    for nowhere in (".*", "y|c", "(", "[", "\\E", "y said by c$", "\x00", "\U0001f600"):
+        assert ids(search=nowhere, within="arguments") == []
     assert ids(failed=True) == ['z"']
     assert ids(dimension="clear's", least=4) == ['z"']
     assert ids(dimension="clear's", most=3, judge="a'b") == ["x", "y", "X2"]
