@@ -114,8 +114,13 @@ def test_probes(example: Callable[[str], str]) -> None:
         assert f"No judge is seen to be moved by {what}" in told or "points more" in told
 
 
+def test_chief(example: Callable[[str], str]) -> None:
+    told = " ".join(example("chief.yaml").split())
+    assert "18 of 18 units scored" in told and "editor (chief)" in told
+
+
 def test_every_program_is_run_and_described() -> None:
-    programs = {path.name for path in EXAMPLES.glob("*.py")} | {"question.yaml", "probes.yaml"}
+    programs = {path.name for path in EXAMPLES.glob("*.py")} | {"question.yaml", "probes.yaml", "chief.yaml"}
     tested = set(re.findall(r'example\("(\w+\.(?:py|yaml))"\)', Path(__file__).read_text(encoding="utf-8")))
     assert programs == {*tested, "follow_up.py"}
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")

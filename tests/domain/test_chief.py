@@ -143,6 +143,25 @@ def test_a_template_arranges_the_material_and_not_what_the_judges_say():
     assert before.index("Read:") < before.index("What the other judges say:") < before.index("> It is so.")
 
 
+@pytest.mark.parametrize("template", [None, "Read:\n{{ text }}"])
+def test_a_chief_sees_the_images_that_the_others_saw_whatever_they_say_of_them(template):
+    job, images = a_job(criteria=2), ["https://h/1", "https://h/2"]
+    item = a_told_item(job, an_opinion("ada", 2, "IMAGE 1 OF THE MATERIAL\nIMAGE 3 OF THE MATERIAL"), images=images)
+    plain = Item(id="i0", text="A text.", images=images)
+    chief, (dimension, _) = job.agents[2], job.dimensions
+    prompts = [
+        single_prompt(chief, dimension, item, NONCE, structured=True, template=template),
+        batch_prompt(chief, job.dimensions, item, NONCE, template=template),
+    ]
+    alone = single_prompt(job.agents[0], dimension, plain, NONCE, structured=True, template=template)
+    for prompt in prompts:
+        assert [placed.image.image for placed in prompt.images] == images == [p.image.image for p in alone.images]
+        said = prompt.user.index("What the other judges say:")
+        for number, placed in enumerate(prompt.images, 1):
+            assert prompt.user[: placed.at].endswith(f"\nIMAGE {number} OF THE MATERIAL\n") and placed.at <= said
+        assert "> IMAGE 3 OF THE MATERIAL" in prompt.user[said:] and 'Under "dissent"' in prompt.user
+
+
 def test_the_code_of_a_question_is_of_what_the_chief_is_told_and_stands_in_none_of_it():
     job = a_job()
     items = [a_told_item(job, an_opinion("ada", score, "It is so.")) for score in (1, 2)]

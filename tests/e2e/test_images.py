@@ -14,7 +14,7 @@ from tests.domain.test_images import GIF, PNG, as_data
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-def test_images_reach_the_provider_from_the_jobs_folder_and_addresses_as_they_are(cluster: Any) -> None:
+def test_images_reach_all_judges_and_the_chief_from_the_jobs_folder_and_addresses_as_they_are(cluster: Any) -> None:
     one = cluster()
     (one.folder / "given").mkdir()
     (one.folder / "given" / "a.png").write_bytes(PNG)
@@ -29,20 +29,24 @@ def test_images_reach_the_provider_from_the_jobs_folder_and_addresses_as_they_ar
         (one.folder / "given" / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         job_id = one.submit({
             "items": {"path": str(one.folder / "given" / "items.jsonl")},
-            "agents": [{"name": "o", "pool": "sim"}, {"name": "c", "pool": "claude"}],
+            "agents": [{"name": "o", "pool": "sim"}, {"name": "c", "pool": "claude"}, {"name": "head", "pool": "sim"}],
+            "panel": {"chief": "head"},
             "dimensions": [{"id": f"d{n}", "instructions": "Is it so?"} for n in range(2)],
             "batching": True,
         })  # fmt: skip
         one.worker()
         report = one.report(job_id)
-        assert (report["status"], report["units"], report["scored"], report["calls"]) == ("completed", 8, 8, 4)
+        assert (report["status"], report["units"], report["scored"], report["calls"]) == ("completed", 12, 12, 6)
         with pytest.raises(BlockingIOError):
             nobody.accept()
     asked = [json.loads(line) for line in (one.folder / "provider.jsonl").read_text().splitlines()]
     png, gif = (hashlib.sha256(data).hexdigest() for data in (PNG, GIF))
     assert sorted((call["dialect"], *call["images"]) for call in asked) == sorted(
-        (dialect, *images) for dialect in ("anthropic", "openai") for images in ((address, gif), (png, address))
+        (dialect, *images)
+        for dialect in ("anthropic", "openai", "openai")
+        for images in ((address, gif), (png, address))
     )
+    assert [o["judge"] for o in one.opinions(job_id) if o.get("dissent") is not None] == ["head"] * 4
     folder = one.results / job_id
     assert {path.name for path in (folder / "images").iterdir()} == {png, gif}
     assert "base64" not in (folder / "arranged.jsonl").read_text()
