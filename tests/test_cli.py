@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import redis
+from typer.main import get_command
 
 from dicast.app.application import create_app
+from dicast.app.cli.main import cli
 from dicast.workers.nodes.registry import Node
 from dicast.workers.store.embedded import stop
 from tests.command import JOB, Dicast, refused
@@ -42,6 +44,16 @@ def test_help_loads_nothing_heavy(command: str, environ: dict[str, str], tmp_pat
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in run.stderr.splitlines()}
     assert not loaded & {"celery", "kombu", "redis", "numpy", "pyarrow", "openai", "anthropic", "aiohttp", "yaml"}
     assert all(len(line) <= 80 for line in run.stdout.splitlines())
+
+
+def test_no_summary_of_a_command_is_cut(dicast: Dicast) -> None:
+    """Of 80 columns."""
+    commands = vars(get_command(cli))["commands"]
+    groups = [name for name, command in commands.items() if "commands" in vars(command)]
+    assert {"jobs", "cluster"} <= set(groups)
+    for group in ([], *([name] for name in groups)):
+        summaries = dicast(*group, "--help").stdout.partition("Commands:")[2]
+        assert summaries and "..." not in summaries, group
 
 
 def test_version(dicast: Dicast) -> None:

@@ -70,7 +70,9 @@ def revoke(
     ] = "",
     every: Annotated[bool, typer.Option("--all", help="All tokens, and all nodes that joined over HTTP.")] = False,
 ) -> None:
-    """End a token or a node at once: what it has open is closed, and it can do nothing any more.
+    """End a token or a node at once.
+
+    What it has open is closed, and it can do nothing any more.
 
     \b
       dicast token revoke 5f0c0a9d3c1b2e4f6a7b8c9d
@@ -110,10 +112,10 @@ def show(
 
 @audit.command()
 def verify(context: typer.Context, json: AsJson = False) -> None:
-    """Check that no line was altered, removed, added or reordered since it was written.
+    """Check that nobody has altered the log since it was written.
 
-    Names the first line that was. Exit code 1 if there is one. Needs the same DICAST_TOKEN_SECRET that the lines were
-    written with.
+    No line may be changed, removed, added or reordered: the first one that was is named, and the exit code is 1. Needs
+    the same DICAST_TOKEN_SECRET that the lines were written with.
     """
     from dicast.app.cli.access import verify_audit
 

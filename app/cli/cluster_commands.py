@@ -34,7 +34,10 @@ def nodes(context: typer.Context, status: Status = None, json: AsJson = False, w
 
 @cluster.command("status")
 def status_(context: typer.Context, json: AsJson = False, watch: Watch = False) -> None:
-    """Show the installation in numbers: nodes, capacity, open calls, what waits, and what nobody may take."""
+    """Show the installation in numbers.
+
+    Nodes, capacity, open calls, what waits, and what nobody may take.
+    """
     from dicast.app.cli.cluster import show_status
 
     show_status(context.obj, json=json, watch=watch)
@@ -96,9 +99,10 @@ def remove(
 
 @cluster.command()
 def steal(context: typer.Context, json: AsJson = False) -> None:
-    """Have messages that wait at overloaded, cordoned or silent nodes go back for idle ones, now.
+    """Have waiting messages go back for idle nodes, now.
 
-    The housekeeping does the same each second, unless DICAST_STEAL=false.
+    Those that wait at overloaded, cordoned or silent nodes. The housekeeping does the same each second, unless
+    DICAST_STEAL=false.
     """
     from dicast.app.cli.cluster import steal_work
 

@@ -28,7 +28,9 @@ def status(
     json: AsJson = False,
     watch: Watch = False,
 ) -> None:
-    """Roll up the nodes, open calls and waiting work of several installations.
+    """Roll up several installations.
+
+    Their nodes, open calls and waiting work, in a line each.
 
     \b
       dicast fleet status https://judges.eu.example:8700 https://judges.us.example:8700

@@ -58,7 +58,9 @@ def gate(
     summary: Summary = False,
     json: AsJson = False,
 ) -> None:
-    """Say whether a finished job passes its gate: that of the job, with what the options change.
+    """Say whether a finished job passes its gate.
+
+    The gate is that of the job, with what the options change.
 
     \b
       dicast gate JOB --fail-under faithfulness=4.2 --max-errors 1%

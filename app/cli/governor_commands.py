@@ -29,8 +29,9 @@ def governor_alone(context: typer.Context, json: AsJson = False, watch: Watch = 
 
 @governor.command("show")
 def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = False, watch: Watch = False) -> None:
-    """Show every pool's limit and why it is so, who waits, what was refused, and what needs attention.
+    """Show every pool's limit and why it is so.
 
+    Also who waits, what was refused, and what needs attention.
     Busy pools come first, idle ones take a line each; --pool shows everything about one.
     """
     from dicast.app.cli.governor import show

@@ -76,7 +76,9 @@ def compare(
     output: Page = None,
     json: AsJson = False,
 ) -> None:
-    """Compare two finished jobs over the same items: how far did each judge's scores move?
+    """Compare two finished jobs over the same items.
+
+    Tells how far each judge's scores moved.
 
     \b
       dicast compare JOB-A JOB-B
@@ -108,7 +110,7 @@ def sample(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same items.")] = 1,
 ) -> None:
-    """Draw the items that people should rate, and write the file that they fill in.
+    """Draw the items that people should rate, as a file to fill in.
 
     \b
       dicast sample job.yaml -n 200 --to ratings.csv
@@ -147,7 +149,7 @@ def panel(
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw agreement against cost, .svg or .png.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Find the cheapest panel of a finished job's judges that agrees with people.
+    """Find the cheapest of a job's panels that agrees with people.
 
     \b
       dicast panel JOB --reach 0.7
@@ -175,7 +177,7 @@ def calibrate(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Learn from people's ratings how a finished job's judges are to be corrected.
+    """Learn from people's ratings how to correct a job's judges.
 
     \b
       dicast calibrate JOB -o calibration.json

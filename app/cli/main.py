@@ -300,7 +300,7 @@ def pools(context: typer.Context) -> None:
 
 @cli.command()
 def metrics(context: typer.Context) -> None:
-    """Print the installation's metrics once, as Prometheus reads them.
+    """Print the installation's metrics as Prometheus reads them.
 
     A worker with DICAST_METRICS_PORT serves the same, and its own metrics.
     """
