@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated
@@ -146,3 +147,21 @@ def test_what_cannot_be_judged_fails_and_says_why(run: Tests) -> None:
     assert outcomes(done) == {"test_one": "FAILED"} and "no worker is alive" in done.stdout, done.stdout
     done = run(text, "-o", "dicast_job=")
     assert "`judge` needs a job" in done.stdout
+
+
+def test_what_is_local_is_started_and_stopped(run: Tests, tmp_path: Path) -> None:
+    """Also with xdist: once, by the process that runs no test."""
+    text = "def test_one(judge):\n    judge(text='one', at_least=1)\n\ndef test_two(judge):\n    judge('two')\n"
+    state = str(tmp_path / "state")
+    done = run(text, "--dicast-local", "-p", "xdist.plugin", "-n", "2", REDIS_URL="", DICAST_STATE_DIR=state)
+    assert outcomes(done) == {"test_one": "PASSED", "test_two": "PASSED"}, done.stdout
+    assert "2 passed" in done.stdout
+    assert (tmp_path / "state" / "store").is_dir(), "a store of its own"
+    assert not [process for process in _processes() if str(tmp_path) in process]
+
+
+def _processes() -> list[str]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        found.append(f"{process.info['cwd']}: {' '.join(process.info['cmdline'] or ())}")
+    return found
