@@ -158,9 +158,11 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
 
 def _dimensions(report: Report, style: TableStyle, width: int) -> Table:
     rows = report.by_dimension[:MAX_ROWS]
-    names = [style.show(r.dimension.name or r.dimension.id, _NAME_MAX) for r in rows]
-    name_width = max(len("Dimension"), *(name.cell_len for name in names))
-    columns = _fitting(report, rows, style, width - name_width)
+    whole = [style.show(r.dimension.name or r.dimension.id) for r in rows]
+    widest = max(len("Dimension"), *(name.cell_len for name in whole))
+    columns = _fitting(report, rows, style, width - min(widest, _NAME_MAX))
+    name_width = min(widest, max(_NAME_MAX, width - sum(column.width + _GAP for column in columns)))
+    names = [style.show(name.plain, name_width) for name in whole]
     table = style.table(footer=True)
     table.add_column("Dimension", Text("overall"), no_wrap=True, min_width=name_width)
     for column in columns:

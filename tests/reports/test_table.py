@@ -66,6 +66,12 @@ def test_a_wider_console_shows_more(width: int, titles: list[str]) -> None:
     assert ("differ   how far" in text) == ("differ" in titles)
 
 
+def test_a_name_is_cut_only_where_its_room_ends() -> None:
+    long = "Faithfulness to the sources given"
+    assert long in rendered(report_of([long], ["strict", "kind"]), 120)
+    assert "Faithfulness to the sou…" in rendered(report_of([long], ["strict", "kind"]), 60)
+
+
 def test_the_figures_stand_in_their_rows() -> None:
     lines = rendered(report_of(["Clarity", "Correctness"], ["strict", "kind"]), 120).splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line}
