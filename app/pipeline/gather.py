@@ -123,12 +123,30 @@ class Gatherer:
         record = await self._ledger.progress(job_id)
         if job is None or "outcome" not in record:  # the store has lost what it said a moment ago
             return False
+        header = await self._header(job, record)
+        async with telling_of_files(self._ledger, job_id):
+            report = await asyncio.to_thread(self._filed, job, header)
+        if isinstance(job.spec.items, list):
+            await self._keep_items(job)
+        text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
+        completed = await retry_until_available(
+            lambda: self._ledger.complete(job_id, job.incarnation, text, RETENTION_S, attempt)
+        )
+        if completed:
+            logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
+            if self._html is not None:
+                self._html.write(own_folder(self._results_dir, job.id, job.incarnation))
+        await self.announce(job_id)
+        return completed
+
+    async def _header(self, job: JobRecord, record: Mapping[str, str]) -> ReportHeader:
+        """What a report tells besides the scores, of a job that ends now."""
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()
         answer = await self._inquiries.told(job)
         unpublished, saved = _left(job, record)
-        header = ReportHeader(
-            job_id=job_id,
+        return ReportHeader(
+            job_id=job.id,
             project=job.spec.project,
             status="completed" if record["outcome"] == "completed" else "cancelled",
             units=job.units,
@@ -159,20 +177,6 @@ class Gatherer:
             calibration=job.spec.calibration,
             orders=("both" if job.spec.turns else "given") if job.spec.compares else None,
         )
-        async with telling_of_files(self._ledger, job_id):
-            report = await asyncio.to_thread(self._filed, job, header)
-        if isinstance(job.spec.items, list):
-            await self._keep_items(job)
-        text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
-        completed = await retry_until_available(
-            lambda: self._ledger.complete(job_id, job.incarnation, text, RETENTION_S, attempt)
-        )
-        if completed:
-            logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
-            if self._html is not None:
-                self._html.write(own_folder(self._results_dir, job.id, job.incarnation))
-        await self.announce(job_id)
-        return completed
 
     def _filed(self, job: JobRecord, header: ReportHeader) -> Report:
         """The job's files, and its report with the panel's scores and the statistics that it asks for."""
