@@ -125,8 +125,8 @@ async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
     # Published elsewhere, for Celery tells an outcome to one result of an id only, in each process.
     backend, client = make_backend(own_server.socket), make_backend(own_server.socket)
     inner = client.app.GroupResult("inner", [client.app.AsyncResult("one"), client.app.AsyncResult("two")])
-    client.save_group("outer", client.app.GroupResult("outer", [inner]))
-    for number, name in enumerate(["one", "two"], start=1):
+    client.save_group("outer", client.app.GroupResult("outer", [client.app.AsyncResult("three"), inner]))
+    for number, name in enumerate(["one", "two", "three"], start=1):
         backend.store_result(name, number, states.SUCCESS)
 
     def join():
@@ -139,7 +139,7 @@ async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
     while not joining.done():
         await asyncio.sleep(0.01)
         turns.append(time.monotonic())
-    assert await joining == [[1, 2]]
+    assert await joining == [3, [1, 2]]
     assert max(after - before for before, after in itertools.pairwise(turns)) < 0.5
     for each in (backend, client):
         each.result_consumer.subscribed_to.clear()
@@ -162,6 +162,17 @@ async def test_a_result_that_comes_while_it_is_begun_to_be_waited_for_is_joined(
     backend.result_consumer.buckets = Racing()
     with allow_join_result():
         assert backend.app.GroupResult("group", results).join_native(timeout=DEADLINE_S) == [1, 2]
+    backend.result_consumer.stop()
+
+
+async def test_a_result_that_another_waiter_was_told_is_joined(backend):
+    """As where nothing waits for it any more when the group is called ready, which a chord's header is at once."""
+    backend.store_result("one", 1, states.SUCCESS)
+    backend.result_consumer.on_state_change = lambda meta, message: None
+    group = backend.app.GroupResult("group", [backend.app.AsyncResult("one")])
+    group.on_ready()
+    with allow_join_result():
+        assert group.join_native(timeout=DEADLINE_S) == [1]
     backend.result_consumer.stop()
 
 

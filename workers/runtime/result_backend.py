@@ -28,6 +28,7 @@ import redis.asyncio
 import redis.client
 from celery.backends.redis import CHORD_PART_RETURN_LUA
 from celery.backends.redis import RedisBackend as CeleryRedisBackend
+from celery.states import READY_STATES
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
@@ -113,14 +114,17 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
         return group
 
     def iter_native(self, result: Any, **options: Any) -> Iterator[tuple[str, Any]]:
-        """Celery's, which leaves out a result that comes between its look at it and its waiting for it."""
+        """Celery's, which leaves out a result that comes between its look at it and its waiting for it, or that it told
+        to another waiter of this process."""
         told = set()
         for task_id, meta in super().iter_native(result, **options):
             told.add(task_id)
             yield task_id, meta
         for node in result.results:
-            if node.id not in told and (meta := getattr(node, "_cache", None)):
-                yield node.id, meta
+            if node.id not in told and hasattr(node, "_cache"):
+                meta = node._cache or self.get_task_meta(node.id)
+                if meta["status"] in READY_STATES:
+                    yield node.id, meta
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """A task never waits for the results of what it publishes, so it does not subscribe to them."""
