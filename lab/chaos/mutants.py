@@ -431,6 +431,18 @@ MUTANTS = (
         "        fcntl.flock(lock, fcntl.LOCK_UN)\n        yield True\n",
     ),
     Mutant("a unit that waits counts for its chord", "app/tasks.py", "        self.request.chord = None\n", ""),
+    Mutant(
+        "an uncertainty rests on one answer",
+        "app/domain/escalation.py",
+        "standard_error(list(scores.values()))",
+        "standard_error(list(scores.values())[:1] * 2)",
+    ),
+    Mutant(
+        "who was not needed is taken for uncertain",
+        "app/domain/escalation.py",
+        "if not board.spared(unit.item, number, unit.dimension):",
+        "if True:",
+    ),
 )
 
 

@@ -12,11 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import orjson
 
-from dicast.app.domain.escalation import settled, stages_of
+from dicast.app.domain.escalation import settled, stages_of, standard_error
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.states import JobState
 from lab.chaos.virtual.jobs import SimJob
@@ -73,7 +74,7 @@ def _outcomes(
     errors: list[dict[str, Any]], allowed: Allowed,
 ) -> Iterator[str]:  # fmt: skip
     cancelled = record["state"] == JobState.CANCELLED
-    places = Counter((o["item_id"], o["judge"], o["criterion_id"]) for o in opinions)
+    places = Counter((o["item_id"], o["judge"], o["criterion_id"], o["replicate"]) for o in opinions)
     if twice := [p for p, n in places.items() if n > 1]:
         yield f"one outcome: two opinions of {twice[:3]}"
     if cancelled and not allowed.cancelled:
@@ -127,37 +128,52 @@ def _answer(
 
 
 def _panel(world: World, job: SimJob, opinions: list[dict[str, Any]]) -> Iterator[str]:
-    """Who was not needed was not called, and what the panel says without him is what all would have said."""
+    """Who was not needed was not called, and what the panel says without him is what all would have said or, by an
+    uncertainty, was certain enough."""
     names = {agent.name: n for n, agent in enumerate(job.job.agents)}
     called = {place for call in world.calls for place in call.places}
-    given: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    given: dict[tuple[int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     short, failed = set(), set()
     for opinion in opinions:
         item, dimension = (int(_DIGITS.findall(opinion[name])[0]) for name in ("item_id", "criterion_id"))
         if opinion.get("not_needed"):
             short.add((item, dimension))
-            if (place := VirtualPlace(job.text, item, names[opinion["judge"]], dimension)) in called:
+            place = VirtualPlace(job.text, item, names[opinion["judge"]], dimension, opinion["replicate"])
+            if place in called:
                 yield f"panel: {place} was not needed, and was called"
         elif opinion["score"] is None:
             failed.add((item, dimension))
         else:
-            given[item, dimension][opinion["judge"]] = opinion["score"]
-    for item, dimension in short:
-        rule = job.job.panel_of(job.job.dimensions[dimension])
-        full = {
-            name: float(score_of(VirtualPlace(job.text, item, number, dimension))) for name, number in names.items()
-        }
-        if (item, dimension) not in failed and rule.combined(given[item, dimension]) != rule.combined(full):
-            yield f"panel: item {item}, dimension {dimension}: {given[item, dimension]} says another than {full}"
+            given[item, dimension][opinion["judge"]].append(opinion["score"])
+    for item, dimension in short - failed:
+        if not _as_all_say(job, item, dimension, given[item, dimension]):
+            yield f"panel: item {item}, dimension {dimension}: {dict(given[item, dimension])} says another than all"
+    *first, last = names
     for item, dimension in given.keys() - short - failed:
-        rule, judges = job.job.panel_of(job.job.dimensions[dimension]), list(names)
-        scores = given[item, dimension]
-        if rule.escalate is None or len(scores) < len(judges):
+        escalates = job.job.panel_of(job.job.dimensions[dimension]).escalate is not None and stages_of(job.job)[-1]
+        if not escalates or len(given[item, dimension]) < len(names):
             continue
-        before = {name: scores[name] for name in judges[:-1]}
-        stages = stages_of(job.job)
-        if stages[-1] and settled(rule, before, judges[-1:], job.job.dimensions[dimension].scale):
-            yield f"panel: item {item}, dimension {dimension}: {judges[-1]} was called, and {before} had settled it"
+        before = {name: given[item, dimension][name] for name in first}
+        if _settled(job, dimension, before):
+            yield f"panel: item {item}, dimension {dimension}: {last} was called, and {before} had settled it"
+
+
+def _as_all_say(job: SimJob, item: int, dimension: int, given: Mapping[str, Sequence[float]]) -> bool:
+    rule = job.job.panel_of(job.job.dimensions[dimension])
+    if rule.escalate is not None and not rule.escalate.lossless:
+        return _settled(job, dimension, given)
+    full = {
+        agent.name: float(score_of(VirtualPlace(job.text, item, number, dimension)))
+        for number, agent in enumerate(job.job.agents)
+    }
+    return rule.combined({name: fmean(own) for name, own in given.items()}) == rule.combined(full)
+
+
+def _settled(job: SimJob, dimension: int, given: Mapping[str, Sequence[float]]) -> bool:
+    """Whether those who are not `given` need not be asked."""
+    of, left = job.job.dimensions[dimension], [agent.name for agent in job.job.agents if agent.name not in given]
+    scores, errors = ({name: tell(own) for name, own in given.items()} for tell in (fmean, standard_error))
+    return settled(job.job.panel_of(of), scores, left, of.scale, errors)
 
 
 def _chief(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:
@@ -186,7 +202,7 @@ def _answers(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed:
             continue
         found = _BY_CALL.fullmatch(opinion["argument"])
         item, dimension = (int(_DIGITS.findall(opinion[name])[0]) for name in ("item_id", "criterion_id"))
-        place = VirtualPlace(job.text, item, numbers[opinion["judge"]], dimension)
+        place = VirtualPlace(job.text, item, numbers[opinion["judge"]], dimension, opinion["replicate"])
         if found is None or place not in world.calls[int(found[1])].places:
             yield f"one outcome: {place} was given {opinion['argument']!r}"
             continue

@@ -12,8 +12,9 @@ import orjson
 from dicast.app.datasets import survey
 from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.escalation import stages_of
-from dicast.app.domain.item import ItemSource
+from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.plan import Lane, lanes
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.records import MessageId
@@ -39,7 +40,17 @@ class SimJob:
         plan, first = self.lanes[lane], MessageId.parse(token)
         positions = range(first.position, first.position + plan.dimensions) if first.batch else [first.position]
         order = self.order
-        return [VirtualPlace(self.text, order[u.item], u.agent, u.dimension) for u in map(plan.unit, positions)]
+        return [
+            VirtualPlace(self.text, order[u.item], u.agent, u.dimension, u.replicate) for u in map(plan.unit, positions)
+        ]
+
+    def round(self, nonce: str | None, item: int, agent: int, dimensions: Sequence[int]) -> int:
+        """Which of its rounds a call is of, by the code that stands in it."""
+        rounds = range(self.job.replicates)
+        if len(rounds) == 1:
+            return 0
+        shown, asked = Item(id="i", text=_shown(self.text, item)), [self.job.dimensions[d] for d in dimensions]
+        return [nonce_for(SECRET, self.job.agents[agent], asked, shown, round) for round in rounds].index(nonce or "")
 
     @property
     def order(self) -> Sequence[int]:
@@ -58,13 +69,21 @@ class SimJob:
         return client.submit(self.job, self.lanes, self.units, extra)
 
 
+SECRET = b"virtual"
+"""From which the calls' codes follow, the same in all worlds."""
 ESCALATING_SHARE = 0.3
+UNCERTAIN_SHARE = 0.25
+UNCERTAIN = {"combine": "mean", "escalate": {"uncertainty": 0.25}}
 PANELS = (
     {"combine": "majority", "escalate": True},
     {"combine": "worst", "threshold": 6, "escalate": True},
     {"combine": "mean", "threshold": 5, "escalate": True},
     {"chief": "a0"},
 )
+
+
+def _shown(text: str, item: int) -> str:
+    return f"JOB {text}; ITEM {item};"
 
 
 def a_job(
@@ -74,7 +93,7 @@ def a_job(
     """A few units of a seeded shape; with a `folder`, its items may be a file there."""
     text = text or job_id
     agents, dimensions, items = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, most_items)
-    texts = [{"id": f"i{n}", "text": f"JOB {text}; ITEM {n};"} for n in range(items)]
+    texts = [{"id": f"i{n}", "text": _shown(text, n)} for n in range(items)]
     source: object = texts
     question = None
     if folder is not None and chance.random() < 0.25:
@@ -85,6 +104,9 @@ def a_job(
     # Drawn aside, so that the same seeds make the same worlds otherwise.
     aside = random.Random(f"{chance.getstate()[1][:8]}")
     panel = aside.choice(PANELS) if agents > 1 and aside.random() < ESCALATING_SHARE else None
+    rounds = 1
+    if panel is not None and aside.random() < UNCERTAIN_SHARE:
+        panel, rounds = UNCERTAIN, 2
     job = EvaluationJob.model_validate(
         {
             "id": job_id,
@@ -95,13 +117,14 @@ def a_job(
             "agents": [_agent(chance, n, pools) for n in range(agents)],
             "dimensions": [{"id": f"d{n}", "instructions": f"DIM {n};"} for n in range(dimensions)],
             "panel": panel,
+            "replicates": rounds,
         }
     )
     places = [tuple(choice.pool for choice in agent.choices) for agent in job.agents]
     batching = chance.random() < 0.3
     batched = [batching and not unstructured.intersection(pools) for pools in places]
-    plan = lanes(places, dimensions, 1, batched, stages_of(job))
-    return SimJob(job, plan, items * agents * dimensions, text)
+    plan = lanes(places, dimensions, rounds, batched, stages_of(job))
+    return SimJob(job, plan, items * agents * dimensions * rounds, text)
 
 
 def a_question(chance: random.Random, units: int) -> dict[str, object] | None:

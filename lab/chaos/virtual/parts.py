@@ -11,6 +11,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.spool import Spool
 from dicast.app.pipeline.start import Terms
+from lab.chaos.virtual.jobs import SECRET
 
 NO_SPACE = 28
 
@@ -76,4 +77,4 @@ class SimSecret:
     """The same in all worlds."""
 
     async def get(self) -> bytes:
-        return b"virtual"
+        return SECRET

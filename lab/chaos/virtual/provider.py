@@ -67,8 +67,10 @@ def told_by(call: VirtualCall) -> str:
 
 
 def score_of(place: VirtualPlace) -> int:
-    """What a judge gives there, however often he is asked: one of three scores, so that panels agree and differ."""
-    return 4 + (place.item * 7 + place.agent * place.dimension * 5 + place.agent * place.item) % 3
+    """What a judge gives there, however often he is asked: one of three scores, so that panels agree and differ, as do
+    a judge's replicates."""
+    again = place.replicate * (place.item + place.agent)
+    return 4 + (place.item * 7 + place.agent * place.dimension * 5 + place.agent * place.item + again) % 3
 
 
 def _answered(future: asyncio.Future[Any]) -> None:

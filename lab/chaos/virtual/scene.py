@@ -86,7 +86,7 @@ class Scene:
 
     def expect(self, job: SimJob) -> None:
         """This job is submitted now or later, and will have ended."""
-        self.world.jobs[job.id] = job
+        self.world.jobs[job.id] = self.world.texts[job.text] = job
         self.allowed.setdefault(job.id, Allowed())
 
     def submit(self, job: SimJob, *, told: bool = True) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dicast.app.domain.opinion import Usage
+from dicast.app.providers.simulated.answers import nonce_of
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
 from lab.chaos.virtual.broker import Message, MessageOdds, VirtualBroker
@@ -32,12 +33,18 @@ HEARD = re.compile(r"^> call (\d+)$", re.MULTILINE)
 
 
 class VirtualPlace(NamedTuple):
-    """One unit as the provider sees it: by what stands in its texts."""
+    """One unit as the provider sees it: by what stands in its texts, its replicate by the call's code."""
 
     text: str
     item: int
     agent: int
     dimension: int
+    replicate: int = 0
+
+    def __repr__(self) -> str:
+        """A first round is told as it was before there were others: chance follows from it."""
+        shown = self if self.replicate else self[:4]
+        return f"VirtualPlace({', '.join(f'{name}={part!r}' for name, part in zip(self._fields, shown, strict=False))})"
 
 
 @dataclass
@@ -111,6 +118,7 @@ class World:
         self._asked: Counter[tuple[VirtualPlace, ...]] = Counter()
         self.most_open = 0
         self.jobs: dict[str, SimJob] = {}
+        self.texts: dict[str, SimJob] = {}
         self.completions: Counter[str] = Counter()
         self.announced: dict[str, dict[str, Any]] = {}
         self.pages: dict[Any, dict[int, str]] = {}
@@ -252,7 +260,9 @@ class World:
         for kind, name in PLACE.findall(texts):
             found[kind].append(name)
         about = found["JOB"][0], int(found["ITEM"][0]), int(found["AGENT"][0])
-        places = [VirtualPlace(*about, int(d)) for d in found["DIM"]]
+        dimensions = [int(d) for d in found["DIM"]]
+        round = self.texts[about[0]].round(nonce_of(texts), *about[1:], dimensions)
+        places = [VirtualPlace(*about, d, round) for d in dimensions]
         asked = self._asked[tuple(places)] = self._asked[tuple(places)] + 1
         call = VirtualCall(len(self.calls), places, node, pool, self.now)
         call.heard = frozenset(map(int, HEARD.findall(texts)))
