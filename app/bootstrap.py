@@ -54,9 +54,11 @@ def _keep_house(sender: Any, **_: Any) -> None:
     from dicast.app.providers.registry import load_sdks
     from dicast.workers.runtime.pool import keep_imports
 
+    served = [spec for name, spec in app.pools.pools.items() if name not in app.unserved]
+
     async def begin() -> None:
         services()
-        await asyncio.to_thread(load_sdks, app.pools.pools.values())
+        await asyncio.to_thread(load_sdks, served)
         keep_imports()
 
     watch(sender.pool.submit(begin()), "the worker's housekeeping", end_worker)

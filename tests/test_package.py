@@ -142,6 +142,61 @@ def test_whoever_only_submits_loads_nothing_heavy(program: str, tmp_path: Path) 
     assert said.stdout == "[]\n", said.stdout + said.stderr
 
 
+WORKER = """
+import dicast.app.celery, dicast.app.tasks, dicast.app.bootstrap, dicast.app.assembly
+import dicast.app.doctor.store, dicast.app.doctor.broker, dicast.workers.runtime.bootsteps
+import dicast.workers.runtime.consumer, dicast.workers.runtime.pool
+from dicast.app.providers.registry import load_sdks
+from dicast.config.pools import PoolSpec
+load_sdks([PoolSpec(name="p", provider="openai", model="m")])
+"""
+
+
+def test_a_worker_that_only_judges_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    """Each of these costs every worker megabytes, and the first answer tenths of a second."""
+    needless = {*HEAVY, "jinja2", "polars", "rich", "typer", "dicast.app.assessment.assess", "dicast.app.statistics"}
+    needless -= {"aiohttp", "dicast.app.bootstrap"}
+    program = f"{WORKER}import sys; print(sorted({needless} & set(sys.modules)), 'aiohttp' in sys.modules)"
+    said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT), REDIS_URL="redis://127.0.0.1:1/0")
+    assert said.stdout == "[] True\n", said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    "pool, sdk",
+    [
+        ({"provider": "openai", "calls": "sdk"}, "openai"),
+        ({"provider": "openai", "trust_env": True}, "openai"),
+        ({"provider": "openai", "api_version": "2026-01-01"}, "openai"),
+        ({"provider": "anthropic", "dialect": "anthropic"}, "anthropic"),
+    ],
+)
+def test_what_a_pool_needs_of_an_sdk_is_loaded_before_its_first_call(
+    pool: dict[str, object], sdk: str, tmp_path: Path
+) -> None:
+    program = f"""
+import sys
+from dicast.app.providers.registry import load_sdks
+from dicast.config.pools import PoolSpec
+load_sdks([PoolSpec(name="p", model="m", **{pool})])
+print(sorted({{"anthropic", "openai"}} & set(sys.modules)))
+"""
+    assert python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout == f"['{sdk}']\n"
+
+
+def test_a_worker_writes_opinions_without_pandas(tmp_path: Path) -> None:
+    program = """
+import io, sys
+import pyarrow.parquet as pq
+from dicast.app.reports.columns import Columns
+file = io.BytesIO()
+with Columns(file) as columns:
+    columns.add(b'{"judge": "a"}\\n')
+    columns.add(b'{"judge": "b", "not_needed": true}\\n')
+print("pandas" in sys.modules, pq.read_table(file)["not_needed"].to_pylist())
+"""
+    assert python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout == "False [False, True]\n"
+
+
 def test_a_worker_writes_the_panels_scores_without_pandas(tmp_path: Path) -> None:
     program = """
 import sys, pyarrow as pa

@@ -17,7 +17,7 @@ from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
 from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpAnswer, patience, rate_limit_headers
-from dicast.app.providers.posting import DirectPost, Post, SdkPost, Unsent
+from dicast.app.providers.posting import DirectPost, Post, SdkPost, Unsent, built_by
 from dicast.app.providers.redaction import Redactor
 from dicast.config.pools import PoolSpec
 
@@ -48,12 +48,12 @@ class AnthropicProvider:
         self._post: Post
         if spec.calls == "direct" and not spec.trust_env:
             connections = Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)
-            self._post = DirectPost(_client(spec, key, url, Unsent(timeout=patience(timeout_s))), PATH, connections)
+            self._post = DirectPost(built_by(_client(spec, key, url, Unsent(patience(timeout_s))), PATH), connections)
         else:
             http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
             self._post = SdkPost(_client(spec, key, url, http), PATH, anthropic.APIStatusError)
         self._exchange = Exchange(
-            sdk_error=anthropic.AnthropicError,
+            sdk_error=(anthropic.AnthropicError,),
             redactor=Redactor([api_key or "", *spec.headers.values()]),
         )
 

@@ -53,11 +53,11 @@ class Exchange:
     def __init__(
         self,
         *,
-        sdk_error: type[Exception],
+        sdk_error: tuple[type[Exception], ...],
         redactor: Redactor,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        self._transport_errors = (sdk_error, *_TRANSPORT_ERRORS)
+        self._transport_errors: tuple[type[Exception], ...] = (*sdk_error, *_TRANSPORT_ERRORS)
         self._redactor = redactor
         self._now_s = now_s
 

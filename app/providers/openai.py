@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
-import openai
-
 from dicast.app.domain.answer_schema import LENGTHS, without
 from dicast.app.domain.opinion import Usage
-from dicast.app.providers import envelope
+from dicast.app.providers import envelope, openai_request
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
-from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpAnswer, patience, rate_limit_headers
-from dicast.app.providers.posting import DirectPost, Post, SdkPost, Unsent
+from dicast.app.providers.http import NO_KEY, Connections, HttpAnswer, patience, rate_limit_headers
+from dicast.app.providers.posting import DirectPost, Post
 from dicast.app.providers.redaction import Redactor
 from dicast.config.pools import PoolSpec
 
@@ -22,15 +19,11 @@ DEFAULT_BASE_URL = "https://api.openai.com/v1"
 PATH = "/chat/completions"
 
 
-class _HttpClient(BoundedBodies, openai.DefaultAioHttpClient):
-    pass
-
-
 class OpenAIProvider:
     """One pool spoken to in OpenAI's dialect. `timeout_s` bounds silences; the total deadline is the caller's.
 
     Calls are sent as the SDK's `post` sends them (app/providers/posting.py); its `chat.completions.create` would send
-    the same bodies, after a walk over typed parameters.
+    the same bodies, after a walk over typed parameters. The SDK is loaded only by pools that cannot do without it.
     """
 
     def __init__(
@@ -41,15 +34,9 @@ class OpenAIProvider:
         self._max_tokens_field = spec.max_tokens_field
         self._schema_lengths = spec.schema_lengths
         key, url = api_key or NO_KEY, base_url or spec.base_url or DEFAULT_BASE_URL
-        self._post: Post
-        if spec.calls == "direct" and not spec.trust_env:
-            connections = Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)
-            self._post = DirectPost(_client(spec, key, url, Unsent(timeout=patience(timeout_s))), PATH, connections)
-        else:
-            http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
-            self._post = SdkPost(_client(spec, key, url, http), PATH, openai.APIStatusError)
+        self._post, sdk_error = _post(spec, key, url, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
         self._exchange = Exchange(
-            sdk_error=openai.OpenAIError,
+            sdk_error=sdk_error,
             redactor=Redactor([api_key or "", *spec.headers.values()]),
         )
 
@@ -96,21 +83,29 @@ def _part(piece: str | ImagePart) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {**told, "detail": piece.detail} if piece.detail else told}
 
 
-def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> openai.AsyncOpenAI:
-    """The SDK's client, deaf to the environment: an organisation or headers meant for OpenAI go to no other host."""
-    options: dict[str, Any] = {
-        "api_key": api_key, "max_retries": 0, "default_headers": spec.headers, "default_query": spec.query,
-        "http_client": http_client,
-    }  # fmt: skip
-    client: openai.AsyncOpenAI
-    if spec.api_version is not None:
-        client = openai.AsyncAzureOpenAI(azure_endpoint=base_url, api_version=spec.api_version, **options)
-    else:
-        client = openai.AsyncOpenAI(base_url=base_url, **options)
-    if not spec.trust_env:
-        client.organization = client.project = None
-        client._custom_headers = dict(spec.headers)
-    return client
+def load(spec: PoolSpec) -> None:
+    """Import the SDK if this pool cannot do without it."""
+    if not _alone(spec):
+        from dicast.app.providers import openai_sdk as _  # noqa: F401, PLC0415  half a second, which few pools need
+
+
+def _alone(spec: PoolSpec) -> bool:
+    """Whether this pool's calls are made without the SDK."""
+    return spec.calls == "direct" and not spec.trust_env and openai_request.known(spec)
+
+
+def _post(
+    spec: PoolSpec, key: str, url: str, *, max_response_bytes: int, timeout_s: float
+) -> tuple[Post, tuple[type[Exception], ...]]:
+    """What sends a pool's calls, and what the SDK raises, if it has a part in them."""
+    if _alone(spec):
+        build = openai_request.builder(spec, key, url, PATH, patience(timeout_s))
+        return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)), ()
+    from dicast.app.providers import openai_sdk  # noqa: PLC0415  as above
+
+    make = openai_sdk.through if spec.calls == "sdk" or spec.trust_env else openai_sdk.direct
+    made = make(spec, key, url, PATH, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
+    return made, openai_sdk.ERRORS
 
 
 def _reply(response: HttpAnswer, request: ChatRequest, *, structured: bool) -> ChatReply:

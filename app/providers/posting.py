@@ -1,14 +1,15 @@
 """How a call's body goes to the provider and its answer comes back: as the SDK would send it, or through the SDK.
 
 The SDK decides address and headers of a call. Building a request and a response takes it more CPU time than all else
-that a call costs, though only the body differs from call to call. `DirectPost` has the SDK build one request for each
-model, which is never sent, and sends all bodies of that model in the same way. `python -m lab.bench.calls` measures it.
+that a call costs, though only the body differs from call to call. `DirectPost` has one request built for each model,
+which is never sent, and sends all bodies of that model in the same way. `python -m lab.bench.calls` measures it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import httpx2
@@ -56,18 +57,23 @@ class SdkPost:
         await self._sdk.close()
 
 
-class DirectPost:
-    """Each call as the SDK would send it, which was made with an `Unsent` client."""
+Build = Callable[[str], Awaitable[httpx2.Request]]
+"""Makes the request that the SDK would send for a call of this model; its body does not matter."""
 
-    def __init__(self, sdk: SdkClient, path: str, connections: Connections) -> None:
-        self._sdk, self._path, self._connections = sdk, path, connections
+
+class DirectPost:
+    """Each call as the SDK would send it."""
+
+    def __init__(self, build: Build, connections: Connections) -> None:
+        self._build, self._connections = build, connections
         self._prepared: dict[str, tuple[yarl.URL, Mapping[str, str]]] = {}
 
     async def send(self, body: Body) -> HttpAnswer:
         """See `Post`."""
         model = body["model"]
-        if model not in self._prepared:
-            self._prepared[model] = await self._prepare(model)
+        if model not in self._prepared:  # Azure's address names the model
+            request = await self._build(model)
+            self._prepared[model] = yarl.URL(str(request.url)), dict(request.headers.items())
         url, headers = self._prepared[model]
         content = _dumped(body)
         return await self._connections.post(url, {**headers, "content-length": str(len(content))}, content)
@@ -75,18 +81,22 @@ class DirectPost:
     async def close(self) -> None:
         """End its connections."""
         await self._connections.close()
-        await self._sdk.close()
 
-    async def _prepare(self, model: str) -> tuple[yarl.URL, Mapping[str, str]]:
-        """Address and headers of the SDK's request. Azure's address names the model."""
-        try:
-            await self._sdk.post(self._path, cast_to=httpx2.Response, body={"model": model})
-        except Exception as error:  # one SDK wraps what its client raises, the other does not
-            unsent = error if isinstance(error, NotSent) else error.__cause__
-            if not isinstance(unsent, NotSent):
-                raise
-            request = unsent.request
-        return yarl.URL(str(request.url)), dict(request.headers.items())
+
+def built_by(sdk: SdkClient, path: str) -> Build:
+    """By the SDK itself, which was made with an `Unsent` client."""
+    return partial(_built, sdk, path)
+
+
+async def _built(sdk: SdkClient, path: str, model: str) -> httpx2.Request:
+    try:
+        await sdk.post(path, cast_to=httpx2.Response, body={"model": model})
+    except Exception as error:  # one SDK wraps what its client raises, the other does not
+        unsent = error if isinstance(error, NotSent) else error.__cause__
+        if not isinstance(unsent, NotSent):
+            raise
+        request = unsent.request
+    return request
 
 
 class NotSent(Exception):
@@ -98,7 +108,10 @@ class NotSent(Exception):
 
 
 class Unsent(httpx2.AsyncClient):
-    """Sends nothing: for an SDK that only builds requests."""
+    """Sends nothing: it only builds requests."""
+
+    def __init__(self, timeout: httpx2.Timeout) -> None:
+        super().__init__(timeout=timeout, transport=httpx2.AsyncBaseTransport(), trust_env=False)
 
     async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
         """Raises `NotSent`."""

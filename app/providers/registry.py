@@ -18,9 +18,14 @@ _GRACE_S = 5.0
 
 
 def load_sdks(specs: Iterable[PoolSpec]) -> None:
-    """Import the SDKs that these pools need, which takes a second or two: ahead of the first call, and off the loop."""
-    for dialect in {spec.dialect for spec in specs}:
-        _provider_class(dialect)
+    """Import what calls of these pools need, SDKs included: ahead of the first call, and off the loop."""
+    for spec in specs:
+        if spec.dialect == "openai":
+            from dicast.app.providers import openai  # noqa: PLC0415  as in `_provider_class`
+
+            openai.load(spec)
+        else:
+            _provider_class(spec.dialect)
 
 
 _REMEDY = ": start it (python -m dicast.app.providers.simulated --port 8900), and give the pool its base_url"

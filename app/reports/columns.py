@@ -10,6 +10,7 @@ from typing import IO, Any, Self
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet
 
@@ -47,10 +48,12 @@ def _flat(table: pa.Table) -> pa.Table:
 def _said(table: pa.Table) -> pa.Table:
     """With what opinions say in JSON only where it is true."""
     at = table.column_names.index("not_needed")
-    return table.set_column(at, table.schema.field(at), table.column(at).fill_null(False))
+    told = table.column(at)
+    # False where nothing is told. `fill_null` would do, but makes a scalar, and for that pyarrow loads pandas.
+    return table.set_column(at, table.schema.field(at), pc.and_kleene(told.is_valid(), told))
 
 
-COLUMNS: pa.Schema = _flat(_LINES.empty_table()).schema
+COLUMNS: pa.Schema = _flat(pa.Table.from_batches([], _LINES)).schema  # `empty_table` would load pandas
 """The columns of `opinions.parquet`: the fields of `Opinion`, `usage` as input_tokens and output_tokens; behind
 them stand those of `kept_columns`."""
 

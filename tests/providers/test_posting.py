@@ -30,6 +30,17 @@ POOLS: dict[str, dict[str, Any]] = {
     "": {},
     "tool": {"structured_channel": "tool"},
     "headers": {"headers": {"x-team": "blue", "user-agent": "mine"}, "query": {"trace": "1", "tag": "c&d e"}},
+    "headers that the SDK has too": {
+        "headers": {
+            "OpenAI-Project": "p",
+            "openai-organization": "o",
+            "Authorization": "Basic x",
+            "ACCEPT": "*/*",
+            "x-stainless-lang": "none",
+            "x-stainless-retry-count": "7",
+        },
+        "query": {"sum": "1+1=2~*/:, ", "empty": ""},
+    },
     "no key": {"key": None},
     "azure": {"api_version": "2026-01-01"},
 }
