@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Protocol, Self
 
 from celery import Celery
 
@@ -50,19 +51,30 @@ class StackError(DicastError, RuntimeError):
     problem = "stack"
 
 
+class EarlyWorker(Protocol):
+    """A process that can become a worker at once, because it has loaded what it needs."""
+
+    def begin(self, name: str, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
+        """Have it be the worker `name`, with these settings; None if it has ended."""
+        ...
+
+
 class LocalStack:
     """A context in which `celery -A <app>` runs here, worker and beat, ready for jobs.
 
-    `model` also starts the local model at once; without it, the worker does so when a unit needs it. A worker or beat
-    that dies meanwhile is started again, `LIVES` times at most. On leaving, by whatever way, what was started here is
-    stopped in the order beat, worker, model, store, and is gone afterwards; a second interrupt kills what still
-    hesitates. SIGTERM, if nobody else handles it, leaves the context like Ctrl-C.
+    `model` also starts the local model at once; without it, the worker does so when a unit needs it. `early` is the
+    worker's process, if there is one already. A worker or beat that dies meanwhile is started again, `LIVES` times at
+    most. On leaving, by whatever way, what was started here is stopped in the order beat, worker, model, store, and is
+    gone afterwards; a second interrupt kills what still hesitates. SIGTERM, if nobody else handles it, leaves the
+    context like Ctrl-C.
 
     Raises `StackError`, `DaemonError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
     """
 
-    def __init__(self, settings: Settings, *, model: bool = False, app: str = "dicast") -> None:
-        self._settings, self._model, self._app = settings, model, app
+    def __init__(
+        self, settings: Settings, *, model: bool = False, app: str = "dicast", early: EarlyWorker | None = None
+    ) -> None:
+        self._settings, self._model, self._app, self._early = settings, model, app, early
         self._state_dir = Path(settings.state_dir).resolve()
         self._environ = {**os.environ, **settings.environ()}
         self._exit = contextlib.ExitStack()
@@ -77,7 +89,9 @@ class LocalStack:
             if running_local_model(self._state_dir) is None:
                 undo.callback(stop_local_model, self._state_dir)
             node = f"local-{os.getpid()}@localhost"
-            worker = _Process("worker", self._celery("worker", "-n", node), self._environ, self._logs)
+            worker = _Process(
+                "worker", self._celery("worker", "-n", node), self._environ, self._logs, self._begin(node)
+            )
             undo.callback(worker.stop)
             beat = _Process("beat", self._celery("beat", "--pidfile="), self._environ, self._logs)
             undo.callback(beat.stop)
@@ -114,6 +128,11 @@ class LocalStack:
             client.ping()
         return url
 
+    def _begin(self, node: str) -> Begin | None:
+        if self._early is None:
+            return None
+        return partial(self._early.begin, node, self._settings.environ())
+
     def _celery(self, *command: str) -> list[str]:
         return [sys.executable, "-m", "celery", "-A", self._app, *command]
 
@@ -131,16 +150,23 @@ class LocalStack:
             beat.check()
 
 
-class _Process:
-    """One child, in a session of its own, so that the terminal's Ctrl-C reaches it only through `stop`."""
+Begin = Callable[[Path], "subprocess.Popen[bytes] | None"]
+"""Has a process begin that was there before, and writes what it says to a file; None if it has ended."""
 
-    def __init__(self, name: str, command: list[str], environ: Mapping[str, str], logs: Path) -> None:
+
+class _Process:
+    """One child, in a session of its own, so that the terminal's Ctrl-C reaches it only through `stop`. `begin` makes
+    its first life; without one, or where that is over already, its command does."""
+
+    def __init__(
+        self, name: str, command: list[str], environ: Mapping[str, str], logs: Path, begin: Begin | None = None
+    ) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.grace_s = STOP_GRACE_S
         self.name, self._log = name, logs / f"{name}.log"
         self._command, self._environ, self._lives = command, environ, LIVES
         self._log.write_bytes(b"")
-        self._process = self._started()
+        self._process = (begin and begin(self._log)) or self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:

@@ -7,6 +7,7 @@ What takes long to load is imported by the command that needs it, so that `--hel
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Annotated, Literal
 
 import typer
@@ -144,18 +145,21 @@ def run(
     With a gate (`gate:` in the job, or these options) the exit code tells whether the results pass: see `dicast gate`.
     Progress goes to standard error. A job that has an id is submitted only once; running it again shows it again.
     """
-    from dicast.app.cli.gating import GateOptions
-    from dicast.app.cli.run import RunOptions, run_job
+    from dicast.app.cli.early import early_worker
 
-    wanted = demands(
-        confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
-        min_agreement=min_agreement, calibrated=calibrated,
-    )  # fmt: skip
-    options = RunOptions(
-        json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
-        gate=GateOptions(wanted, fail_under or (), junit, junit_items, csv, summary),
-    )  # fmt: skip
-    raise typer.Exit(run_job(context.obj, job, project, assignments or [], options))
+    with early_worker(out) if local and not detach and not dry_run else nullcontext() as early:
+        from dicast.app.cli.gating import GateOptions
+        from dicast.app.cli.run import RunOptions, run_job
+
+        wanted = demands(
+            confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
+            min_agreement=min_agreement, calibrated=calibrated,
+        )  # fmt: skip
+        options = RunOptions(
+            json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
+            gate=GateOptions(wanted, fail_under or (), junit, junit_items, csv, summary),
+        )  # fmt: skip
+        raise typer.Exit(run_job(context.obj, job, project, assignments or [], options, early))
 
 
 @cli.command(no_args_is_help=True)

@@ -22,6 +22,7 @@ from dicast.app.application import Dicast, create_app
 from dicast.app.cli.beside import ELSEWHERE_S, LOCAL_S, tell_page, wait_for_page
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
+from dicast.app.cli.early import EarlyWorker, local_changes
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
 from dicast.app.cli.gating import GateOptions, gated
 from dicast.app.cli.plan import notes, show_plan, without_key
@@ -58,8 +59,11 @@ class RunOptions:
     gate: GateOptions = GateOptions({})
 
 
-def run_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], options: RunOptions) -> Exit:
-    """Submit the job in a file and follow it."""
+def run_job(
+    terminal: Terminal, path: str, project: str | None, assignments: list[str], options: RunOptions,
+    early: EarlyWorker | None = None,
+) -> Exit:  # fmt: skip
+    """Submit the job in a file and follow it; `early` is a worker for `--local`."""
     if options.local and (options.detach or options.on_interrupt == Action.DETACH):
         raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
     if options.detach and options.gate.asks:
@@ -71,7 +75,7 @@ def run_job(terminal: Terminal, path: str, project: str | None, assignments: lis
         job_id = None
         try:
             # All that can be checked without a store is, before anything is started.
-            dicast = application(terminal, _local_changes(options))
+            dicast = application(terminal, local_changes(options.out) if options.local else {})
             ready = dicast.prepared(document)
             if options.dry_run:
                 show_plan(terminal, dicast, ready, json=options.json)
@@ -83,8 +87,9 @@ def run_job(terminal: Terminal, path: str, project: str | None, assignments: lis
                 Path(options.out).mkdir(parents=True, exist_ok=True)
             for note in notes(dicast, ready):
                 terminal.say(note, "yellow")
-            run = _run_local if options.local else _run
-            return run(terminal, dicast, ready, options, interrupts)
+            if options.local:
+                return _run_local(terminal, dicast, ready, options, interrupts, early)
+            return _run(terminal, dicast, ready, options, interrupts)
         except KeyboardInterrupt:
             known = f" If job {job_id} was submitted already, `dicast jobs show {job_id}` tells." if job_id else ""
             terminal.say(f"Interrupted.{known}")
@@ -123,14 +128,10 @@ def application(terminal: Terminal, changes: Mapping[str, str] | None = None) ->
     return dicast
 
 
-def _local_changes(options: RunOptions) -> dict[str, str]:
-    """With --local, this command's worker writes the files, so it may as well write them where they are wanted."""
-    return {"DICAST_RESULTS_DIR": str(Path(options.out).resolve())} if options.local and options.out is not None else {}
-
-
 def _run_local(
-    terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts
-) -> Exit:
+    terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts,
+    early: EarlyWorker | None,
+) -> Exit:  # fmt: skip
     from dicast.app.stack import LocalStack  # noqa: PLC0415
 
     places = [place for agent in ready.job.agents for place in agent.choices]
@@ -138,7 +139,7 @@ def _run_local(
     parts = "store, worker, beat and local model" if model else "store, worker and beat"
     terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
     with contextlib.ExitStack() as stack:
-        local = stack.enter_context(LocalStack(dicast.settings, model=model))
+        local = stack.enter_context(LocalStack(dicast.settings, model=model, early=early))
         try:
             return _run(terminal, dicast, ready, options, interrupts)
         finally:

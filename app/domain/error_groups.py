@@ -17,7 +17,7 @@ MAX_EXAMPLE_LENGTH = 500
 class ErrorReason(BaseModel):
     """How many errors of a kind say the same, and where the first was."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     status_code: int | None
     message: str
@@ -34,7 +34,7 @@ class ErrorGroup(BaseModel):
     the first few, so that each reason has some.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     kind: ErrorKind
     count: int

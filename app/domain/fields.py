@@ -91,4 +91,4 @@ PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_poo
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)

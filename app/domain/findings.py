@@ -10,7 +10,7 @@ from dicast.app.domain.judge_statistics import Figure
 
 
 class _Plain(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 class JudgeShift(_Plain):

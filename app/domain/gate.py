@@ -82,7 +82,7 @@ class Check(BaseModel):
     """One demand and what became of it. `passed` None: it cannot be told, and `told` says why. `value`, `low` and
     `high` are what was measured, `bound` what was demanded."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     name: str
     kind: Literal["fail_under", "max_errors", "not_worse_than", "min_agreement", "calibrated", "complete"]
@@ -99,7 +99,7 @@ class Check(BaseModel):
 class GateVerdict(BaseModel):
     """What a gate says of a finished job."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     job_id: str
     checks: list[Check]

@@ -24,7 +24,7 @@ UNKNOWABLE = (
 
 
 class _Plain(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 class Figure(_Plain):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 class QuestionShare(BaseModel):
     """One question of a checklist, and how many of `n` opinions said yes to it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     question: str
     yes: int

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 class Usage(BaseModel):
     """Tokens as the provider reported them; 0 where it reported none."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -36,7 +36,7 @@ class Opinion(BaseModel):
     opinions count in no mean, panel or agreement.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     judge: str
     criterion_id: str
@@ -86,7 +86,7 @@ class EvaluationError(BaseModel):
     refused, or whose worker died, too.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     judge: str
     criterion_id: str

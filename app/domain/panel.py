@@ -44,7 +44,7 @@ class Escalation(BaseModel):
     `uncertainty`, unless the standard error of their mean is at most so much. The last two may be wrong; on a share of
     the items, the `audit`, all judges are asked all the same, which shows how far."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
     difference: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="in units of the scale; not the full panel's score then"
@@ -102,7 +102,7 @@ class PanelRule(BaseModel):
     `threshold` the panel says 1 if it is reached and 0 if not: by the combined score or, with "majority", by more than
     half of the judges."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
     combine: Combination = "mean"
     weights: dict[str, float] | Literal["learned"] = Field(
@@ -239,7 +239,7 @@ class LearnedPanel(BaseModel):
     a). `reason` says why the weights are equal ones.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     items: int
     weights: dict[str, float] = {}

@@ -108,7 +108,7 @@ class JobAnswer(BaseModel):
     had none.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     question: str
     state: State

@@ -40,7 +40,7 @@ OTHER_MODELS = "(others)"
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 class ReportAgent(Frozen):

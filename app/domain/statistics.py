@@ -23,7 +23,7 @@ class ScoreStatistics(BaseModel):
     figures are None.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     n: int
     failures: int

@@ -11,7 +11,7 @@ class Stop(BaseModel):
     """The job's first `after` units at the place all ended in this error (0: no call could be made at all, or the job
     gave up waiting). `kind` is what the units end in that were not asked."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
     pool: str
     model: str

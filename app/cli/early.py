@@ -1,0 +1,58 @@
+"""A worker that is started before one knows whether it is needed, because it takes long to load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from dicast.app.cli.part import Order
+
+
+def local_changes(out: str | None) -> dict[str, str]:
+    """With --local, this command's worker writes the files, so it may as well write them where they are wanted."""
+    return {} if out is None else {"DICAST_RESULTS_DIR": str(Path(out).resolve())}
+
+
+def early_worker(out: str | None) -> EarlyWorker:
+    """For `dicast run --local --out OUT`: to be entered before what that command itself needs is loaded."""
+    return EarlyWorker(local_changes(out))
+
+
+class EarlyWorker:
+    """A process that loads what a worker loads, and becomes one only when it is told to. Leaving ends one that never
+    was told. `changes` are made to this process's environment."""
+
+    def __init__(self, changes: Mapping[str, str]) -> None:
+        self._begun = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dicast.app.cli.part"], env={**os.environ, **changes}, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def begin(self, name: str, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
+        """Have it be the worker `name`, with the settings in `environ`; None if it has ended, whatever the reason."""
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as order:
+                order.write(Order(name, environ, str(log)).line())
+        except OSError:
+            return None
+        self._begun = True
+        return self._process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, unless it is a worker."""
+        if not self._begun:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()

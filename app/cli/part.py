@@ -1,0 +1,62 @@
+"""The worker of `dicast run --local`, which loads what it needs while the command still checks the job.
+
+`python -m dicast.app.cli.part` then waits for an `Order`, one line on standard input. Without one, as when the job is
+refused, it ends and has touched nothing. Celery's command line would load the commands of Celery and Flower first.
+"""
+# ruff: noqa: PLC0415  (what takes long is loaded while the command does other things)
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+LOADED_AHEAD = (
+    "dicast.app.tasks", "dicast.app.bootstrap", "dicast.app.assembly", "dicast.app.commands.worker_options",
+    "dicast.app.doctor.broker", "dicast.app.doctor.store", "dicast.app.providers.openai", "celery.apps.worker",
+    "dicast.workers.runtime.bootsteps", "dicast.workers.runtime.consumer",
+)  # fmt: skip
+"""What every worker loads before its first call; a test compares."""
+
+
+class Order(NamedTuple):
+    """To be the worker `name`, with these settings in its environment, and to write to the file `log`."""
+
+    name: str
+    environ: Mapping[str, str]
+    log: str
+
+    def line(self) -> bytes:
+        """For standard input."""
+        return json.dumps(self._asdict()).encode() + b"\n"
+
+
+def main() -> None:
+    """Be the worker, or end if nobody wants one."""
+    from dicast.app.celery import app
+
+    for module in LOADED_AHEAD:
+        importlib.import_module(module)
+    if not (line := sys.stdin.buffer.readline()):
+        return
+    order = Order(**json.loads(line))
+    _redirect(order.log)
+    os.environ.update(order.environ)
+    if app.settings.environ() != order.environ:  # an .env file changed meanwhile
+        os.execv(sys.executable, [sys.executable, "-m", "celery", "-A", "dicast", "worker", "-n", order.name])  # noqa: S606
+    worker = app.Worker(hostname=order.name)
+    worker.start()
+    sys.exit(worker.exitcode)
+
+
+def _redirect(log: str) -> None:
+    nothing, to = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for ours, standard in ((nothing, 0), (to, 1), (to, 2)):
+        os.dup2(ours, standard)
+
+
+if __name__ == "__main__":
+    main()
