@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from celery import Celery
 
@@ -51,7 +51,7 @@ class StackError(DicastError, RuntimeError):
     problem = "stack"
 
 
-class EarlyWorker(Protocol):
+class LoadedProcess(Protocol):
     """A process that can become a worker at once, because it has loaded what it needs."""
 
     def begin(self, name: str, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
@@ -72,7 +72,7 @@ class LocalStack:
     """
 
     def __init__(
-        self, settings: Settings, *, model: bool = False, app: str = "dicast", early: EarlyWorker | None = None
+        self, settings: Settings, *, model: bool = False, app: str = "dicast", early: LoadedProcess | None = None
     ) -> None:
         self._settings, self._model, self._app, self._early = settings, model, app, early
         self._state_dir = Path(settings.state_dir).resolve()
@@ -140,7 +140,7 @@ class LocalStack:
         """Until the worker answers through the broker, and the beat has not given up meanwhile."""
         end = time.monotonic() + READY_DEADLINE_S
         with Celery(set_as_current=False) as client:
-            client.conf.update(Broker.of(self.store_url, self._settings.broker_url).settings)
+            client.conf.update(_impatient(Broker.of(self.store_url, self._settings.broker_url)))
             while not _answers(client, node):
                 worker.check()
                 beat.check()
@@ -153,8 +153,17 @@ Begin = Callable[[Path], "subprocess.Popen[bytes] | None"]
 """Has a process begin that was there before, and writes what it says to a file; None if it has ended."""
 
 
+def _impatient(broker: Broker) -> dict[str, Any]:
+    """Celery's settings for this broker. A connection to the store that has asked in vain takes as long to close as it
+    has told the store to wait, which would be a second."""
+    if not broker.is_store:
+        return dict(broker.settings)
+    options = {**broker.settings["broker_transport_options"], "polling_interval": PING_TIMEOUT_S}
+    return {**broker.settings, "broker_transport_options": options}
+
+
 def _answers(client: Celery, node: str) -> bool:
-    """On a connection of its own: one that has asked in vain hears nothing for a second, and takes others' answers."""
+    """On a connection of its own, so that an answer that is late is not taken for the next one."""
     with client.connection_for_write() as connection:
         asking = client.control.inspect(destination=[node], timeout=PING_TIMEOUT_S, limit=1, connection=connection)
         return bool(asking.ping())

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from dicast.app.cli.part import Order
+from dicast.app.cli.part import WorkerOrder
 
 
 def local_changes(out: str | None) -> dict[str, str]:
@@ -39,7 +39,7 @@ class EarlyWorker:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as order:
-                order.write(Order(name, environ, str(log)).line())
+                order.write(WorkerOrder(name, environ, str(log)).line())
         except OSError:
             return None
         self._begun = True

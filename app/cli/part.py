@@ -1,7 +1,7 @@
 """The worker of `dicast run --local`, which loads what it needs while the command still checks the job.
 
-`python -m dicast.app.cli.part` then waits for an `Order`, one line on standard input. Without one, as when the job is
-refused, it ends and has touched nothing. Celery's command line would load the commands of Celery and Flower first.
+`python -m dicast.app.cli.part` then waits for a `WorkerOrder`, one line on standard input. Without one, as when the job
+is refused, it ends and has touched nothing. Celery's command line would load the commands of Celery and Flower first.
 """
 # ruff: noqa: PLC0415  (what takes long is loaded while the command does other things)
 
@@ -19,10 +19,10 @@ LOADED_AHEAD = (
     "dicast.app.doctor.broker", "dicast.app.doctor.store", "dicast.app.providers.openai", "celery.apps.worker",
     "dicast.workers.runtime.bootsteps", "dicast.workers.runtime.consumer",
 )  # fmt: skip
-"""What every worker loads before its first call; a test compares."""
+"""What a worker loads before its first call, besides Celery and the application."""
 
 
-class Order(NamedTuple):
+class WorkerOrder(NamedTuple):
     """To be the worker `name`, with these settings in its environment, and to write to the file `log`."""
 
     name: str
@@ -42,7 +42,7 @@ def main() -> None:
         importlib.import_module(module)
     if not (line := sys.stdin.buffer.readline()):
         return
-    order = Order(**json.loads(line))
+    order = WorkerOrder(**json.loads(line))
     _redirect(order.log)
     os.environ.update(order.environ)
     if app.settings.environ() != order.environ:  # an .env file changed meanwhile

@@ -73,9 +73,8 @@ class Connections:
     async def post(self, url: yarl.URL, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         """The whole answer. Raises aiohttp's errors, `ResponseTooLarge`, and `httpx2.DecodingError`."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S, ssl=_tls(trust_env=False)
-            )
+            secured = tls(trust_env=False) if url.scheme == "https" else True  # one provider has one address
+            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S, ssl=secured)
             self._session = aiohttp.ClientSession(connector=connector)
         sending = self._session.post(
             url, data=body, headers=headers, allow_redirects=False, auto_decompress=False, timeout=self._timeout
@@ -135,7 +134,7 @@ class BoundedBodies(httpx2.AsyncClient):
             ),
             follow_redirects=False,
             trust_env=trust_env,
-            verify=_tls(trust_env),
+            verify=tls(trust_env),
         )
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **kwargs: Any) -> httpx2.Response:
@@ -159,7 +158,7 @@ def patience(timeout_s: float) -> httpx2.Timeout:
 
 
 @functools.cache
-def _tls(trust_env: bool) -> ssl.SSLContext:
+def tls(trust_env: bool) -> ssl.SSLContext:
     """Loading the certificate authorities costs 50 ms: once a process, not once a pool."""
     return httpx2.create_ssl_context(trust_env=trust_env)
 

@@ -19,15 +19,18 @@ _GRACE_S = 5.0
 
 def load_sdks(specs: Iterable[PoolSpec]) -> None:
     """Import what calls of these pools need, SDKs included: ahead of the first call, and off the loop."""
+    from dicast.app.providers import http, openai  # noqa: PLC0415  as in `_provider_class`
+
     for spec in specs:
+        _provider_class(spec.dialect)
         if spec.dialect == "openai":
-            from dicast.app.providers import openai  # noqa: PLC0415  as in `_provider_class`
-
             openai.load(spec)
-        else:
-            _provider_class(spec.dialect)
+        if not spec.trust_env and (spec.base_url or _OWN.get(spec.provider, "")).startswith("https:"):
+            http.tls(trust_env=False)
 
 
+_OWN = {"openai": "https:", "anthropic": "https:"}
+"""Addresses of providers whose pools need to name none."""
 _REMEDY = ": start it (python -m dicast.app.providers.simulated --port 8900), and give the pool its base_url"
 
 
