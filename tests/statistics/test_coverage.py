@@ -7,7 +7,7 @@ import pytest
 
 from dicast.app.statistics.estimates import Estimate, Unknown
 from dicast.app.statistics.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
-from lab.statistics import coverage, speed
+from lab.statistics import audited, coverage, speed
 
 RUNS = 60
 
@@ -107,3 +107,8 @@ def test_estimates_are_finite_and_in_order():
     assert Estimate(0, -1, 1, 10, "t").width == 2
     assert Estimate(0, -1, 1, 10, "t").holds(1)
     assert not Estimate(0, -1, 1, 10, "t").holds(1.1)
+
+
+def test_an_audit_tells_of_later_judges_and_what_they_were_asked_besides_does_not():
+    audit, others = audited.held(30, 1)
+    assert min(audit.bias, audit.peoples_mean) >= 0.8 > others.bias
