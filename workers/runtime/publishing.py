@@ -42,6 +42,7 @@ class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
             options["confirm_timeout"] = options.get("confirm_timeout") or CONFIRM_TIMEOUT_S
+            options.pop("argsrepr", None)  # Celery makes it a header, and leaves it to become a property, too
             if key:
                 headers = {**message.headers, **(options.pop("headers", None) or {})}
                 serializer = options.get("serializer") or self.app.conf.task_serializer
