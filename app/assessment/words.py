@@ -92,7 +92,8 @@ def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> It
         if len(named) > 1
         else f"The judge {best.name} follows people"
     )
-    yield f"{who}, with a correlation of {told(best.pearson)}."
+    where = ", on the items of the audit" if best.audited else ""
+    yield f"{who}, with a correlation of {told(best.pearson)}{where}."
     if person.pearson.known:
         yield f"A person reaches {told(person.pearson)} against the other people: {_beside(best, person)}."
     else:

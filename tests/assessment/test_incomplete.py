@@ -16,6 +16,7 @@ import dicast
 from dicast.app.assessment.assess import assess
 from dicast.app.assessment.auditing import audited
 from dicast.app.assessment.scores import DimensionScores, JobScores, People
+from dicast.app.assessment.words import summary
 from dicast.app.domain.escalation import is_audited, settled
 from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
@@ -265,6 +266,9 @@ def test_what_is_told_of_later_judges_is_what_a_job_of_the_audits_items_would_te
     assert means is not None and means == exact_means
     said = printed(report, found)
     assert f"What is told of third rests on the {len(drawn)} items of the audit alone, a random sample of" in said
+    best = third.model_copy(update={"pearson": third.pearson.model_copy(update={"value": 0.999})})
+    lines = summary([*of.voices[:2], best, panel], of.person, of.independent, (), known_probabilities=False)
+    assert any("best is third" in line and line.endswith(", on the items of the audit.") for line in lines)
     assert "third (audit)" in said and "on all; the panel is held against people as it judged" in said
 
 
