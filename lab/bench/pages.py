@@ -57,20 +57,59 @@ PARTS = (
     Column("beat_mb", "beat"),
 )
 
+SDK = "openai-told"
 GOALS = (
-    Goal("steady-900", "dicast", "capacity_%", "capacity used, cold, 900 calls, %", 92, at_least=True),
-    Goal("steady-900", "dicast-warm", "capacity_%", "the same, warm, %", 92, at_least=True),
-    Goal("steady-3000", "dicast", "capacity_%", "capacity used, cold, 3,000 calls, %", 96, at_least=True),
-    Goal("steady-3000", "dicast-warm", "capacity_%", "the same, warm, %", 96, at_least=True),
-    Goal("steady-900", "dicast", "refused", "calls refused of 900, cold", 9),
-    Goal("steady-3000", "dicast", "refused", "calls refused of 3,000, cold", 30),
+    *(
+        Goal(
+            f"steady-{calls}",
+            contender,
+            "capacity_%",
+            f"{words} of {told}, times what the told SDK uses",
+            bound,
+            at_least=True,
+            rival=SDK,
+        )
+        for calls, told, cold in ((900, "900 calls", 0.97), (3000, "3,000 calls", 0.99))
+        for contender, words, bound in (
+            ("dicast", "capacity used, cold,", cold),
+            ("dicast-warm", "the same, warm,", 0.99),
+        )
+    ),
+    Goal("steady-900", "dicast", "refused", "calls refused of 900, cold", 8),
+    Goal("steady-900", "dicast-warm", "refused", "the same, warm", 4),
+    Goal("steady-3000", "dicast", "refused", "calls refused of 3,000, cold", 29),
+    Goal("steady-3000", "dicast-warm", "refused", "the same, warm", 14),
     Goal("steady-3000", "dicast", "lost", "calls lost of 3,000, cold", 0),
-    Goal("ceiling", "dicast-told", "calls_per_s", "calls a second of one process", 250, at_least=True),
+    Goal(
+        "steady-3000",
+        "dicast-warm",
+        "cpu_ms",
+        "worker's CPU over the SDK's own, 40 open, ms a call",
+        3,
+        rival=SDK,
+        over=True,
+    ),
+    Goal("open", "dicast", "over SDK alone, ms/call", "the same with 1,000 open", 1),
+    Goal(
+        "ceiling",
+        "dicast-told",
+        "calls_per_s",
+        "calls a second of one process, times the SDK's",
+        0.85,
+        at_least=True,
+        rival=SDK,
+    ),
     Goal("ceiling", "dicast-told", "calls_per_s", "times those of Inspect", 3, at_least=True, rival="inspect-told"),
     Goal("ceiling", "dicast-told", "calls_per_s", "times those of curator", 1.5, at_least=True, rival="curator-told"),
-    Goal("open", "dicast", "CPU ms/call", "worker's CPU, ms a call, 1,000 open", 3),
-    Goal("open", "dicast", "over SDK alone, ms/call", "the same over the SDK's own, ms a call", 2),
-    Goal("open", "dicast", "peak MB before the report", "worker with 1,000 open calls, MB", 180),
+    Goal(
+        "slots-workers",
+        "dicast",
+        "2 workers: times as fast",
+        "two workers where slots bind, times one",
+        1.8,
+        at_least=True,
+    ),
+    Goal("open", "dicast", "peak MB before the report", "worker with 1,000 open calls, MB", 160),
     Goal("open-3000", "dicast", "peak MB before the report", "worker with 3,000 open calls, MB", 350),
     Goal("million", "dicast", "store over its base, MB", "1,000,000 units: store over its base, MB", 100),
     Goal("million", "dicast", "client's peak, MB", "client, MB", 150),
@@ -81,6 +120,8 @@ GOALS = (
     Goal("start", "dicast", "first result after submission, ms", "first result of a job, idle worker, ms", 150),
     Goal("start", "dicast", "dicast --help, ms", "`dicast --help`, ms", 300),
     Goal("start", "dicast", "celery -A app worker, ready after, s", "`celery -A app worker` ready, s", 2),
+    Goal("start", "dicast", "dicast run --local, first answer after, s", "`dicast run --local`: first answer, s", 1.5),
+    Goal("start", "dicast", "import of the application, ms", "import of the application, ms", 300),
     Goal("counts", "dicast", "commands to the store", "commands to the store for a unit", 12),
 )
 
@@ -113,6 +154,12 @@ nothing said about the provider. *Cold* means that it has never seen the provide
 measured, ran before. Its CPU column is the worker's; store, beat and client have a table of their own. **Told** means
 that the contender is given the provider's true limit; *default* and *a semaphore of 100* mean that it is not, like
 Dicast.
+
+**Left out**: providers beyond the machine, TLS, answers longer than a judge's, and contenders on several machines. The
+SDK is measured with aiohttp, which the others use, and with the transport that it brings; *headers-900* is the same
+task with headers as OpenAI sends them. *Two workers where slots bind* have a core's time left, as the row of that case
+says (`slots-workers`): on two cores that provider, store and bench share, two workers that each fill a core cannot be
+measured (`workers` says what they bring there).
 """
 FOOT = """\
 ## Goals missed, and their floors

@@ -37,7 +37,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure of one contender is to be: `at_least` this, or at most. With a `rival`, so many times its own."""
+    """What a figure of one contender is to be: `at_least` this, or at most. With a `rival`, so many times its own, or
+    so much `over` it."""
 
     case: str
     contender: str
@@ -46,6 +47,7 @@ class Goal:
     bound: float
     at_least: bool = False
     rival: str = ""
+    over: bool = False
 
 
 def summary(runs: Iterable[Run], case: str, contender: str) -> dict[str, Spread]:
@@ -106,7 +108,9 @@ def _measured(runs: Sequence[Run], goal: Goal) -> Spread | None:
     if found is None or not goal.rival:
         return found
     theirs = summary(runs, goal.case, goal.rival).get(goal.figure)
-    return spread([found.mid / theirs.mid]) if theirs is not None and theirs.mid else None
+    if theirs is None or not (theirs.mid or goal.over):
+        return None
+    return spread([found.mid - theirs.mid if goal.over else found.mid / theirs.mid])
 
 
 def losses(runs: Sequence[Run], section: Section, ours: str) -> list[str]:

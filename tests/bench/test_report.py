@@ -77,6 +77,11 @@ def test_a_goal_may_be_a_multiple_of_a_rivals_median() -> None:
     assert glance(RUNS, goals)[2:] == ["| times Anna | ≥ 3 | 2.67 | **no** | steady | 2 |"]
 
 
+def test_a_goal_may_be_what_is_over_a_rivals_median() -> None:
+    goals = [Goal("steady", "b", "wall_s", "s more than Anna", 3, rival=rival, over=True) for rival in ("a", "c")]
+    assert glance(RUNS, goals)[2:] == ["| s more than Anna | ≤ 3 | 2.50 | yes | steady | 2 |"]
+
+
 def test_the_page_says_when_where_and_by_which_command() -> None:
     silent = Section("never", "Never measured", "", "", {"a": "Anna"}, COLUMNS)
     late = run("a", at="2026-02-01T00:00:00+00:00", wall_s=1.0, lost=0)
