@@ -15,6 +15,8 @@ from typing import Any, Self
 import aiohttp
 import httpx2
 import yarl
+from aiohttp.abc import AbstractStreamWriter
+from multidict import CIMultiDict
 
 from dicast.workers.policy.headers import is_about_limits
 
@@ -61,6 +63,19 @@ class HttpAnswer:
         return 200 <= self.status_code < 300
 
 
+class SentOnce(aiohttp.BytesPayload):
+    """A body that is forgotten as soon as it has been written: a call is open for seconds more, and needs it no longer.
+    aiohttp sends no POST again."""
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Raises RuntimeError the second time."""
+        if self._consumed:
+            raise RuntimeError("the body has been sent")
+        self._consumed = True
+        await super().write_with_length(writer, content_length)
+        self._value = b""
+
+
 class Connections:
     """Connections of one provider on one event loop, opened as calls need them."""
 
@@ -70,7 +85,7 @@ class Connections:
         self._timeout = aiohttp.ClientTimeout(sock_connect=bounds.connect, sock_read=bounds.read, connect=bounds.pool)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: yarl.URL, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+    async def post(self, url: yarl.URL, headers: CIMultiDict[str], body: SentOnce) -> HttpAnswer:
         """The whole answer. Raises aiohttp's errors, `ResponseTooLarge`, and `httpx2.DecodingError`."""
         if self._session is None:
             secured = tls(trust_env=False) if url.scheme == "https" else True  # one provider has one address

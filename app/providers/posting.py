@@ -8,17 +8,19 @@ which is never sent, and sends all bodies of that model in the same way. `python
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
 import httpx2
 import orjson
 import yarl
+from multidict import CIMultiDict, istr
 
-from dicast.app.providers.http import Connections, HttpAnswer
+from dicast.app.providers.http import Connections, HttpAnswer, SentOnce
 
 Body = dict[str, Any]
+CONTENT_LENGTH = istr("content-length")
 
 
 class Post(Protocol):
@@ -66,17 +68,20 @@ class DirectPost:
 
     def __init__(self, build: Build, connections: Connections) -> None:
         self._build, self._connections = build, connections
-        self._prepared: dict[str, tuple[yarl.URL, Mapping[str, str]]] = {}
+        self._prepared: dict[str, tuple[yarl.URL, CIMultiDict[str]]] = {}
 
     async def send(self, body: Body) -> HttpAnswer:
         """See `Post`."""
         model = body["model"]
         if model not in self._prepared:  # Azure's address names the model
             request = await self._build(model)
-            self._prepared[model] = yarl.URL(str(request.url)), dict(request.headers.items())
-        url, headers = self._prepared[model]
-        content = _dumped(body)
-        return await self._connections.post(url, {**headers, "content-length": str(len(content))}, content)
+            # Names that know their own lower case: so long as they live, no call makes any of its own.
+            names = CIMultiDict((istr(name), value) for name, value in request.headers.items())
+            self._prepared[model] = yarl.URL(str(request.url)), names
+        url, prepared = self._prepared[model]
+        content, headers = SentOnce(_dumped(body)), prepared.copy()
+        headers[CONTENT_LENGTH] = str(content.size)
+        return await self._connections.post(url, headers, content)
 
     async def close(self) -> None:
         """End its connections."""
