@@ -122,8 +122,9 @@ def test_the_door_exports_what_it_says(tmp_path: Path) -> None:
     assert python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
 
 
+WORKERS_OWN = ("dicast.app.bootstrap", "dicast.app.domain.report", "dicast.workers.policy.admission")
 HEAVY = (
-    "aiohttp", "anthropic", "dicast.app.bootstrap", "duckdb", "fastapi", "flower", "matplotlib", "numpy", "openai",
+    "aiohttp", "anthropic", *WORKERS_OWN, "duckdb", "fastapi", "flower", "matplotlib", "numpy", "openai",
     "pandas", "pyarrow", "scipy", "uvicorn",
 )  # fmt: skip
 
@@ -155,7 +156,7 @@ load_sdks([PoolSpec(name="p", provider="openai", model="m")])
 def test_a_worker_that_only_judges_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     """Each of these costs every worker megabytes, and the first answer tenths of a second."""
     needless = {*HEAVY, "jinja2", "polars", "rich", "typer", "dicast.app.assessment.assess", "dicast.app.statistics"}
-    needless -= {"aiohttp", "dicast.app.bootstrap"}
+    needless -= {"aiohttp", *WORKERS_OWN}
     program = f"{WORKER}import sys; print(sorted({needless} & set(sys.modules)), 'aiohttp' in sys.modules)"
     said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT), REDIS_URL="redis://127.0.0.1:1/0")
     assert said.stdout == "[] True\n", said.stdout + said.stderr

@@ -12,12 +12,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from dicast.app.datasets.kinds import located
-from dicast.app.domain.calibrated import Circumstances, mismatches
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.fingerprints import prompt_digest
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
-from dicast.app.domain.report import ReportAgent, ReportDimension
 from dicast.app.refusals import JobRefused, validation_lines
 from dicast.errors import DicastError
 
@@ -69,6 +67,10 @@ def calibration_warnings(job: EvaluationJob, models: Sequence[Sequence[str]]) ->
     deployments. Raises `JobRefused` if there is anything, unless the job only warns."""
     if job.calibration is None:
         return []
+    # The report's many types: only jobs with a calibration need any of them to be checked.
+    from dicast.app.domain.calibrated import Circumstances, mismatches  # noqa: PLC0415
+    from dicast.app.domain.report import ReportAgent, ReportDimension  # noqa: PLC0415
+
     agents = [ReportAgent.of(agent, names) for agent, names in zip(job.agents, models, strict=True)]
     dimensions = [ReportDimension.of(d, job.panel_of(d)) for d in job.dimensions]
     found = mismatches(job.calibration, Circumstances(agents, dimensions, prompt_digest(job)))

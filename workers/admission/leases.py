@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
 from dicast.workers.admission.holders import read_holder
-from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import freeing, script_text
+
+if TYPE_CHECKING:
+    from dicast.workers.policy.admission import CallOutcome
 
 logger = logging.getLogger(__name__)
 

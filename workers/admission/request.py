@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.worker.request import Request
 
-from dicast.workers.policy.admission import CallOutcome
+if TYPE_CHECKING:
+    from dicast.workers.policy.admission import CallOutcome
 
 HEADER = "dicast"
 SENT = "sent"
