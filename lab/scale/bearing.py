@@ -18,7 +18,7 @@ Step = Callable[[Connection, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Bearing:
     """An operation as it was asked for: how often a second, by as many connections of one process, and the CPU time of
     each store for one, microseconds."""
 
@@ -33,17 +33,17 @@ class Rate:
         return 1e6 / max(self.store_us)
 
 
-def one_store(units: int = UNITS, connections: Sequence[int] = CONNECTIONS) -> list[Rate]:
+def one_store(units: int = UNITS, connections: Sequence[int] = CONNECTIONS) -> list[Bearing]:
     """Commands, grants, claims and records, each by itself, on a new store for each number of connections."""
     return [rate for number in connections for rate in _on_new_store(units, number)]
 
 
-def _on_new_store(units: int, connections: int) -> list[Rate]:
+def _on_new_store(units: int, connections: int) -> list[Bearing]:
     with stores(1) as urls:
         return asyncio.run(_operations(on(urls), units, connections))
 
 
-async def _operations(shards: Shards, units: int, connections: int) -> list[Rate]:
+async def _operations(shards: Shards, units: int, connections: int) -> list[Bearing]:
     (shard,) = shards.all
     tenant = Tenant(shard, shard, "pool", "job")
     await tenant.start(units)
@@ -102,13 +102,13 @@ class Asking:
 
         await asyncio.gather(*map(ask, self._connections))
 
-    async def rate(self, operation: str, steps: int, step: Step, together: int = 1) -> Rate:
+    async def rate(self, operation: str, steps: int, step: Step, together: int = 1) -> Bearing:
         """The same, measured: each step is so many operations."""
         with connect(self._tenant.at_job.url) as store:
             started, before = time.perf_counter(), cpu_s(store)
             await self.run(steps, step)
             used_s, wall_s, done = cpu_s(store) - before, time.perf_counter() - started, steps * together
-        return Rate(operation, len(self._connections), done / wall_s, [1e6 * used_s / done])
+        return Bearing(operation, len(self._connections), done / wall_s, [1e6 * used_s / done])
 
     async def close(self) -> None:
         for connection in self._connections:
@@ -121,7 +121,7 @@ class Spreading:
     another one; and the shards of pools and jobs, by name."""
 
     stores: int
-    rate: Rate
+    rate: Bearing
     keys: Sequence[int]
     misplaced: int
     shard_of: Mapping[str, int]
@@ -156,5 +156,5 @@ async def _sharded(shards: Shards, units: int, connections: int) -> Spreading:
     found = [list(client.scan_iter(count=1000)) for client in clients]
     misplaced = sum(not key.startswith(p.keys.at()) for p, keys in zip(places, found, strict=True) for key in keys)
     shard_of = {name: places.index(shard) for t in tenants for name, shard in ((t.pool, t.at_pool), (t.job, t.at_job))}
-    rate = Rate("unit", connections, units / wall_s, used_us)
+    rate = Bearing("unit", connections, units / wall_s, used_us)
     return Spreading(len(places), rate, [len(keys) for keys in found], misplaced, shard_of)

@@ -15,7 +15,7 @@ WORKER_MB_OPEN = 0.09
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class CallCost:
     """CPU ms of one call, units judged one by one; the store's bytes of a call that is open."""
 
     store_ms: float
@@ -24,7 +24,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Sizing:
     """For so many calls a second: open ones, stores, worker processes (a core each), and memory in MB."""
 
     calls_per_s: float
@@ -36,7 +36,7 @@ class Needs:
     store_mb: float
 
 
-def needs(calls_per_s: float, latency_s: float, cost: Cost, busy_most: float = BUSY_MOST) -> Needs:
+def needs(calls_per_s: float, latency_s: float, cost: CallCost, busy_most: float = BUSY_MOST) -> Sizing:
     """Raises `ValueError` unless calls, latency and share are positive, and the share at most 1."""
     if not (calls_per_s > 0 and latency_s > 0 and 0 < busy_most <= 1):
         raise ValueError(
@@ -48,7 +48,7 @@ def needs(calls_per_s: float, latency_s: float, cost: Cost, busy_most: float = B
     workers = math.ceil(calls_per_s * cost.worker_ms / 1000 / busy_most)
     each = math.ceil(open_calls / workers)
     store_mb = open_calls * cost.called_bytes / stores / 1e6
-    return Needs(
+    return Sizing(
         calls_per_s, open_calls, stores, workers, each, WORKER_MB_BASE + WORKER_MB_OPEN * each, store_mb
     )  # fmt: skip
 
@@ -58,6 +58,6 @@ def slot_used(call_s: float, gap_s: float, round_trip_s: float, trips: int) -> f
     return call_s / (call_s + gap_s + trips * round_trip_s)
 
 
-def cost_of(whole: Mapping[str, float], called_bytes: float) -> Cost:
+def cost_of(whole: Mapping[str, float], called_bytes: float) -> CallCost:
     """Of what `a_unit` has measured."""
-    return Cost(whole["store_ms"], whole["worker_ms"], called_bytes)
+    return CallCost(whole["store_ms"], whole["worker_ms"], called_bytes)

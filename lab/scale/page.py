@@ -13,7 +13,7 @@ from typing import Any
 from lab.scale.bearing import CONNECTIONS, UNITS, one_store, sharded
 from lab.scale.distance import ROUND_TRIPS_MS, distances
 from lab.scale.groups import ROOT, keys_of_scripts
-from lab.scale.needs import BUSY_MOST, Cost, needs, slot_used
+from lab.scale.needs import BUSY_MOST, CallCost, needs, slot_used
 from lab.scale.whole import LATENCY_S, MEMORY_UNITS, OPEN, a_unit, in_flight, memory
 
 PAGE = ROOT / "docs" / "scale.md"
@@ -141,11 +141,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
 """In their order: the last one goes by what `unit` and `memory` have measured."""
 
 
-def measured(open_calls: int = OPEN[-1]) -> Cost:
+def measured(open_calls: int = OPEN[-1]) -> CallCost:
     """What a call costs, as it was measured last."""
     found = json.loads(MEASURED.read_text())
     whole = found["unit"][str(open_calls)]
-    return Cost(whole["store_ms"], whole["worker_ms"], in_flight(found["bytes"])["called"])
+    return CallCost(whole["store_ms"], whole["worker_ms"], in_flight(found["bytes"])["called"])
 
 
 def written(text: str, tables: Mapping[str, str]) -> str:

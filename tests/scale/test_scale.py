@@ -12,7 +12,7 @@ from dicast.workers.store.keys import Keys
 from lab.scale.__main__ import main
 from lab.scale.bearing import one_store, sharded
 from lab.scale.groups import HOME_OF, Home, ScriptKeys, keys_of_scripts, scripts
-from lab.scale.needs import BUSY_MOST, Cost, needs, slot_used
+from lab.scale.needs import BUSY_MOST, CallCost, needs, slot_used
 from lab.scale.page import PAGE, PARTS, measured, table, written
 from lab.scale.shards import Shard, ShardKeys, Shards
 from tests.workers.test_scripts import told_in_header
@@ -86,7 +86,7 @@ def test_what_a_store_bears_is_its_own_time() -> None:
 
 
 def test_what_calls_need_is_their_cpu_time() -> None:
-    cost = Cost(store_ms=0.3, worker_ms=3.0, called_bytes=2000)
+    cost = CallCost(store_ms=0.3, worker_ms=3.0, called_bytes=2000)
     few, many = needs(100, 2.0, cost, 0.5), needs(4000, 2.0, cost, 0.5)
     assert (few.open_calls, few.stores, few.workers, few.open_each) == (200, 1, 1, 200)
     assert (many.open_calls, many.stores, many.workers, many.open_each) == (8000, 3, 24, 334)
