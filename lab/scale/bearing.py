@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from dicast.workers.store.connection import connect
 from lab.scale.shards import Connection, Shards, Tenant, on, on_cluster
@@ -33,32 +34,37 @@ class Bearing:
         return 1e6 / max(self.store_us)
 
 
-def one_store(units: int = UNITS, connections: Sequence[int] = CONNECTIONS) -> list[Bearing]:
+def one_store(units: int = UNITS, connections: Sequence[int] = CONNECTIONS, *, over_tcp: bool = False) -> list[Bearing]:
     """Commands, grants, claims and records, each by itself, on a new store for each number of connections."""
-    return [rate for number in connections for rate in _on_new_store(units, number)]
+    return [rate for number in connections for rate in _on_new_store(units, number, over_tcp)]
 
 
-def _on_new_store(units: int, connections: int) -> list[Bearing]:
-    with stores(1) as urls:
+def _on_new_store(units: int, connections: int, over_tcp: bool) -> list[Bearing]:
+    with stores(1, over_tcp=over_tcp) as urls:
         return asyncio.run(_operations(on(urls), units, connections))
 
 
 async def _operations(shards: Shards, units: int, connections: int) -> list[Bearing]:
     (shard,) = shards.all
     tenant = Tenant(shard, shard, "pool", "job")
-    await tenant.start(units)
+    await tenant.start(units, limit=2 * units + TOGETHER * connections)
     fences: dict[int, int] = {}
     held: dict[Connection, list[str]] = {}
 
     async def command(connection: Connection, _: int) -> None:
         assert await connection.job_client.hget(shard.keys.epoch, "number")
 
-    async def grant(connection: Connection, position: int, wanted: int = 1) -> None:
-        before = held.get(connection, [])
-        held[connection] = await tenant.grant(connection.leases, position, before, wanted)
+    numbers = count()  # a lease is never asked for twice
 
-    async def grants(connection: Connection, position: int) -> None:
-        await grant(connection, 10 * units + position * TOGETHER, TOGETHER)
+    async def grant(connection: Connection, _: int, wanted: int = 1) -> None:
+        first, before = TOGETHER * next(numbers), held.get(connection, [])
+        held[connection] = await tenant.grant(connection.leases, first, before, wanted)
+
+    async def grants(connection: Connection, _: int) -> None:
+        await grant(connection, 0, TOGETHER)
+
+    async def hold(connection: Connection, _: int) -> None:
+        await tenant.grant(connection.leases, TOGETHER * next(numbers), [], TOGETHER)
 
     async def claim(connection: Connection, position: int) -> None:
         fences[position] = await tenant.claim(connection.ledger, position)
@@ -82,6 +88,8 @@ async def _operations(shards: Shards, units: int, connections: int) -> list[Bear
         await asking.rate("record", half, record),
         await asking.rate("record, 8 a step", (units - half) // TOGETHER, records, TOGETHER),
     ]
+    await asking.run(units // TOGETHER, hold)
+    rates.append(await asking.rate(f"grant, {units:,} more calls open", units, grant))
     await asking.close()
     return rates
 

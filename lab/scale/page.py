@@ -38,9 +38,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def store(units: int = UNITS, connections: Sequence[int] = CONNECTIONS) -> str:
     """What one store bears, operation by operation."""
     rates = one_store(units, connections)
+    by_tcp = {rate.operation: rate for rate in one_store(units, connections[-1:], over_tcp=True)}
     head = [
         "operation",
         *(f"µs, {n} connection{'s' if n > 1 else ''}" for n in connections),
+        f"µs, {connections[-1]} over TCP",
         f"a second at most, {connections[-1]}",
         "asked a second",
     ]
@@ -48,6 +50,7 @@ def store(units: int = UNITS, connections: Sequence[int] = CONNECTIONS) -> str:
     for operation in dict.fromkeys(rate.operation for rate in rates):
         own = [rate for rate in rates if rate.operation == operation]
         times = [f"{max(rate.store_us):.0f}" for rate in own]
+        times.append(f"{max(by_tcp[operation].store_us):.0f}")
         rows.append([operation, *times, f"{_round(own[-1].borne_per_s):,}", f"{_round(own[-1].asked_per_s):,}"])
     return table(head, rows)
 

@@ -23,30 +23,34 @@ READY_S = 20.0
 
 
 @contextmanager
-def stores(count: int, *, clustered: bool = False) -> Iterator[list[str]]:
-    """URLs of so many empty servers. `clustered`: they are the nodes of one cluster, each with an equal run of its hash
-    slots, so that a server refuses keys that another one holds."""
+def stores(count: int, *, clustered: bool = False, over_tcp: bool = False) -> Iterator[list[str]]:
+    """URLs of so many empty servers, by their sockets or `over_tcp` on loopback. `clustered`: they are the nodes of one
+    cluster, each with an equal run of its hash slots, so that a server refuses keys that another one holds."""
     with tempfile.TemporaryDirectory(prefix="dicast-scale-") as root, contextlib.ExitStack() as running:
         urls = []
         for number in range(count):
             folder = Path(root) / str(number)
             folder.mkdir()
-            urls.append(running.enter_context(_server(folder, _free_port() if clustered else 0)))
+            port = _free_port() if clustered or over_tcp else 0
+            running.enter_context(_server(folder, port, clustered=clustered))
+            urls.append(f"redis://127.0.0.1:{port}/0" if over_tcp else f"unix://{folder / 's'}?db=0")
         if clustered:
             _join(urls)
         yield urls
 
 
 @contextmanager
-def _server(folder: Path, port: int) -> Iterator[str]:
+def _server(folder: Path, port: int, *, clustered: bool) -> Iterator[None]:
     path = folder / "s"
     command = server_command(get_binary_path(), folder, path)
     if port:
-        command += ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port", "0"]
+        command += ["--port", str(port), "--bind", "127.0.0.1"]
+    if clustered:
+        command += ["--cluster-enabled", "yes"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         _await(path.exists, "a store listens")
-        yield f"unix://{path}?db=0"
+        yield
     finally:
         process.terminate()
         process.wait(timeout=READY_S)

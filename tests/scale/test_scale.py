@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import inspect
 
+import orjson
 import pytest
+from redis.crc import key_slot
 
 from dicast.app.access.keys import AccessKeys
-from dicast.app.ledger.keys import LedgerKeys
+from dicast.app.ledger.keys import LedgerKeys, PageRef
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.admission.request import QUEUE_PREFIX
+from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
+from lab.bench.admission import parameters
 from lab.scale.__main__ import main
 from lab.scale.bearing import one_store, sharded
 from lab.scale.groups import HOME_OF, Home, ScriptKeys, keys_of_scripts, scripts
@@ -61,6 +67,35 @@ def test_one_tag_holds_all_of_a_shard_and_nothing_of_another() -> None:
     assert Keys("a/b").job_limits == "{a%2Fb}:job_limits"
 
 
+def test_todays_keys_lie_in_one_slot_of_a_cluster_and_the_queues_elsewhere() -> None:
+    keys, ref = Keys("dicast"), PageRef("j", "i", 0, 0)
+    ours = [keys.clock, keys.governor("p"), keys.unacked("n"), LedgerKeys(keys).page(ref), AccessKeys("dicast").tokens]
+    assert len({key_slot(key.encode()) for key in ours}) == 1
+    assert key_slot(f"{QUEUE_PREFIX}p".encode()) != key_slot(keys.unacked("n").encode())
+
+
+async def test_each_of_two_shards_allows_a_job_its_whole_limit(redis_url: str) -> None:
+    """What stands in the way of jobs whose pools are on several shards: a limit counts where it was told, so each
+    shard is to be told a part."""
+    client = connect_async(redis_url)
+
+    async def asked(shard: str, limit: int) -> LeaseAnswer:
+        keys = ShardKeys("s", shard)
+        await client.hset(keys.epoch, "number", 1)
+        await client.hset(keys.governor("p"), mapping={"parameters": orjson.dumps(parameters(10)), "version": 1})
+        await client.hset(keys.job_limits, mapping={"j": limit, "another": 10})
+        want = Want(f"lease {limit} on {shard}", "j", "team")
+        answer = await LeaseStore(client, keys).admit(pool="p", node="n", ttl_ms=1000, give_back=[], wanted=[want])
+        return answer.verdicts[0]
+
+    assert [await asked(shard, 1) for shard in ("2", "3")] == [LeaseAnswer.GRANTED, LeaseAnswer.GRANTED]
+    assert [await asked(shard, limit) for shard, limit in (("4", 1), ("5", 0))] == [
+        LeaseAnswer.GRANTED,
+        LeaseAnswer.REFUSED,
+    ]
+    await client.aclose()
+
+
 def test_a_third_shard_takes_only_its_own_part() -> None:
     three = [Shard(str(n), ShardKeys("s", str(n))) for n in range(3)]
     names = [f"pool-{n}" for n in range(300)]
@@ -80,8 +115,16 @@ def test_two_stores_share_pools_and_jobs(clustered: bool) -> None:
 
 
 def test_what_a_store_bears_is_its_own_time() -> None:
-    rates = {rate.operation: rate for rate in one_store(80, (2,))}
-    assert set(rates) == {"command", "grant", "grant, 8 a step", "claim", "record", "record, 8 a step"}
+    rates = {rate.operation: rate for rate in one_store(80, (2,), over_tcp=True)}
+    assert set(rates) == {
+        "command",
+        "grant",
+        "grant, 8 a step",
+        "claim",
+        "record",
+        "record, 8 a step",
+        "grant, 80 more calls open",
+    }
     assert all(rate.borne_per_s == 1e6 / max(rate.store_us) > 0 for rate in rates.values())
 
 
@@ -124,4 +167,4 @@ def test_the_page_has_a_place_for_each_table() -> None:
 
 
 def test_the_page_tells_what_the_keys_are_now() -> None:
-    assert PARTS["keys"]() in PAGE.read_text(encoding="utf-8")
+    assert PARTS["keys"]() in PAGE.read_text(encoding="utf-8"), "run python -m lab.scale keys --docs"
