@@ -1,6 +1,6 @@
 """Measure how far one installation goes, or reckon what so many calls a second need.
 
-python -m lab.scale                      all tables of docs/scale.md, some three minutes
+python -m lab.scale                      all tables of docs/scale.md, some two minutes
 python -m lab.scale store shards         some of them
 python -m lab.scale --docs               writes them into the page as well
 python -m lab.scale --calls 1000 --seconds 2
