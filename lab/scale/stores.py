@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import subprocess
 import tempfile
@@ -49,7 +50,9 @@ def _server(folder: Path, port: int, *, clustered: bool) -> Iterator[None]:
         command += ["--cluster-enabled", "yes"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        _await(path.exists, "a store listens")
+        _await(lambda: path.exists() or process.poll() is not None, "a store listens")
+        if process.poll() is not None:
+            raise OSError(f"the store ended with {process.returncode}: {' '.join(command)}")
         yield
     finally:
         process.terminate()
@@ -100,11 +103,12 @@ def _await(condition: Callable[[], bool], what: str) -> None:
 
 
 def _free_port() -> int:
-    """A port below those that are given to outgoing connections; the cluster's own is 10,000 higher."""
-    for port in range(17_000, 20_000):
+    """A port below those that are given to outgoing connections; the cluster's own is 10,000 higher. Drawn, for several
+    processes may look for one at the same time."""
+    for port in random.sample(range(14_000, 20_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             with socket.socket() as bus:
                 bus.bind(("127.0.0.1", port + 10_000))
                 return port
-    raise OSError("no free port between 17000 and 20000")
+    raise OSError("100 ports between 14000 and 20000 are all in use")
