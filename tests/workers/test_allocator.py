@@ -34,3 +34,17 @@ def test_threads_share_an_arena_unless_the_operator_says_otherwise() -> None:
     assert arenas("one") == 1
     assert arenas("as they come") > 1
     assert arenas("one", MALLOC_ARENA_MAX="3") == 3
+
+
+@pytest.mark.parametrize("given, found", [({}, "system"), ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc")])
+def test_arrow_allocates_there_too_unless_the_operator_says_otherwise(given: dict[str, str], found: str) -> None:
+    program = """
+from dicast.workers.system.allocator import share_one_arena
+share_one_arena()
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | given
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.strip() == found
