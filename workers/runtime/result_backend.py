@@ -28,6 +28,7 @@ import redis.asyncio
 import redis.client
 from celery.backends.redis import CHORD_PART_RETURN_LUA
 from celery.backends.redis import RedisBackend as CeleryRedisBackend
+from celery.result import AsyncResult
 from celery.states import READY_STATES
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
@@ -121,8 +122,8 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
             told.add(task_id)
             yield task_id, meta
         for node in result.results:
-            if node.id not in told and hasattr(node, "_cache"):
-                meta = node._cache or self.get_task_meta(node.id)
+            if node.id not in told and isinstance(node, AsyncResult):
+                meta = self.get_task_meta(node.id)
                 if meta["status"] in READY_STATES:
                     yield node.id, meta
 
