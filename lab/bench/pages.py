@@ -159,7 +159,11 @@ Dicast.
 SDK is measured with aiohttp, which the others use, and with the transport that it brings; *headers-900* is the same
 task with headers as OpenAI sends them. *Two workers where slots bind* have a core's time left, as the row of that case
 says (`slots-workers`): on two cores that provider, store and bench share, two workers that each fill a core cannot be
-measured (`workers` says what they bring there).
+measured. Both cases count the *cores in use*, by whatever program, while two workers run: where they come near to the
+*cores of the machine*, the machine binds, and the ratio says nothing of the workers.
+
+**At a glance** compares with the SDK round by round: median and range are those of each round's ratio or difference.
+`make bench BENCH='--only CASE'` measures the row of a case again.
 """
 FOOT = """\
 ## Goals missed, and their floors

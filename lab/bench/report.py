@@ -38,7 +38,7 @@ class Section:
 @dataclass(frozen=True)
 class Goal:
     """What a figure of one contender is to be: `at_least` this, or at most. With a `rival`, so many times its own, or
-    so much `over` it."""
+    so much `over` it, round by round where both have as many runs, else of the medians."""
 
     case: str
     contender: str
@@ -108,9 +108,20 @@ def _measured(runs: Sequence[Run], goal: Goal) -> Spread | None:
     if found is None or not goal.rival:
         return found
     theirs = summary(runs, goal.case, goal.rival).get(goal.figure)
-    if theirs is None or not (theirs.mid or goal.over):
+    if theirs is None:
         return None
-    return spread([found.mid - theirs.mid if goal.over else found.mid / theirs.mid])
+    ours, others = (_each(runs, goal, who) for who in (goal.contender, goal.rival))
+    if len(ours) != len(others):
+        ours, others = [found.mid], [theirs.mid]
+    if not goal.over and not all(others):
+        return None
+    return spread([mine - other if goal.over else mine / other for mine, other in zip(ours, others, strict=True)])
+
+
+def _each(runs: Sequence[Run], goal: Goal, contender: str) -> list[float]:
+    """A goal's figure in each run of a contender, in the order of the rounds."""
+    mine = [run for run in runs if run["case"] == goal.case and run["contender"] == contender]
+    return [float(run["figures"][goal.figure]) for run in sorted(mine, key=lambda run: str(run["at"]))]
 
 
 def losses(runs: Sequence[Run], section: Section, ours: str) -> list[str]:

@@ -82,6 +82,22 @@ def test_a_goal_may_be_what_is_over_a_rivals_median() -> None:
     assert glance(RUNS, goals)[2:] == ["| s more than Anna | ≤ 3 | 2.50 | yes | steady | 2 |"]
 
 
+def test_a_rival_is_met_round_by_round_where_both_ran_as_often() -> None:
+    first, second = "2026-01-02T03:04:05+00:00", "2026-01-02T04:04:05+00:00"
+    runs = [
+        run("a", at=second, wall_s=4.0),
+        run("a", at=first, wall_s=1.0),
+        run("b", at=first, wall_s=2.0),
+        run("b", at=second, wall_s=12.0),
+    ]
+    ratio = Goal("steady", "b", "wall_s", "times Anna", 2, at_least=True, rival="a")
+    over = Goal("steady", "b", "wall_s", "more", 2, rival="a", over=True)
+    assert glance(runs, [ratio, over])[2:] == [
+        "| times Anna | ≥ 2 | 2.50 (2.00–3.00) | yes | steady | 2 |",
+        "| more | ≤ 2 | 4.50 (1.00–8.00) | **no** | steady | 2 |",
+    ]
+
+
 def test_the_page_says_when_where_and_by_which_command() -> None:
     silent = Section("never", "Never measured", "", "", {"a": "Anna"}, COLUMNS)
     late = run("a", at="2026-02-01T00:00:00+00:00", wall_s=1.0, lost=0)
