@@ -110,7 +110,10 @@ class Messages:
             for index, token in enumerate(page.tokens):
                 item = page.items[page.lane.unit(token.position).item]
                 unit = self._unit(job, page.ref, token, choices.get(token, ONLY), _chars(item))
-                unit.apply_async(producer=producer, group_id=group_id, group_index=index, chord=body, declare=[])
+                self._app.send_task(
+                    unit.task, unit.args, **unit.options, producer=producer, group_id=group_id, group_index=index,
+                    chord=body, declare=[],
+                )  # fmt: skip
 
     async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
