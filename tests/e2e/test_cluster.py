@@ -153,12 +153,13 @@ def held(cluster):
 def check_that_waiting_work_moves(cluster, pools, steal):
     """All of a job waits at one node, for the pool's limit is low; another comes, which finds nothing in the queue."""
     c = cluster(
-        "--latency", "3", "--sigma", "0", pools=pools, MAX_CONCURRENT_LLM_CALLS="40", DICAST_WINDOW_SECONDS="60",
+        "--latency", "6", "--sigma", "0", pools=pools, MAX_CONCURRENT_LLM_CALLS="40", DICAST_WINDOW_SECONDS="60",
         DICAST_STEAL=str(steal), LLM_CALL_TIMEOUT="60",
     )  # fmt: skip
     c.worker()
     idle = c.worker("-Q", "dicast.beat")
     job_id = c.submit(a_job(agents=1, dimensions=10, items=2))
+    until(lambda: by_name(c, "w0").open == 2, "it has the leases that there are, and no other may be given any")
     until(lambda: held(c)["w0"] > 10 and not depth(c.app, "provider.sim"), "it holds the job")
     c.app.control.add_consumer("provider.sim", destination=[by_name(c, "w1").name], reply=True)
     return c, job_id, idle
