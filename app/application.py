@@ -80,6 +80,10 @@ class Dicast(Celery):  # type: ignore[misc]
     member: Member | None = None
     """This worker's membership, where it has joined over HTTP."""
 
+    @cached_property
+    def Beat(self) -> Any:  # noqa: N802 - Celery's name
+        return self.subclass_with_self("dicast.workers.runtime.beat_program:BeatProgram")
+
     @property
     def message_key(self) -> str | None:
         """Signs task messages (workers/broker/signing.py)."""

@@ -12,7 +12,9 @@ import pytest
 from celery.app.control import Control
 from celery.app.task import Task
 from celery.app.trace import build_tracer
+from celery.apps.beat import Beat
 from celery.backends.redis import RedisBackend
+from celery.beat import Service
 from celery.concurrency.base import BasePool, apply_target
 from celery.worker import control, state
 from celery.worker.consumer import Consumer
@@ -100,6 +102,8 @@ def test_the_versions_are_those_that_were_read(package):
         (messaging.Consumer.qos, ["self", "prefetch_size", "prefetch_count", "apply_global"]),
         (Hub.call_soon, ["self", "callback"]),
         (Producer.batch, ["self", "max_size"]),
+        (Beat.install_sync_handler, ["self", "service"]),
+        (Service.stop, ["self"]),
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
