@@ -39,7 +39,8 @@ READY_DEADLINE_S = 60.0
 STOP_GRACE_S = 20.0
 """A worker that is told to stop ends its open calls first, but not for ever."""
 HASTY_GRACE_S = 4.0
-PING_TIMEOUT_S = 0.1
+PING_TIMEOUT_S, PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S = 0.1, 1.1, 1.0
+"""How long the worker is waited for at first, and how that grows: on a busy machine it may answer late."""
 LOOK_EVERY_S = 0.5
 LIVES = 3
 """A part that dies is started again so often; then it has a reason that starting does not mend."""
@@ -141,7 +142,9 @@ class LocalStack:
         end = time.monotonic() + READY_DEADLINE_S
         with Celery(set_as_current=False) as client:
             client.conf.update(_impatient(Broker.of(self.store_url, self._settings.broker_url)))
-            while not _answers(client, node):
+            wait_s = PING_TIMEOUT_S
+            while not _answers(client, node, wait_s):
+                wait_s = min(wait_s * PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S)
                 worker.check()
                 beat.check()
                 if time.monotonic() > end:
@@ -162,10 +165,10 @@ def _impatient(broker: Broker) -> dict[str, Any]:
     return {**broker.settings, "broker_transport_options": options}
 
 
-def _answers(client: Celery, node: str) -> bool:
+def _answers(client: Celery, node: str, wait_s: float) -> bool:
     """On a connection of its own, so that an answer that is late is not taken for the next one."""
     with client.connection_for_write() as connection:
-        asking = client.control.inspect(destination=[node], timeout=PING_TIMEOUT_S, limit=1, connection=connection)
+        asking = client.control.inspect(destination=[node], timeout=wait_s, limit=1, connection=connection)
         return bool(asking.ping())
 
 

@@ -42,8 +42,8 @@ def test_one_that_is_not_needed_is_gone_and_has_touched_nothing(environ: Mapping
 
 
 def test_one_whose_command_dies_ends_by_itself(environ: Mapping[str, str]) -> None:
-    part = [sys.executable, "-m", "dicast.app.cli.part"]
-    ended = subprocess.run(part, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "dicast.app.cli.local_worker"]
+    ended = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert not Path(environ["DICAST_STATE_DIR"]).exists()
 

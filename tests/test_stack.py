@@ -150,6 +150,15 @@ def test_a_worker_that_never_gets_ready_ends_the_start(settings, monkeypatch):
     assert running(settings) == {}
 
 
+def test_a_worker_that_answers_late_is_waited_for_longer(settings, monkeypatch):
+    waits = []
+    monkeypatch.setattr(stack, "_answers", lambda _client, _node, wait_s: waits.append(wait_s) or len(waits) > 40)
+    with LocalStack(settings, app="standin"):
+        assert waits[0] == 0.1
+        assert waits == sorted(waits)
+        assert waits[-1] == 1.0
+
+
 def test_a_worker_that_will_not_leave_is_killed(settings, monkeypatch):
     monkeypatch.setenv("STANDIN", "worker will not leave")
     monkeypatch.setattr(stack, "STOP_GRACE_S", 0.5)

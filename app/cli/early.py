@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from dicast.app.cli.part import WorkerOrder
+from dicast.app.cli.local_worker import WorkerOrder
 
 
 def local_changes(out: str | None) -> dict[str, str]:
@@ -30,7 +30,7 @@ class EarlyWorker:
     def __init__(self, changes: Mapping[str, str]) -> None:
         self._begun = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "dicast.app.cli.part"], env={**os.environ, **changes}, stdin=subprocess.PIPE,
+            [sys.executable, "-m", "dicast.app.cli.local_worker"], env={**os.environ, **changes}, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 

@@ -19,12 +19,12 @@ from dicast.app.datasets.errors import DatasetError
 from dicast.app.datasets.images import check_images, read_image
 from dicast.app.datasets.kinds import located
 from dicast.app.datasets.pages import count_items, fingerprint, read_page
-from dicast.app.datasets.rated_lists import PairsOf
+from dicast.app.datasets.rated_lists import PairsOf, list_of
 from dicast.app.datasets.rating_survey import survey_ratings
 from dicast.app.datasets.ratings import file_of, ratings_of_file, read_ratings
 from dicast.app.datasets.surveying import KnownItems, Survey, survey
 
 __all__ = [
     "DatasetError", "KnownItems", "PairsOf", "Survey", "check_images", "count_items", "file_of", "fingerprint",
-    "located", "ratings_of_file", "read_image", "read_page", "read_ratings", "survey", "survey_ratings",
+    "list_of", "located", "ratings_of_file", "read_image", "read_page", "read_ratings", "survey", "survey_ratings",
 ]  # fmt: skip

@@ -170,5 +170,6 @@ def _judged(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
     lists: dict[str, dict[str, tuple[str, str]]] = {}
     for row in table.group_by(table.column_names).aggregate([]).to_pylist():
         pair, of, a, b = (str(row[name]) for name in ("item_id", *origin))
-        lists.setdefault(of, {})[pair] = (a, b)
-    return known, lists.get
+        if datasets.list_of(pair) == of:  # else this job's own items have metadata of these names
+            lists.setdefault(of, {})[pair] = (a, b)
+    return known, lists.get if lists else None

@@ -117,7 +117,7 @@ def ended(dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, fa
         job_id=name, project=spec.project, status="completed", units=len(opinions), started=START,
         finished=START + timedelta(seconds=80), wall_s=80.0, calls=len(opinions) + 7, retries=7,
         agents=[ReportAgent.of(agent) for agent in spec.agents],
-        dimensions=[ReportDimension.of(d) for d in spec.dimensions],
+        dimensions=[ReportDimension.of(d) for d in spec.dimensions], keep=spec.keep,
     )  # fmt: skip
     report = finish(root, name, "abc", header)
     dicast.submit(spec)
@@ -172,4 +172,5 @@ def _opinions(spec: EvaluationJob, failed: int, argument: str) -> Iterator[Opini
                     argument="" if score is None else f"{argument} ({item.id[:40]})",
                     cited_evidence=[] if score is None else [item.output[:48], "cleaner  air and to the SHOPS"],
                     model=HOSTILE[:40] if argument == HOSTILE else "small-judge-3b", latency_s=1.0,
+                    metadata={name: item.metadata[name] for name in spec.keep if name in item.metadata},
                 )  # fmt: skip

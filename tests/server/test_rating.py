@@ -192,6 +192,20 @@ def test_ratings_are_added_to_an_ended_job_by_the_command(
             show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
 
 
+def test_pairs_whose_metadata_are_named_like_those_of_lists_are_rated_as_pairs(
+    dicast: Dicast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = pairs("p", 4)
+    for item in document["items"]:
+        item["metadata"] = {"list": "news", "candidate_a": "ours", "candidate_b": "theirs"}
+    ended(dicast, {**document, "keep": ["list", "candidate_a", "candidate_b"]})
+    path = tmp_path / "people.csv"
+    path.write_text("item_id,dimension,rater,score\n" + "".join(f"pair-{n},better,ada,A\n" for n in range(4)))
+    folder = job_folder(dicast.settings.results_dir, "p")
+    show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
+    assert json.loads(capsys.readouterr().out)["rated"]
+
+
 def test_labels_and_checklists_are_rated_in_their_own_words(tmp_path: Path) -> None:
     scales = {
         "tone": Scale(labels=["rude", "plain", "kind"], ordered=False),

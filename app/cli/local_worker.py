@@ -1,7 +1,8 @@
 """The worker of `dicast run --local`, which loads what it needs while the command still checks the job.
 
-`python -m dicast.app.cli.part` then waits for a `WorkerOrder`, one line on standard input. Without one, as when the job
-is refused, it ends and has touched nothing. Celery's command line would load the commands of Celery and Flower first.
+`python -m dicast.app.cli.local_worker` then waits for a `WorkerOrder`, one line on standard input. Without one, as when
+the job is refused, it ends and has touched nothing. Celery's command line would load the commands of Celery and Flower
+first.
 """
 # ruff: noqa: PLC0415  (what takes long is loaded while the command does other things)
 
