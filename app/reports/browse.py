@@ -8,6 +8,7 @@ of the file itself.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import threading
 from collections import OrderedDict
@@ -26,6 +27,7 @@ MEMORY = "160MB"
 THREADS = 2
 ROWS_KEPT = 1_500_000
 """Rows of all tables together; the least lately used goes first."""
+SLOW_TO_FIND = re.compile(r"[ksKS]|[^\x00-\x7f]")
 OPINIONS_MAX = 2000
 """Of one item, at once."""
 
@@ -217,8 +219,9 @@ class Browser:
     def _found(self, asked: duckdb.DuckDBPyConnection, folder: Path, text: str, judge: str | None) -> str:
         """The name of the table of the items of which an argument holds this text: all arguments are read for it."""
         only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
-        making = f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE regexp_matches(argument, ?) {only}"
-        given = [_pattern(text)] if judge is None else [_pattern(text), judge]
+        holds, given = _holding(text)
+        making = f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE {holds} {only}"
+        given += [] if judge is None else [judge]
         return self._kept(asked, (*_mark(folder), "found", text, judge), lambda: making, given)
 
     def _kept(
@@ -239,10 +242,27 @@ class Browser:
             return self._tables.known[key][0]
 
 
+def _holding(text: str) -> tuple[str, list[str]]:
+    """The condition that an argument holds a text, without regard to case, and its parameters.
+
+    RE2 skips to a beginning whose letters have two cases each, as k, s and most letters beyond ASCII have not. Where
+    such a letter comes early, the longest stretch without one is looked for first, and only what holds that is written
+    in lower case: half the time."""
+    stretch = max(SLOW_TO_FIND.split(text), key=len)
+    if stretch and text.startswith(stretch):
+        return "regexp_matches(argument, ?)", [_pattern(text)]
+    return (
+        "CASE WHEN regexp_matches(argument, ?) THEN contains(lower(argument), lower(?)) ELSE false END",
+        [_pattern(stretch), text],
+    )
+
+
 def _pattern(text: str) -> str:
-    """Finds a text without regard to case, as RE2 writes it. It takes three quarters of the time of lower case."""
-    plain = (char if char.isalnum() or not char.isascii() else f"\\x{ord(char):02x}" for char in text)
-    return f"(?i){''.join(plain)}"
+    return f"(?i){''.join(map(_literal, text))}"
+
+
+def _literal(char: str) -> str:
+    return char if char.isalnum() or not char.isascii() else f"\\x{ord(char):02x}"
 
 
 def _mark(folder: Path) -> tuple[Any, ...]:

@@ -71,6 +71,9 @@ def test_items_are_sorted_filtered_searched_and_paged(made: tuple[Path, Report])
     assert ids(search="' OR true --") == []
     assert ids(search="Y SAID BY C", within="arguments") == ["y"]
     assert ids(search="y said by c", within="arguments", judge="a'b") == []
+    for part in ("s", "Said BY c", "x sAID", "2 s", "said by A'", "sis", "d by s"):
+        holding = {item for item in SCORES for judge in JUDGES if part.lower() in f"{item} said by {judge}".lower()}
+        assert set(ids(search=part, within="arguments")) == holding
     for nowhere in (".*", "y|c", "(", "[", "\\E", "y said by c$", "\x00", "\U0001f600"):
         assert ids(search=nowhere, within="arguments") == []
     assert ids(failed=True) == ['z"']
