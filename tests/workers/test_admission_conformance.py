@@ -62,7 +62,7 @@ class Both:
             version=old.version + 1,
             decided_at=now,
             limit=limit,
-            limit_if_refused=chance.randint(1, limit),
+            limit_if_refused=chance.choice([chance.randint(1, limit), max(1, limit - 1)]),
             counts_after=chance.choice([-1e9, now - 1.0, now]),
             stop_after=chance.choice([1, 2, 1000]),
             feedback_s=chance.choice([0.25, 1.0]),
@@ -161,6 +161,7 @@ class Both:
             input_tokens=chance.choice([0.0, 20.0, 150.0]),
             output_tokens=chance.choice([0.0, 60.0]),
             jitter=chance.uniform(-1.0, 1.0),
+            last=chance.random() < 0.3,
         )
 
     def ask(self, want):
@@ -171,7 +172,7 @@ class Both:
             if want.project in self.state.projects:
                 self.state.projects[want.project].waiting = False
             return Denied("job_limit")
-        request = CallRequest(want.lease, want.project, want.model, *want[4:], lease_s=TTL_S)
+        request = CallRequest(want.lease, want.project, want.model, *want[4:7], lease_s=TTL_S, last=want.last)
         if room <= 0:
             model._begin(self.params, self.state, request, self.now)
             self.state.projects[want.project].waiting = True

@@ -33,6 +33,22 @@ async def test_the_store_is_asked_for_what_the_message_says():
     assert want._replace(jitter=0.0) == Want("lease", "j", "g", "m", 70.0, 30.0, 0.0)
 
 
+async def test_the_last_units_of_a_queue_are_told_to_be_the_last():
+    """Of a limit of 8, as the host tells: 24 units wait, one of them here, then 23, of which one was just fetched."""
+    host = Host()
+    host.backlog = 24
+    door = a_gate(host)
+    await door._step()
+    door.held[0].announced = True
+    await door._step()
+    door.hold(Request(id="x"))
+    await door._step()
+    assert [[want.last for want in ask["wanted"]] for ask in host.asked] == [[False], [False], [False, False]]
+    door.backlog = 21
+    await door._step()
+    assert [want.last for want in host.asked[-1]["wanted"]] == [True, True]
+
+
 async def test_each_ask_is_spread_evenly():
     host = Host(slots=300)
     door = a_gate(host, 300)

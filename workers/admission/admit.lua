@@ -4,8 +4,8 @@
 -- KEYS  1 clock  2 leases  3 holders  4 open  5 governor  6 job_limits  7 rates  8 waiting  9 events  10 counters
 --       11 short  12 epoch  13 orders  (keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel
---       6 JSON of outcomes (outcome.lua)  7 JSON [[lease id, job, project, model, input, output tokens, jitter], ...],
---       oldest first  8 most entries of the event stream  9 ms between decisions
+--       6 JSON of outcomes (outcome.lua)  7 JSON [[lease id, job, project, model, input, output tokens, jitter,
+--       last], ...], oldest first  8 most entries of the event stream  9 ms between decisions
 --       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
 --        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node,
@@ -59,7 +59,7 @@ local ordered = #wants > 0 and redis.call('HEXISTS', orders, node) == 1
 for i, want in ipairs(wants) do
   local found = ordered and {verdict = 0, reason = 'cordoned'} or answer(step, {
     id = want[1], job = want[2], project = want[3], model = want[4], input = want[5], output = want[6],
-    jitter = want[7], until_s = now + ttl_ms / 1000,
+    jitter = want[7], last = want[8], until_s = now + ttl_ms / 1000,
   })
   verdicts[i], reasons[i], waits[i] = found.verdict, found.reason or '', found.wait_ms or -1
   widths[i], parts[i] = found.open or 0, found.part or -1

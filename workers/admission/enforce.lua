@@ -20,6 +20,14 @@ local function effective_limit(params, state, now)
   return limit
 end
 
+-- The last calls of a queue try no small step out.
+local SMALL_STEP = 0.9
+local function limit_for(params, state, want, now)
+  local limit = effective_limit(params, state, now)
+  local is_small = params.limit_if_refused >= SMALL_STEP * params.limit
+  return want.last and is_small and math.min(limit, params.limit_if_refused) or limit
+end
+
 local function is_turn(params, state, project, limit, tokens, now)
   local present = present_of(params, state, now)
   local rate_bound = state.held_by ~= '' and state.held_by ~= 'limit'
@@ -57,7 +65,7 @@ local function denial(params, state, want, open, room, now)
     if state.probed_break == params.break_number and now < state.probe_until then return 'probe' end
     return nil
   end
-  local limit = math.min(effective_limit(params, state, now), room)
+  local limit = math.min(limit_for(params, state, want, now), room)
   if open >= limit then return 'limit' end
   local most = most_of(params, want.project, limit)
   if most and state.projects[want.project].open >= most then return 'project_max', nil, most end

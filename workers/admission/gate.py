@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 from dicast.workers.admission.concurrency import NodeWidth
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import Admission, LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.queue_end import QueueEnd
 from dicast.workers.admission.request import Admitted, AdmittedRequest, Lease
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.admission.turns import Turns, in_turns
@@ -116,7 +117,8 @@ class Gate:
         """Its queue is not read, by an operator's command."""
         self.starved = False
         """Units wait here, and there was no slot to ask for."""
-        self._projects = 0
+        self._projects = self._limit = 0
+        self._queue_end, self._near_end = QueueEnd(), False
         self._batch = ASKED_MIN
         self._give_back: list[str | Returned] = []
         self._deciding: asyncio.Task[None] | None = None
@@ -156,6 +158,7 @@ class Gate:
 
     def hold(self, request: AdmittedRequest) -> None:
         self.held.append(request)
+        self.backlog = max(0, self.backlog - 1)
         self.host.on_loop(self.kick)
 
     def give_up(self, most: int) -> list[AdmittedRequest]:
@@ -234,6 +237,8 @@ class Gate:
     async def _step(self) -> float:
         """Give back and ask once; returns the longest sensible wait until the next time, s."""
         await self._count()
+        now = asyncio.get_running_loop().time()
+        self._near_end = self._queue_end.is_near(len(self.held) + self.backlog, self._limit, now)
         room = max(0, self.host.free_slots() - self.host.asking)
         held = list(self.held)
         asked = in_turns(list(filter(self._turns.takes, held)) or held, min(room, self._batch))
@@ -295,7 +300,8 @@ class Gate:
     def _want(self, unit: Admitted) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
         lease = unit.lease_named(self.host.new_lease_id())
-        return Want(lease, unit.job, unit.project, unit.model, unit.input_tokens, unit.output_tokens, jitter)
+        tokens = unit.input_tokens, unit.output_tokens
+        return Want(lease, unit.job, unit.project, unit.model, *tokens, jitter, last=self._near_end)
 
     async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
         config = self.host.config
@@ -328,7 +334,7 @@ class Gate:
 
     def _learn(self, answer: Admission, asked: Sequence[AdmittedRequest], started: float) -> None:
         """What an answer tells of the pool, besides whom it grants what."""
-        self._projects = answer.projects
+        self._projects, self._limit = answer.projects, answer.limit
         # Calls granted together are told one after the other.
         self._open_calls = answer.open_in_all - sum(verdict is LeaseAnswer.GRANTED for verdict in answer.verdicts)
         if asked:

@@ -39,7 +39,8 @@ class LeaseAnswer(IntEnum):
 
 class Want(NamedTuple):
     """One lease asked for. `lease` is drawn by the asker and never used twice. Tokens are estimates; `jitter` in
-    [-1, 1] is drawn once for each ask and decides this grant's part of the pacing."""
+    [-1, 1] is drawn once for each ask and decides this grant's part of the pacing. `last`: it is for one of the last
+    units that wait."""
 
     lease: str
     job: str
@@ -48,6 +49,7 @@ class Want(NamedTuple):
     input_tokens: float = 0.0
     output_tokens: float = 0.0
     jitter: float = 0.0
+    last: bool = False
 
 
 class Returned(NamedTuple):

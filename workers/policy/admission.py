@@ -23,13 +23,16 @@ CATCH_UP_S = 0.05
 SWEEP_S = 10.0
 """Between two looks for models that nobody uses any more."""
 PROJECT_MAX = "project_max"
+SMALL_STEP = 0.9
+"""A step is small if the limit before it was at least so much of the one that is tried."""
 PROBE_HEARD_S = 5.0
 """A probe that came back is decided upon by then, or its outcome was lost: another may go."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """One call that wants to leave. Tokens are estimates; `jitter` in [-1, 1] is drawn by the asker."""
+    """One call that wants to leave. Tokens are estimates; `jitter` in [-1, 1] is drawn by the asker. `last`: it is one
+    of the last that wait, and if it were refused would end after all others."""
 
     call: str
     project: str = ""
@@ -38,6 +41,7 @@ class CallRequest:
     output_tokens: float = 0.0
     jitter: float = 0.0
     lease_s: float = 120.0
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,13 @@ def effective_limit(params: Parameters, state: EnforcementState, now: float) -> 
     return limit
 
 
+def limit_for(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> int:
+    """Most open calls for this one: the last of a queue try no small step out."""
+    limit = effective_limit(params, state, now)
+    is_small = params.limit_if_refused >= SMALL_STEP * params.limit
+    return min(limit, params.limit_if_refused) if request.last and is_small else limit
+
+
 def grant(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> Granted | Denied:
     """Grant a lease, or say what is in the way and for how long.
 
@@ -162,7 +173,7 @@ def _begin(params: Parameters, state: EnforcementState, request: CallRequest, no
 def _denial(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> Denied | None:
     if params.breaker is not BreakerPhase.CLOSED:
         return _denial_while_broken(params, state, now)
-    limit = effective_limit(params, state, now)
+    limit = limit_for(params, state, request, now)
     if len(state.leases) >= limit:
         return Denied("limit")
     most = most_of(request.project, limit, params.project_max)

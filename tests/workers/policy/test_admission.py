@@ -66,6 +66,19 @@ def test_the_first_refusal_takes_the_pending_step_back_until_the_next_decision()
     assert isinstance(ask(replace(params, version=2), state, "x", 1.0), Granted)
 
 
+@pytest.mark.parametrize(
+    ("limit", "before", "granted"), [(20, 19, False), (20, 15, True), (8, 7, True), (20, 20, True)]
+)
+def test_the_last_calls_of_a_queue_try_no_small_step_out(limit: int, before: int, granted: bool) -> None:
+    params = parameters(limit, limit_if_refused=before)
+    state = fill(params, limit - 1)
+    last = grant(params, state, CallRequest("x", last=True), 1.0)
+    assert isinstance(last, Granted) is granted
+    if not granted:
+        assert last == Denied("limit")
+        assert isinstance(ask(params, state, "y", 1.0), Granted)
+
+
 def test_refusals_from_before_the_last_cut_do_not_count() -> None:
     params = parameters(8, limit_if_refused=5, counts_after=0.0)
     state = fill(params, 6)
