@@ -117,7 +117,8 @@ class Gate:
         """Its queue is not read, by an operator's command."""
         self.starved = False
         """Units wait here, and there was no slot to ask for."""
-        self._projects = self._limit = 0
+        self._projects = 0
+        self._limit = 0
         self._queue_end, self._near_end = QueueEnd(), False
         self._batch = ASKED_MIN
         self._give_back: list[str | Returned] = []
