@@ -77,9 +77,14 @@ def _close_the_metrics(**_: Any) -> None:
 def _leave(**_: Any) -> None:
     """After the last call has ended and is recorded: with the membership the store's login ends."""
     if app.member is not None:
-        from dicast.app.joining import forget
-
         app.member.leave()
+        _forget_the_store()
+
+
+def _forget_the_store() -> None:
+    from dicast.app.joining import forget
+
+    if app.member is not None:
         with contextlib.suppress(OSError):
             forget(app.settings.state_dir, app.member.given.store_url)
 
@@ -135,9 +140,16 @@ PUT_OUT_S = 5.0
 
 def _end_soon(reason: str) -> None:
     end_worker(reason)
-    timer = threading.Timer(PUT_OUT_S, os._exit, [EX_FAILURE])
+    timer = threading.Timer(PUT_OUT_S, _end_now)
     timer.daemon = True
     timer.start()
+
+
+def _end_now() -> None:
+    try:
+        _forget_the_store()
+    finally:
+        os._exit(EX_FAILURE)
 
 
 def _join(name: str) -> None:

@@ -30,8 +30,12 @@ def echo():
                 except OSError:
                     return
 
-        threading.Thread(target=serve, daemon=True).start()
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)  # closing alone does not wake who waits for a connection
+        serving.join(timeout=5)
+        assert not serving.is_alive()
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ def what_killed_nodes_leave_behind():
 
 @pytest.fixture(autouse=True)
 def what_worlds_set(monkeypatch):
-    """The product's chance is seeded for each world, its names are the world's."""
+    """The product's chance is seeded for each world, its names are the world's, and no process computes statistics."""
     monkeypatch.setattr("dicast.app.ledger.client.new_incarnation", None)
+    monkeypatch.setattr("dicast.app.reports.finishing._in_own_process", None)
     state = random.getstate()
     yield
     random.setstate(state)
