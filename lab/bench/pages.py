@@ -109,6 +109,7 @@ GOALS = (
         1.8,
         at_least=True,
     ),
+    Goal("slots-moved", "dicast", "p99, ms", "a slot that comes free on another worker, taken within, p99, ms", 10),
     Goal("open", "dicast", "peak MB before the report", "worker with 1,000 open calls, MB", 160),
     Goal("open-3000", "dicast", "peak MB before the report", "worker with 3,000 open calls, MB", 350),
     Goal("million", "dicast", "store over its base, MB", "1,000,000 units: store over its base, MB", 100),
