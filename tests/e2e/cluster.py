@@ -18,6 +18,7 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+from tests import children
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
@@ -40,7 +41,7 @@ class Simulated:
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "dicast.app.providers.simulated", "--port", "0", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        self.process = children.start(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
         assert self.process.stdout is not None
         self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")
 
@@ -71,7 +72,7 @@ class Worker:
         self.log = log
         command = [sys.executable, "-m", "celery", "-A", "app", "worker", "-n", f"{name}@%h", *options]
         with log.open("ab") as file:
-            self.process = subprocess.Popen(
+            self.process = children.start(
                 command, env=environ, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
             )
 
@@ -83,7 +84,7 @@ class Worker:
     def kill(self) -> None:
         """kill -9 of everything it started."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.wait(timeout=30)
 
     def stop(self, deadline_s: float = 30.0) -> int:
         """Polite stop; its exit code."""
@@ -97,7 +98,8 @@ class Worker:
                 self.kill()
                 late.add_note(self.log.read_text()[-5000:])
                 raise
-        return self.process.returncode
+        code: int = self.process.returncode
+        return code
 
 
 class Cluster:

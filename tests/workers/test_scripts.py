@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -114,15 +115,20 @@ def test_names_are_looked_up_as_lua_does(text, undefined, unused):
 
 @each(SCRIPTS)
 def test_what_a_script_names_it_reads(file):
-    names = Names(file.read_text())
+    names = names_of(file)
     assert (names.unused, names.unused_on_top) == (set(), set())
+
+
+@cache
+def names_of(file):
+    return Names(file.read_text())
 
 
 @each(INCLUDED)
 def test_what_an_included_file_gives_is_taken(file):
-    names = Names(file.read_text())
+    names = names_of(file)
     takers = [other for other in SCRIPTS if file in {part.resolve() for part, _ in script_parts(other)}]
-    taken = {name for taker in FILES if taker != file for name in Names(taker.read_text()).undefined}
+    taken = {name for taker in FILES if taker != file for name in names_of(taker).undefined}
     assert takers
     assert (names.unused, names.unused_on_top - taken) == (set(), set())
 
