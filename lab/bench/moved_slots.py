@@ -21,7 +21,7 @@ UNITS = 3_600
 SETTLED_S = 1.0
 
 
-class Line(NamedTuple):
+class LeaseLine(NamedTuple):
     """Of a worker's log: a lease is `acquired` or `released`; `at` is Unix time, s."""
 
     at: float
@@ -64,9 +64,9 @@ def _has_none_open(cluster: Cluster, node: str) -> bool:
     return not cluster.node(node).open
 
 
-def moves(lines: Iterable[Line]) -> Iterator[tuple[float, float]]:
+def moves(lines: Iterable[LeaseLine]) -> Iterator[tuple[float, float]]:
     """When each slot that one worker gave back was taken by the other: the longest free one is taken first."""
-    free = deque[Line]()
+    free = deque[LeaseLine]()
     for line in lines:
         if not line.acquired:
             free.append(line)
@@ -76,7 +76,7 @@ def moves(lines: Iterable[Line]) -> Iterator[tuple[float, float]]:
                 yield freed.at, line.at
 
 
-def _lines(worker: Worker, number: int) -> Iterator[Line]:
+def _lines(worker: Worker, number: int) -> Iterator[LeaseLine]:
     for text in worker.log.read_text().splitlines():
         if text.startswith("{") and (told := json.loads(text))["event"] in ("acquired", "released"):
-            yield Line(datetime.fromisoformat(told["ts"]).timestamp(), told["event"] == "acquired", number)
+            yield LeaseLine(datetime.fromisoformat(told["ts"]).timestamp(), told["event"] == "acquired", number)
