@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dicast.app.cli.main import main
-from tests import children
 
 ROOT = Path(__file__).parents[1]
 JOB = {
@@ -47,8 +46,11 @@ def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
 @pytest.fixture
 def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
     def run(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dicast.app.cli.main", *arguments]
-        return children.run(command, cwd=tmp_path, env={**environ, **settings}, input=stdin)
+        return subprocess.run(
+            [sys.executable, "-m", "dicast.app.cli.main", *arguments],
+            cwd=tmp_path, env={**environ, **settings}, input=stdin, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
 
     return run
 

@@ -20,15 +20,12 @@ from dicast.workers.store.embedded import stop
 from tests.command import JOB, Dicast, refused
 
 
-def test_help_answers_at_once(environ: dict[str, str], tmp_path: Path) -> None:
+def test_help_answers_at_once(dicast: Dicast) -> None:
     """0.3 s on an idle machine. CPU time, for this one may be busy, and the least of five."""
     took_s = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run = subprocess.run(
-            [sys.executable, "-m", "dicast.app.cli.main", "--help"],
-            cwd=tmp_path, env=environ, capture_output=True, check=False,
-        )  # fmt: skip
+        run = dicast("--help")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert run.returncode == 0

@@ -105,14 +105,17 @@ class Recovery:
             self._unfinished[job] = facts
 
     async def _recall(self) -> None:
-        """Store answers again that the store took and has lost."""
+        """Store answers again that the store took and has lost. Those that it has again are told of, also where store
+        or broker are away before the last: the next attempt finds no news in them."""
         count = 0
-        async for ref, recorded in self._recorder.recall():
-            count += len(recorded.written)
-            await _follow(self._messages, ref, recorded)
-        if count:
-            logger.warning("the store had lost %d results, and has them again", count,
-                           extra={"event": "recalled", "results": count})  # fmt: skip
+        try:
+            async for ref, recorded in self._recorder.recall():
+                count += len(recorded.written)
+                await _follow(self._messages, ref, recorded)
+        finally:
+            if count:
+                logger.warning("the store had lost %d results, and has them again", count,
+                               extra={"event": "recalled", "results": count})  # fmt: skip
 
     async def _disown(self) -> None:
         """Give up what this node has claimed and does not work on. The claims are read first: one that is made

@@ -18,7 +18,6 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
-from tests import children
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
@@ -41,7 +40,7 @@ class Simulated:
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "dicast.app.providers.simulated", "--port", "0", *options]
-        self.process = children.start(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
         assert self.process.stdout is not None
         self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")
 
@@ -72,7 +71,7 @@ class Worker:
         self.log = log
         command = [sys.executable, "-m", "celery", "-A", "app", "worker", "-n", f"{name}@%h", *options]
         with log.open("ab") as file:
-            self.process = children.start(
+            self.process = subprocess.Popen(
                 command, env=environ, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
             )
 
@@ -98,8 +97,7 @@ class Worker:
                 self.kill()
                 late.add_note(self.log.read_text()[-5000:])
                 raise
-        code: int = self.process.returncode
-        return code
+        return self.process.returncode
 
 
 class Cluster:

@@ -94,9 +94,11 @@ def test_a_drained_node_ends_its_calls_and_another_does_the_rest(cluster):
     assert (report["scored"], report["calls"], c.provider.stats()["calls"]) == (60, 60, 60)
 
     c.app.cluster.uncordon("w0", by="test")
+    until(lambda: by_name(c, "w0").status is NodeStatus.ONLINE, "it takes work again")
     c.provider.control(latency=5)
     job_id = c.submit(a_job(agents=1, dimensions=8))
-    until(lambda: by_name(c, "w0").open == 4 and c.provider.stats()["open"] == 8, "it works again")
+    # The eighth may wait at the worker that is full.
+    until(lambda: by_name(c, "w0").open == 4 and c.provider.stats()["open"] >= 7, "it works again")
     c.app.cluster.drain("w0", by="test", deadline_s=0)
     until(lambda: by_name(c, "w0").reason == "drain by test: drained, 4 calls cut at the deadline", "it says so")
     c.provider.control(latency=0.1)

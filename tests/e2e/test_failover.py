@@ -83,5 +83,5 @@ def test_a_copy_that_lacks_the_last_writes_begins_a_new_epoch_and_loses_no_answe
     stats = c.provider.stats()
     assert stats["max_open"] <= 5
     assert stats["calls"] <= 36 + 5, "no more than were open"
-    (recalled,) = [line for line in c.logs() if line["event"] == "recalled"]
-    assert recalled["results"] >= 6
+    recalled = [line["results"] for line in c.logs() if line["event"] == "recalled"]
+    assert sum(recalled) >= 6

@@ -203,11 +203,12 @@ def test_a_store_that_is_away_for_a_moment_fails_no_unit(store, cluster):
 def test_units_whose_end_the_store_has_lost_are_told_it_again(store, cluster):
     """It comes back as it was when the calls were open. Their results were stored and their messages acknowledged, so
     nothing would bring them again but their worker, which remembers how they ended."""
-    c = cluster("--cap", "5", "--latency", "1", REDIS_URL=store.url, LLM_CALL_TIMEOUT="3")
+    c = cluster("--cap", "5", "--latency", "2", REDIS_URL=store.url, LLM_CALL_TIMEOUT="5")
     c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=10))
     until(lambda: c.provider.stats()["open"] == 5, "five are open")
     shutil.copytree(store.folder / "appendonlydir", store.folder / "copy")
+    assert c.done(job_id) == 0, "the copy knows of no result"
     until(lambda: c.done(job_id) == 5 and c.provider.stats()["open"] == 5, "five are done, and five more are open")
     store.kill()
     shutil.rmtree(store.folder / "appendonlydir")
