@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "a lease given back twice counts twice",
         "workers/admission/release.lua",
-        "      redis.call('HDEL', books.holders, id)\n",
+        "  change_many('HDEL', books.holders, over)\n",
         "",
     ),
     Mutant(

@@ -91,6 +91,15 @@ async def test_an_ask_whose_answer_was_lost_is_repeated_and_counts_once(client, 
     assert await client.hgetall(KEYS.open) == {}
 
 
+async def test_a_lease_that_is_named_twice_in_a_step_counts_once(client, store):
+    await limit(client, j=2)
+    ask = Asker(store)
+    assert (await ask("a", "a", "b", "c")).verdicts == [G, G, G, R]
+    await check_books(client)
+    assert (await ask("c", "d", give_back=["a", "a"])).verdicts == [G, R]
+    await check_books(client)
+
+
 async def test_a_jobs_frozen_limit_binds_it_and_the_largest_binds_all(client, store):
     await limit(client, small=1, large=3)
     ask = Asker(store)

@@ -48,10 +48,12 @@ if returned > 0 then note_rate(rates, pool, returned, now_ms) end
 count_open(state, open, pool)
 if params then obey(params, state) end
 local slots = slots_of(pool, cap, open, short, now_ms)
+local wanted = {}
+for i, want in ipairs(wants) do wanted[i] = want[1] end
 local step = {
-  pool = pool, node = node, ttl_ms = ttl_ms, leases = leases, holders = holders, open = open, job_limits = job_limits,
-  short = short, params = params, state = state, now = now, now_ms = now_ms, closed_until = closed_until, slots = slots,
-  jobs = {}, change = {}, events = events,
+  pool = pool, node = node, ttl_ms = ttl_ms, open = open, job_limits = job_limits, short = short, params = params,
+  state = state, now = now, now_ms = now_ms, closed_until = closed_until, slots = slots, jobs = {}, change = {},
+  events = events, held = read_holders(holders, wanted), expiries = {}, records = {},
 }
 local verdicts, reasons, waits, widths, parts, probe = {}, {}, {}, {}, {}, 0
 local retry_after, first_reason = -1, ''
@@ -77,6 +79,8 @@ end
 
 -- Write down what has changed.
 local granted = step.change.all or 0
+change_many('ZADD', leases, step.expiries)
+change_many('HSET', holders, step.records)
 for field, by in pairs(step.change) do redis.call('HINCRBY', open, field, by) end
 if granted > 0 then counters.granted = granted end
 local told = note_told(epoch_key, node, granted > 0)

@@ -1,6 +1,7 @@
 -- One want's answer: a lease with all that it changes, or why there is none.
 -- `step` is what one admission knows: {keys and arguments of admit.lua, params, state, now, closed_until, slots, jobs,
--- change: of the counts in `open`, events}.
+-- change: of the counts in `open`, events, held: records of open leases by id; of those that are granted, expiries:
+-- {expiry, lease id, ...} and records: {lease id, record, ...}}.
 --@include enforce.lua
 --@include release.lua
 --@include slots.lua
@@ -47,6 +48,8 @@ local function denied(step, want)
   return reason, wait, part, standing.open
 end
 
+local function append(list, first, second) list[#list + 1], list[#list + 2] = first, second end
+
 -- Returns whether the lease is the breaker's probe.
 local function lease(step, want)
   local params, state, slots = step.params, step.state, step.slots
@@ -54,12 +57,14 @@ local function lease(step, want)
   step.events[#step.events + 1] =
     {'sent', want.id, step.now, slots.pool, effective_limit(params, state, step.now), held_by, probe}
   local spent = take(params, state, want, probe, step.now)
-  redis.call('ZADD', step.leases, step.now_ms + step.ttl_ms, want.id)
-  write_holder(step.holders, want.id, {
+  local record = cjson.encode({
     pool = step.pool, job = want.job, project = want.project, model = want.model, node = step.node,
     sent_ms = step.now_ms, probe = probe, open_before = slots.pool, estimate = want.input + want.output,
     reserved = want.cost, spent = {spent[1], spent[2], spent[3]},
   })
+  step.held[want.id] = record
+  append(step.expiries, step.now_ms + step.ttl_ms, want.id)
+  append(step.records, want.id, record)
   slots.all, slots.pool, step.jobs[want.job].open = slots.all + 1, slots.pool + 1, step.jobs[want.job].open + 1
   for _, field in ipairs(counts_of(step.pool, want.job, want.project)) do
     step.change[field] = (step.change[field] or 0) + 1
@@ -69,8 +74,8 @@ end
 
 -- {verdict, probe: whether it tries the pool, reason, wait_ms, open calls and part of the want's project}
 local function answer(step, want)
-  local held = read_holder(step.holders, want.id)
-  if held then return {verdict = GRANTED, probe = held.probe} end  -- asked again, since the answer was lost
+  local held = step.held[want.id]
+  if held then return {verdict = GRANTED, probe = holder_of(held).probe} end  -- asked again, for the answer was lost
   if not job_of(step, want.job).limit then return {verdict = PASS} end
   local reason, wait, part, open = barred(step, want)
   if not reason then

@@ -2,7 +2,7 @@
 -- {pool, job, project, model, node, sent_ms, probe: whether it tries a pool whose circuit breaker is not closed,
 --  open_before: calls that the pool had open, estimate: tokens that were asked for, reserved: {requests, input tokens,
 --  output tokens}, spent: the model's counters just after the reservation, of the same three}
-local function write_holder(holders, id, holder) redis.call('HSET', holders, id, cjson.encode(holder)) end
+--@include ../store/many.lua
 
 -- A lease that a worker of version 0.1 left behind when it was killed is given back as well; its record is fields
 -- joined by '|'.
@@ -12,8 +12,10 @@ local function holder_of(record)
   return {pool = pool, job = job, project = project, node = node}
 end
 
--- nil: there is no such lease any more.
-local function read_holder(holders, id)
-  local record = redis.call('HGET', holders, id)
-  return record and holder_of(record), record
+-- The records of those of the leases that are open, by id.
+local function read_holders(holders, ids)
+  local held = {}
+  if #ids == 0 then return held end
+  for i, record in ipairs(hmget_many(holders, ids)) do held[ids[i]] = record or nil end
+  return held
 end
