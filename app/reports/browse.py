@@ -28,6 +28,7 @@ THREADS = 2
 ROWS_KEPT = 1_500_000
 """Rows of all tables together; the least lately used goes first."""
 SLOW_TO_FIND = re.compile(r"[ksKS]|[^\x00-\x7f]")
+"""Letters that may have more than two cases, as RE2 sees them."""
 OPINIONS_MAX = 2000
 """Of one item, at once."""
 

@@ -1,8 +1,7 @@
 """`celery beat` that ends when it is asked to.
 
 Celery's own handler of SIGTERM raises `SystemExit` wherever the program is. Python drops what is raised in a finalizer
-or in a callback of a weak reference, and the beat goes on for ever: so it did after one of 120 stops during a tick.
-Here its loop is told as well.
+or in a callback of a weak reference, and the beat goes on for ever. Here its loop is told as well.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 Celery tells that only with an event of whoever sends, one more message for each task. The request tells its worker's
 dispatcher of itself when it is made (`Dispatcher.comes`), just before Celery tells that it was received.
 
-No event waits for a broker that is away. Celery's heartbeat would, on the main thread and for ever: a worker that is to
-stop then could not. It is kept, and sent over the next connection.
+No event that can be kept waits for a broker that is away. Celery's heartbeat would, on the main thread and for ever: a
+worker that is to stop then could not. It is kept, and sent over the next connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Events(celery.app.events.Events):  # type: ignore[misc]
 
 
 class Dispatcher(EventDispatcher):  # type: ignore[misc]
-    """Celery's, with the place that a task came from, and never waiting."""
+    """Celery's, with the place that a task came from, waiting only where it cannot keep them."""
 
     _coming: tuple[str, dict[str, Any]] = ("", {})
 
@@ -37,4 +37,6 @@ class Dispatcher(EventDispatcher):  # type: ignore[misc]
         task_id, place = self._coming
         if type == "task-received" and fields.get("uuid") == task_id:
             fields |= place
-        return super().send(type, *args, **{**fields, "retry": False})
+        if self.buffer_while_offline:
+            fields["retry"] = False
+        return super().send(type, *args, **fields)
