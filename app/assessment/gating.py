@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from dicast.app.assessment.figures import figure
 from dicast.app.domain.gate import LEVEL
 from dicast.app.domain.judge_statistics import Figure
-from dicast.app.statistics import groups
+from dicast.app.statistics import groups, student
 from dicast.app.statistics.means import FEWEST, SMALLEST, deviation, mean
 
 POWER = 0.8
@@ -44,8 +43,8 @@ def drop(before: Sequence[float], after: Sequence[float], shift: float, clusters
         same = Figure(value=found.value, low=found.value, high=found.value, items=len(moved), method="all alike")
         return Drop(same, 0.0 if found.value < -shift else 1.0, 0.0)
     degrees = max(1, found.pieces - 1)
-    p = float(stats.t.cdf((found.value + shift) / found.error, degrees))
-    visible = float(stats.t.ppf(1 - LEVEL, degrees) + stats.t.ppf(POWER, degrees)) * found.error
+    p = student.below((found.value + shift) / found.error, degrees)
+    visible = (student.quantile(1 - LEVEL, degrees) + student.quantile(POWER, degrees)) * found.error
     return Drop(figure(mean(moved, clusters=own)), p, visible)
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import stats
-from statsmodels.regression.linear_model import OLS
 
 from dicast.app.assessment.combined import beside_chief
 from dicast.app.assessment.probe_found import Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.regression import slope
 
 FEWEST_OF_EACH = 10
 SMALLEST = 1e-9
@@ -69,11 +69,10 @@ def _with_people(apart: Floats, own: Floats) -> tuple[Result, float | None]:
     y, x = apart[given], own[given]
     if np.ptp(y) < SMALLEST:
         return Unknown("it is off from people by the same on all texts"), None
-    fit = OLS(y, np.column_stack([np.ones(len(x)), x])).fit(cov_type="HC3", use_t=True)
-    low, high = fit.conf_int(1 - CONFIDENCE)[1]
-    if not high - low > SMALLEST:
+    found = slope(x, y)
+    if not found.high - found.low > SMALLEST:
         return Unknown("the rated texts leave nothing to draw an interval from"), None
-    return Estimate(float(fit.params[1]), float(low), float(high), len(x), WITH_PEOPLE), float(fit.pvalues[1])
+    return Estimate(found.value, found.low, found.high, len(x), WITH_PEOPLE), found.p
 
 
 def _among_judges(scores: Floats, own: Floats) -> dict[int, tuple[Result, float | None]]:
@@ -114,6 +113,6 @@ def _estimate(value: float, error: float, items: int, identified: bool) -> tuple
         return Unknown("no other judge of another family has judged texts of a third one beside it"), None
     if error <= SMALLEST:
         return Unknown("the judges differ by the same on all texts"), None
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, items - 1)) * error
+    reach = student.quantile((1 + CONFIDENCE) / 2, items - 1) * error
     estimate = Estimate(float(value), float(value - reach), float(value + reach), items, WITH_JUDGES)
-    return estimate, float(2 * stats.t.sf(abs(value) / error, items - 1))
+    return estimate, student.two_sided_p(value / error, items - 1)

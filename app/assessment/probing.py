@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from statsmodels.regression.linear_model import OLS
 
 from dicast.app.assessment.kinship import self_preference
 from dicast.app.assessment.placing import placed
@@ -20,8 +19,9 @@ from dicast.app.assessment.voices import SPARED
 from dicast.app.domain.judge_statistics import ProbeStatistics
 from dicast.app.domain.probes import Seen
 from dicast.app.statistics.arrays import Floats
-from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
+from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.groups import holm
+from dicast.app.statistics.regression import slope
 
 FEWEST = 20
 FEWEST_OF_A_KIND = 5
@@ -68,8 +68,7 @@ def _slope(probe: Seen, x: Floats, apart: Floats) -> tuple[Result, float | None]
         return Unknown("all rated items are equally long"), None
     if np.ptp(apart) < SMALLEST:
         return Unknown("it is off by the same on all rated items"), None
-    fit = OLS(apart, np.column_stack([np.ones(len(x)), x])).fit(cov_type="HC3", use_t=True)
-    low, high = fit.conf_int(1 - CONFIDENCE)[1]
-    if not high - low > SMALLEST:
+    found = slope(x, apart)
+    if not found.high - found.low > SMALLEST:
         return Unknown("the rated items leave nothing to draw an interval from"), None
-    return Estimate(float(fit.params[1]), float(low), float(high), len(x), "least squares, HC3"), float(fit.pvalues[1])
+    return Estimate(found.value, found.low, found.high, len(x), "least squares, HC3"), found.p

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
 
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.probe_found import Moved, Probed
@@ -18,6 +16,7 @@ from dicast.app.assessment.scores import DimensionScores, JobScores, Varied
 from dicast.app.domain.attacks import ATTACKS, FAMILIES
 from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure
 from dicast.app.domain.probes import ProbeName
+from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 from dicast.app.statistics.means import deviation, estimate, mean
@@ -80,7 +79,7 @@ def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
     found = estimate(spread, degrees=spread.pieces - 1, items=spread.pieces, method="paired, t by item")
     if isinstance(found, Unknown):
         return found, None
-    return found, float(2 * stats.t.sf(abs(spread.value) / spread.error, spread.pieces - 1))
+    return found, student.two_sided_p(spread.value / spread.error, spread.pieces - 1)
 
 
 def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints) -> tuple[Result, float | None]:
@@ -171,5 +170,7 @@ def figure_of_share(shares: Floats, items: Ints) -> Figure:
     if count < FEWEST:
         return Figure.unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}")
     value = float(shares[given].mean())
+    from statsmodels.stats.proportion import proportion_confint  # noqa: PLC0415  (takes a second of CPU time to load)
+
     low, high = proportion_confint(value * count, count, alpha=1 - CONFIDENCE, method="wilson")
     return figure(Estimate(value, float(min(low, value)), float(max(high, value)), count, "Wilson by item"))

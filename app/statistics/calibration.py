@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.estimates import Result, Unknown
@@ -59,6 +58,8 @@ def learn(judge: Floats, people: Floats, method: Method) -> ScoreMap | Unknown:
         return Unknown("the judge gave every rated item the same score")
     levels, codes = np.unique(x, return_inverse=True)
     if method == "isotonic":
+        from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415  (takes a second of CPU time to load)
+
         fitted = IsotonicRegression(out_of_bounds="clip").fit(x, y).predict(levels)
     elif method == "ordinal":
         fitted = np.bincount(codes, weights=y) / np.bincount(codes)

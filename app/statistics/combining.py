@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from dicast.app.statistics.arrays import Floats
 
@@ -88,7 +88,7 @@ def _least_squares(x: Floats, y: Floats) -> Floats:
 
     # A little is added to the diagonal: two judges who say the same share their weight.
     ridge = np.sqrt(RIDGE * (x**2).sum()) * np.eye(x.shape[1])
-    return np.asarray(nnls(np.vstack([x, ridge]), np.concatenate([y, np.zeros(x.shape[1])]))[0])
+    return np.asarray(scipy.optimize.nnls(np.vstack([x, ridge]), np.concatenate([y, np.zeros(x.shape[1])]))[0])
 
 
 def _each_row(scores: Floats, function: Callable[..., Floats]) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import Result, Unknown
@@ -31,9 +31,14 @@ def correlation(x: Floats, y: Floats, kind: Kind, rng: np.random.Generator, *, i
         return Unknown(f"only {len(scored)} items were scored by both")
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return Unknown("one side gave every item the same score")
-    value = float(_VALUES[kind](x, y).statistic)
+    value = _value(kind, x, y)
     statistic = pairs(_SUMS[kind], x, y, np.searchsorted(scored, item[both]))
     return interval(value, len(scored), statistic, rng, shape="correlation")
+
+
+def _value(kind: Kind, x: Floats, y: Floats) -> float:
+    of = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr, "kendall": scipy.stats.kendalltau}[kind]
+    return float(of(x, y).statistic)
 
 
 def pearson_sums(x: Floats, y: Floats) -> Sums:
@@ -105,7 +110,6 @@ def _midranks(values: Floats) -> Callable[[Floats], Floats]:
     return ranks
 
 
-_VALUES = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
 _SUMS: dict[Kind, Callable[[Floats, Floats], Sums]] = {
     "pearson": pearson_sums,
     "spearman": spearman_sums,

@@ -11,8 +11,8 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import Result, Unknown
 from dicast.app.statistics.means import FEWEST, SMALLEST, Deviation, estimate
@@ -115,7 +115,7 @@ def _differences(names: tuple[str, ...], values: Floats, influence: Floats, piec
         )
         found.append((names[a], names[b], result))
         if not isinstance(result, Unknown):
-            raw.append(float(2 * stats.t.sf(abs(values[a] - values[b]) / error, degrees)))
+            raw.append(student.two_sided_p(float(values[a] - values[b]) / error, degrees))
     corrected = iter(holm(np.array(raw)).tolist())
     return tuple(
         Difference(first, second, result, None if isinstance(result, Unknown) else next(corrected))

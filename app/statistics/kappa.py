@@ -3,14 +3,13 @@
 Kappa falls when nearly all items belong to one level, however well people agree: read it beside the base rate, the
 share of the commonest level. The values are scikit-learn's and statsmodels'; the sums serve the resamples.
 """
+# ruff: noqa: PLC0415  (these libraries take a second of CPU time to load)
 
 from __future__ import annotations
 
 from typing import Literal
 
 import numpy as np
-from sklearn.metrics import cohen_kappa_score
-from statsmodels.stats.inter_rater import fleiss_kappa
 
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import Result, Unknown
@@ -37,6 +36,8 @@ def cohen(
         return Unknown("some scores are none of the scale's levels, as a mean is: kappa counts levels")
     if len(np.union1d(cx, cy)) == 1:
         return Unknown("everybody gave every item the same score")
+    from sklearn.metrics import cohen_kappa_score
+
     name = None if weighting == "none" else weighting
     value = float(cohen_kappa_score(cx, cy, weights=name, labels=np.arange(len(levels))))
     penalty = penalties(len(levels), weighting)
@@ -56,6 +57,8 @@ def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
         return Unknown("some scores are none of the scale's levels, as a mean is: kappa counts levels")
     if np.ptp(coded) == 0:
         return Unknown("everybody gave every item the same score")
+    from statsmodels.stats.inter_rater import fleiss_kappa
+
     counts = np.stack([(coded == level).sum(axis=1) for level in range(len(levels))], axis=1)
     value = float(fleiss_kappa(counts))
     statistic = rows(fleiss_sums, counts.astype(np.float64))

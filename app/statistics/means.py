@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
+from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 
@@ -68,7 +69,7 @@ def estimate(
         return Unknown(
             f"all {items} items say the same ({found.value:.3g}), which leaves nothing to draw an interval from"
         )
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * found.error
+    reach = student.quantile((1 + CONFIDENCE) / 2, degrees) * found.error
     low, high = found.value - reach, found.value + reach
     if bounds is not None:
         low, high = _within(found.value, reach, bounds)

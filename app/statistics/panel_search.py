@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.combining import COMBINATIONS, learned_weights, weighted_mean
@@ -133,7 +133,7 @@ def _combined(scores: Floats, people: Floats, panels: tuple[Panel, ...], learn: 
 def _agreement(combined: Floats, people: Floats, measure: Measure) -> Floats:
     """The correlation of each column with people; -1 for a column without spread, which is never chosen."""
     if measure == "spearman":
-        combined, people = stats.rankdata(combined, axis=0), stats.rankdata(people)
+        combined, people = scipy.stats.rankdata(combined, axis=0), scipy.stats.rankdata(people)
     x, y = combined - combined.mean(axis=0), people - people.mean()
     spread = np.sqrt((x**2).sum(axis=0) * (y**2).sum())
     return np.asarray(np.divide(y @ x, spread, out=np.full(x.shape[1], -1.0), where=spread > 1e-12))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import choix
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse, stats
-from scipy.sparse.csgraph import connected_components
+import scipy
 
+from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 from dicast.app.statistics.groups import rank_probabilities
@@ -87,8 +86,10 @@ def bradley_terry(
     wins = np.zeros((size, size))
     np.add.at(wins, (a, b), choices)
     np.add.at(wins, (b, a), 1 - choices)
-    if connected_components(sparse.csr_array(wins > 0), connection="strong")[0] > 1:
+    if scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(wins > 0), connection="strong")[0] > 1:
         return Unknown("somebody never won, or never lost, against the others: his strength has no end")
+    import choix  # noqa: PLC0415  (takes half a second of CPU time to load)
+
     values = np.asarray(choix.ilsr_pairwise_dense(wins), dtype=np.float64)
     values -= values.mean()
     expected = 1 / (1 + np.exp(values[b] - values[a]))
@@ -97,7 +98,7 @@ def bradley_terry(
     scores = np.zeros((count, size))
     np.add.at(scores, cluster, sides * (choices - expected)[:, None])
     influence = scores @ np.linalg.pinv(information) * np.sqrt(count / (count - 1))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * np.sqrt((influence**2).sum(axis=0))
+    reach = student.quantile((1 + CONFIDENCE) / 2, count - 1) * np.sqrt((influence**2).sum(axis=0))
     if (reach <= 0).any():
         return Unknown("all comparisons came out as expected, which leaves nothing to draw an interval from")
     estimates = tuple(

@@ -23,9 +23,10 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse, stats
+import scipy
 from threadpoolctl import ThreadpoolController
 
+from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 
@@ -71,7 +72,7 @@ def pairs(build: Callable[[Any, Any], Sums], x: Any, y: Any, item: Ints) -> OfIt
     def of_items(chosen: Ints) -> Sums:
         inside = np.isin(item, chosen)
         of_pairs = build(x[inside], y[inside])
-        member = sparse.csr_array(
+        member = scipy.sparse.csr_array(
             (np.ones(inside.sum()), (np.searchsorted(chosen, item[inside]), np.arange(inside.sum()))),
             shape=(len(chosen), int(inside.sum())),
         )
@@ -101,7 +102,9 @@ def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generat
     if len(off) < (1 - MOST_UNDEFINED) * RESAMPLES or not np.isfinite(error):
         return Unknown("it rests on so few differing scores that some resamples have none")
     ends = (1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2
-    reach = stats.t.ppf(ends, items - 1) if statistic.symmetric else np.quantile(off, ends)
+    reach = np.quantile(off, ends)
+    if statistic.symmetric:
+        reach = np.array([student.quantile(end, items - 1) for end in ends])
     middle = _stretched(np.array([value]), shape)[0]
     low, high = _shrunk(middle - reach * error, shape)
     return Estimate(value, float(low), float(high), items, "bootstrap by item")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from dicast.app.statistics import student
 from dicast.app.statistics.estimates import Estimate, Result
 from dicast.app.statistics.groups import holm
 from dicast.app.statistics.means import mean
@@ -93,5 +93,5 @@ def compare_runs(first: Checked, second: Checked, *, most: int = 20) -> RunCompa
 def _p(found: Estimate) -> float:
     """The two-sided p-value against no shift, from the interval by Student's t."""
     degrees = found.items - 1
-    error = found.width / 2 / stats.t.ppf((1 + found.confidence) / 2, degrees)
-    return float(2 * stats.t.sf(abs(found.value) / error, degrees))
+    error = found.width / 2 / student.quantile((1 + found.confidence) / 2, degrees)
+    return student.two_sided_p(found.value / error, degrees)
