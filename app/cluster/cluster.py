@@ -207,7 +207,8 @@ class Cluster:
                 continue
             takes = seen.order is None and not node.stuck
             depth = depths.get(node.id, depths.get(node.name, -1))
-            loads.append(Load(node.id, vitals.held, vitals.available, node.pools, takes, depth))
+            full = depth < 0 and vitals.available <= 0
+            loads.append(Load(node.id, vitals.held, vitals.available, node.pools, takes, depth, full))
         return loads, silent
 
     def _worth_it(self, plan: Sequence[Transfer], loads: Sequence[Load]) -> list[Transfer]:

@@ -204,6 +204,18 @@ def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
     assert '"acquired"' in idle.log.read_text()
 
 
+def test_what_a_full_node_holds_goes_to_one_with_a_free_slot(cluster):
+    c = cluster("--latency", "12", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60")
+    c.worker("-c", "1")
+    job_id = c.submit(a_job(agents=1, dimensions=2))
+    until(lambda: held(c) == {"w0": 1} and by_name(c, "w0").open == 1, "its only slot is taken")
+    c.worker("-c", "1")
+    until(lambda: c.provider.stats()["accepted"] == 2, "the other call has begun")
+    assert not c.done(job_id), "while the first was open"
+    c.provider.control(latency=0.02)
+    assert c.report(job_id)["calls"] == 2
+
+
 TWO_REGIONS = """
 default = "sim"
 [pools.sim]

@@ -1,8 +1,9 @@
 """Which messages that wait at busy nodes are to go back for idle ones. Pure: what nodes hold is handed in.
 
 A node that takes work and holds more than `overload` messages without a lease gives up to `most` of them at a time, and
-none that would leave it fewer than `overload`. One that takes no work (it is cordoned) gives all. They are for nodes
-that take work of the same pool, hold fewer than `idle` and have slots free: the emptiest first, one at a time.
+none that would leave it fewer than `overload`, unless it is full: then what it holds waits for one of its calls to end,
+and it gives as many, down to the last. One that takes no work (it is cordoned) gives all. They are for nodes that take
+work of the same pool, hold fewer than `idle` and have slots free: the emptiest first, one at a time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ HOUSEKEEPER = "housekeeping"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One node: what it holds by pool, free slots, the pools that it serves, and whether it takes work. `depth` is what
-    it is judged by: the sum of what it holds, if nobody says otherwise."""
+    """One node: what it holds by pool, free slots, the pools that it serves, whether it takes work, and whether it is
+    full: no slot is free for what it holds. `depth` is what it is judged by: the sum of what it holds, if nobody says
+    otherwise."""
 
     node: str
     held: Mapping[str, int]
@@ -28,10 +30,15 @@ class Load:
     pools: Collection[str]
     takes: bool = True
     depth: int = field(default=-1)
+    full: bool = False
 
     @property
     def queued(self) -> int:
         return self.depth if self.depth >= 0 else sum(self.held.values())
+
+    def spares(self, overload: int) -> int:
+        """How many it gives at most while it takes work."""
+        return self.queued - (0 if self.full else overload)
 
 
 class Transfer(NamedTuple):
@@ -47,14 +54,15 @@ def transfers(loads: Iterable[Load], *, overload: int = OVERLOAD, idle: int = ID
     """What to move now. Holds: no node both gives and receives, nobody receives more than it has slots free for, or of
     a pool that it does not serve, and nobody gives what it does not hold."""
     known = sorted(loads, key=lambda load: load.node)
-    donors = [load for load in known if (load.queued > overload or not load.takes) and any(load.held.values())]
-    room = {load.node: load.available for load in known if load.takes and load.queued < idle and load.available > 0}
+    donors = [load for load in known if (load.spares(overload) > 0 or not load.takes) and any(load.held.values())]
+    takers = [load for load in known if load.takes and not load.full]
+    room = {load.node: load.available for load in takers if load.queued < idle and load.available > 0}
     serves = {load.node: load.pools for load in known}
     got: Counter[str] = Counter()
     moved: Counter[tuple[str, str, str]] = Counter()
     for donor in sorted(donors, key=lambda load: (-load.queued, load.node)):
         left = dict(donor.held)
-        budget = min(most, donor.queued - overload) if donor.takes else sum(left.values())
+        budget = min(most, donor.spares(overload)) if donor.takes else sum(left.values())
         for _ in range(budget):
             choices = [
                 (got[node], -room[node], node, -left[pool], pool)

@@ -32,6 +32,9 @@ def load(node, held=0, available=10, pools=("a",), **more):
         ([load("cordoned", 9, takes=False)], []),
         ([load("said to be busy", 3, depth=50), load("idle")], [Transfer("said to be busy", "idle", "a", 3)]),
         ([load("said to be idle", 9, depth=0), load("idle")], []),
+        ([load("full", 1, available=0, full=True), load("idle")], [Transfer("full", "idle", "a", 1)]),
+        ([load("full", 4, available=0, full=True), load("idle")], [Transfer("full", "idle", "a", 3)]),
+        ([load("full", 1, available=0, full=True), load("also full", available=0, full=True)], []),
         ([load("busy", {"a": 1, "b": 8}), load("idle", pools=("a", "b"))], [Transfer("busy", "idle", "b", 3)]),
         ([], []),
     ],
@@ -43,7 +46,7 @@ def test_what_is_moved(loads, expected):
 loads = st.lists(
     st.builds(
         Load, st.sampled_from("uvwxyz"), st.dictionaries(st.sampled_from(POOLS), st.integers(0, 40)),
-        st.integers(0, 20), st.sets(st.sampled_from(POOLS)), st.booleans(), st.integers(-1, 60),
+        st.integers(0, 20), st.sets(st.sampled_from(POOLS)), st.booleans(), st.integers(-1, 60), st.booleans(),
     ),
     unique_by=lambda load: load.node,
 )  # fmt: skip
