@@ -2,13 +2,19 @@
 -- close_page.lua: a page whose results lie on disk leaves the store; the last one ends the job's work.
 -- KEYS  1 job  2 page  3 pages  4 watch  5 the page's assignments  6 assigned
 -- ARGV  1 lane  2 incarnation.page  3 member of watch  4 lanes  5 node  6 prefix of the nodes' beacons
--- Reply {1 if the job is to be finished, 1 if the lane wants planning}; the same to who asks again.
+-- Reply {1 if the job is to be finished, 1 if the lane wants planning}; the same to who asks again. A page with open
+-- units stays: who read its results read them from a server that knew more than this one. Its last result will have it
+-- gathered again.
 -- Holds: claims of the page that have not told their end are remembered in the job (late.lua).
 --@include assigned.lua
 --@include late.lua
 --@include planning.lua
 local job, page, pages, watch, assignments, assigned = unpack(KEYS)
 local lane, number, watch_member, lanes, node, beacons = unpack(ARGV)
+if tonumber(redis.call('HGET', page, 'left') or 0) > 0 then
+  redis.call('HSET', page, 'unchorded', 1)
+  return {0, 0}
+end
 unassign_page(assignments, assigned)
 local late = redis.call('HGET', page, 'late')
 if late then redis.call('HSET', job, late_of_page(lane, number), late) end

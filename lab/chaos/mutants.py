@@ -125,6 +125,12 @@ MUTANTS = (
         "1",
     ),
     Mutant(
+        "a page whose results the store has lost is closed",
+        "app/ledger/close_page.lua",
+        "'left') or 0) > 0",
+        "'left') or 0) < 0",
+    ),
+    Mutant(
         "a job ends before all is planned",
         "app/ledger/close_page.lua",
         "~= '' then finish = 0 end",

@@ -223,6 +223,7 @@ async def test_a_closed_page_asks_for_planning_at_the_low_water_mark(stage):
     job = stage.one.keys.job("j")
     for open_units, plan in ((2, False), (1, True)):
         stage.redis.hset(job, "open:0", open_units)
+        stage.redis.hset(stage.one.keys.page(REF), "left", 0)
         assert await stage.one.close_page(REF, 1) == (False, plan)
     assert stage.redis.hget(job, "planning:0") == f"{NOW}.0.closed {stage.nodes[0]}"
 
@@ -232,6 +233,7 @@ async def test_an_assignment_to_a_pool_that_others_count_for_leaves_alone(stage)
     await open_page(stage, ref=REF._replace(page=1))
     await stage.one.assign(REF, {MessageId(0): "p", MessageId(1): "p"})
     await stage.one.assign(REF._replace(page=1), {MessageId(0): "p"})
+    stage.redis.hset(stage.one.keys.page(REF), "left", 0)
     await stage.one.close_page(REF, 1)
     assert stage.redis.hgetall(KEYS.assigned) == {"p": "1"}
 

@@ -31,6 +31,7 @@ async def test_the_same_job_again_is_another_incarnation_and_resumed_the_same(be
     assert bench.submit(a_job(dimensions=4)) is False
     assert bench.incarnation("j") == new.incarnation
     bench.client.cancel("j")
+    bench.redis.hset(bench.one.keys.page(new), "left", 0)
     assert await bench.one.close_page(new, 1) == (True, False)
     assert await bench.one.complete("j", new.incarnation, b"{}", 60)
     bench.client.resume("j")

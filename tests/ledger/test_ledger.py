@@ -91,6 +91,19 @@ async def test_the_last_result_ends_the_page_and_closing_it_ends_the_job(bench):
     assert await bench.two.unannounced() == []
 
 
+async def test_a_page_whose_results_the_store_has_lost_is_not_closed(bench):
+    """They were read from a server that knew more than the one that has taken over meanwhile."""
+    ref = await bench.started()
+    claims = [await claim(bench.one, ref, p, item=p // 2) for p in range(4)]
+    await record(bench.one, ref, *claims[:3])
+    assert await bench.one.close_page(ref, 1) == (False, False)
+    assert await bench.one.open_pages() == [ref]
+    last = await record(bench.one, ref, claims[3])
+    assert (last.left, last.gather) == (0, True)
+    assert await bench.one.close_page(ref, 1) == (True, False)
+    assert bench.client.status("j").counters["done"] == 4
+
+
 async def test_a_page_with_another_to_come_asks_for_planning_once(bench):
     ref = await bench.started(cursor='{"position": 4}')
     claims = [await claim(bench.one, ref, p, item=p // 2) for p in range(4)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dicast.app.domain.opinion import Usage
+from dicast.app.ledger.keys import LedgerKeys, PageRef
 from dicast.app.providers.simulated.answers import nonce_of
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
@@ -121,7 +122,7 @@ class World:
         self.texts: dict[str, SimJob] = {}
         self.completions: Counter[str] = Counter()
         self.announced: dict[str, dict[str, Any]] = {}
-        self.pages: dict[Any, dict[int, str]] = {}
+        self.pages: dict[PageRef, dict[int, str]] = {}
         self.lost_jobs: set[str] = set()
         self.excused: Counter[VirtualPlace] = Counter()
         self.excused_messages: Counter[str] = Counter()
@@ -243,6 +244,13 @@ class World:
         self.broken_before = self.primary = self.primary + 1
         self.server.restore(kept[0])
         self._expiries = dict(kept[1])
+        for ref in [ref for ref in self.pages if not self._has_opened(ref)]:
+            del self.pages[ref]  # it is opened once more, and none of its answers was in this page
+
+    def _has_opened(self, ref: PageRef) -> bool:
+        """Whether the store knows that a page was opened, be it gathered or not."""
+        pages = self.server.client.hget(LedgerKeys(self.keys).job(ref.job), f"page:{ref.lane}")
+        return int(pages or 0) > ref.page
 
     def forget(self, job_id: str) -> None:
         """What comes under this id from now on is another job."""
