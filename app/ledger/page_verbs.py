@@ -142,8 +142,10 @@ class PageVerbs(Verbs):
         return {int(name[2:]): text[text.index("{") :] for name, text in pairs if name.startswith("r:")}
 
     async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
-        """Drop a page whose results lie on disk; returns (finish the job, plan the lane). One with open units stays: the
-        store has lost results since the page was taken."""
+        """Drop a page whose results lie on disk; returns (finish the job, plan the lane).
+
+        One with open units stays: the store has lost results since the page was taken.
+        """
         k = self.keys
         finish, plan = await self._scripts["close_page"](
             keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), self._assigned],
