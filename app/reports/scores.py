@@ -72,7 +72,7 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
     sides = next((pair for pair in SIDES if set(pair) <= set(report.keep)), None)
     wanted += [*(sides or ()), *(["list"] if "list" in report.keep else [])]
     columns = ["judge", "criterion_id", "item_id", "replicate", "score", *kept_columns(list(dict.fromkeys(wanted)))]
-    table = pq.read_table(folder / PARQUET, columns=columns)
+    table = _read(folder / PARQUET, columns)
     item, ids = _encoded(table["item_id"])
     judges = tuple(agent.name for agent in report.agents)
     scores = _spread(table, item, len(ids), report, judges)
@@ -156,7 +156,7 @@ def _of_judges(
 
 def item_names(folder: Path) -> list[str]:
     """The items' ids, in the order of the arrays' rows."""
-    found: list[str] = _encoded(pq.read_table(folder / PARQUET, columns=["item_id"])["item_id"])[1].to_pylist()
+    found: list[str] = _encoded(_read(folder / PARQUET, ["item_id"])["item_id"])[1].to_pylist()
     return found
 
 
@@ -168,7 +168,7 @@ def _variants(
     if not (folder / PROBES).exists():
         return none
     columns = ["judge", "criterion_id", "item_id", "replicate", "score", PROBE]
-    table = pq.read_table(folder / PROBES, columns=columns)
+    table = _read(folder / PROBES, columns)
     table = table.filter(pc.is_in(table["item_id"], value_set=ids))
     if table.num_rows == 0:
         return none
@@ -190,19 +190,28 @@ def _kinship(authors: Labels, probe: SelfPreference, report: ReportHeader) -> Ki
     return Kinship(Labels(families, code[authors.codes]), tuple(judges))
 
 
+def _read(path: Path, columns: list[str]) -> Any:
+    with pq.ParquetFile(path) as file:
+        return file.read(columns)
+
+
+def _numpy(values: Any, null: float) -> Any:
+    """An Arrow array, read-only. Arrow loads pandas for its datasets, its own conversion, and for what fills nulls."""
+    return np.from_dlpack(pc.fill_null(values, null) if values.null_count else values)
+
+
 def _encoded(column: Any) -> tuple[Ints, Any]:
     """Each value's place among the distinct ones, in the order in which they first occur, and those; -1 for null."""
     whole = column.combine_chunks().dictionary_encode()
-    codes = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64), whole.dictionary
+    return _numpy(whole.indices, -1).astype(np.int64), whole.dictionary
 
 
 def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tuple[str, ...]) -> Floats:
     """dimensions x items x judges x replicates."""
     judge = _places(table["judge"], judges)
     dimension = _places(table["criterion_id"], [d.id for d in report.dimensions])
-    replicate = table["replicate"].to_numpy().astype(np.int64)
-    score = pc.fill_null(pc.cast(table["score"], pa.float64()), float("nan")).to_numpy()
+    replicate = _numpy(table["replicate"].combine_chunks(), 0).astype(np.int64)
+    score = _numpy(pc.cast(table["score"].combine_chunks(), pa.float64()), float("nan"))
     replicates = int(replicate.max()) + 1 if len(replicate) else 1
     result = np.full((len(report.dimensions), items, len(judges), replicates), np.nan)
     result[dimension, item, judge, replicate] = score
@@ -210,8 +219,10 @@ def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tu
 
 
 def _places(column: Any, known: Sequence[str]) -> Ints:
-    places = pc.index_in(column.combine_chunks(), value_set=pa.array(list(known), pa.string()))
-    return np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int64)
+    """Where each value stands among the known ones."""
+    codes, names = _encoded(column)
+    place = {name: at for at, name in enumerate(known)}
+    return np.array([place[name] for name in names.to_pylist()], dtype=np.int64)[codes]
 
 
 def _labels(table: Any, name: str, item: Ints, items: int) -> Labels:
@@ -224,7 +235,7 @@ def _labels(table: Any, name: str, item: Ints, items: int) -> Labels:
 def _numbers(table: Any, name: str, item: Ints, items: int) -> Floats:
     column = pc.cast(table[kept_columns([name])[0]].combine_chunks(), pa.float64())
     of_item = np.full(items, np.nan)
-    of_item[item] = pc.fill_null(column, float("nan")).to_numpy(zero_copy_only=False)
+    of_item[item] = _numpy(column, float("nan"))
     return of_item
 
 
@@ -244,7 +255,8 @@ def _people(folder: Path, report: Report, names: Any) -> list[People]:
         raters.setdefault(rating.rater, len(raters))
         kept.append(rating)
         items.append(rating.item_id)
-    place = pc.fill_null(pc.index_in(pa.array(items, pa.string()), value_set=names), -1).to_numpy(zero_copy_only=False)
+    places = {name: at for at, name in enumerate(names.to_pylist())} if items else {}
+    place = np.array([places.get(item, -1) for item in items], dtype=np.int64)
     of = np.array([dimensions[r.dimension] for r in kept], dtype=np.int64)
     who = np.array([raters[r.rater] for r in kept], dtype=np.int64)
     score = np.array(array("d", [r.score for r in kept]))
