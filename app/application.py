@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
     from dicast.app.monitoring.snapshot import SharedState
     from dicast.workers.admission.concurrency import NodeWidth
-    from dicast.workers.admission.gate import GateConfig
+    from dicast.workers.admission.gate_host import GateConfig
     from dicast.workers.admission.governor import Governor
 
 LABEL_OPTION = Option(["--label"], multiple=True, metavar="K=V", help="A label, such as region=eu; may be repeated.")
@@ -276,7 +276,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def gate(self) -> GateConfig:
-        from dicast.workers.admission.gate import GateConfig
+        from dicast.workers.admission.gate_host import GateConfig
         from dicast.workers.admission.governor import Governor
 
         if self.node is None:  # a worker that is made and never started, as for `celery graph`

@@ -17,7 +17,7 @@ from dicast.workers.store.keys import Keys
 if TYPE_CHECKING:
     from dicast.config.pools import Pools, PoolSpec
     from dicast.config.settings import Settings
-    from dicast.workers.admission.gate import GateConfig
+    from dicast.workers.admission.gate_host import GateConfig
 
 
 LIVING_KNOWN_S = 1.0

@@ -50,8 +50,8 @@ class Host:
     def new_lease_id(self):
         return "lease"
 
-    async def count_backlog(self, gate):
-        gate.backlog = self.backlog
+    async def count_waiting(self, pool):
+        return self.backlog
 
     def on_loop(self, callback):
         callback()

@@ -16,23 +16,17 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
 
 from redis.exceptions import RedisError
 
-from dicast.workers.admission.concurrency import NodeWidth
-from dicast.workers.admission.governor import Governor
-from dicast.workers.admission.leases import Admission, LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.gate_host import GateHost
+from dicast.workers.admission.leases import Admission, LeaseAnswer, Returned, Want
 from dicast.workers.admission.queue_end import QueueEnd
 from dicast.workers.admission.request import Admitted, AdmittedRequest, Lease
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.admission.turns import Turns, in_turns
 from dicast.workers.policy.admission import PROJECT_MAX
-from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.errors import is_passing
-from dicast.workers.store.keys import Keys
 from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
@@ -53,57 +47,6 @@ ASIDE_S = 1.0
 """How long a gate that has given messages back leaves those in the queue to others."""
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0
-
-
-class Observer(Protocol):
-    """Told of every event of the gate, on the loop's thread."""
-
-    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
-    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
-    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
-    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GateConfig:
-    """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
-    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
-    running loop's own, `width` bounds the calls of this process, and `suspension` ends them."""
-
-    store_url: str
-    keys: Keys
-    node: str
-    lease_s: Callable[[str], float]
-    observer: Observer
-    governor: Callable[[], Governor]
-    width: NodeWidth
-    epoch: Epoch
-    suspension: Suspension
-    broker_is_store: bool = True
-
-
-class GateHost(Protocol):
-    """The consumer that a gate serves. `asking` are leases asked for and not answered, `leased` those that are held."""
-
-    config: GateConfig
-    store: LeaseStore
-    asking: int
-    leased: int
-
-    def free_slots(self) -> int: ...
-    def new_lease_id(self) -> str: ...
-    async def count_backlog(self, gate: Gate) -> None:
-        """Bring a gate's `backlog` up to date, if the broker answers."""
-
-    def on_loop(self, callback: Callable[[], None]) -> None: ...
-    def start_request(self, request: AdmittedRequest) -> None:
-        """Raises what the request is the cause of; then it has not been started."""
-
-    def set_aside(self, request: AdmittedRequest, reason: str) -> None:
-        """It cannot be asked for, or started. Its lease goes back with it."""
-
-    def room_freed(self) -> None:
-        """Another may ask for what this gate asked for in vain: wake those that are `starved`."""
 
 
 class Gate:
@@ -197,6 +140,12 @@ class Gate:
         self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
         self.kick()
 
+    async def count(self) -> None:
+        """Bring `backlog` up to date, if the broker answers."""
+        waiting = await self.host.count_waiting(self.pool)
+        if waiting is not None:
+            self.backlog = waiting
+
     def cut_calls(self) -> int:
         """Have all open calls end without an answer; how many there were."""
         return sum(lease.cut() for lease in list(self._leases))
@@ -270,7 +219,7 @@ class Gate:
             self._counted_at = now
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COUNTED_WITHIN_S):
-                    await self.host.count_backlog(self)
+                    await self.count()
 
     async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
         """Ask for leases; if that fails before it has come to the store, for each request by itself."""

@@ -23,7 +23,8 @@ from celery.worker.state import active_requests, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
-from dicast.workers.admission.gate import FALLBACK_S, Gate, GateConfig
+from dicast.workers.admission.gate import FALLBACK_S, Gate
+from dicast.workers.admission.gate_host import GateConfig
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest
 from dicast.workers.broker import fast_json
@@ -300,13 +301,14 @@ class AdmissionConsumer(CheckedMessages):
             await asyncio.sleep(FALLBACK_S)
             for gate in self.gates.values():
                 if gate.held:
-                    await self.count_backlog(gate)
+                    await gate.count()
 
-    async def count_backlog(self, gate: Gate) -> None:
-        name = next((name for name, other in self.gates.items() if other is gate), None)
+    async def count_waiting(self, pool: str) -> int | None:
+        name = next((name for name, gate in self.gates.items() if gate.pool == pool), None)
         if name is not None and self._queue_lengths is not None:
             with contextlib.suppress(*BROKER_ERRORS):
-                gate.backlog = await self._queue_lengths.waiting(name)
+                return await self._queue_lengths.waiting(name)
+        return None
 
     @property
     def stuck(self) -> str:

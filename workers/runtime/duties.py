@@ -16,7 +16,8 @@ from celery.platforms import EX_OK
 from celery.worker import state as worker_state
 from redis.exceptions import RedisError
 
-from dicast.workers.admission.gate import Gate, GateConfig
+from dicast.workers.admission.gate import Gate
+from dicast.workers.admission.gate_host import GateConfig
 from dicast.workers.admission.request import AdmittedRequest
 from dicast.workers.nodes.orders import REPLIES_KEPT_S, GiveBack, Order, OrderKind
 from dicast.workers.nodes.registry import Vitals

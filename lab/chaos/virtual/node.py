@@ -240,7 +240,7 @@ class VirtualNode:
         self._leases += 1
         return f"{self.name}/{self._leases}"
 
-    async def count_backlog(self, gate: Any) -> None: ...
+    async def count_waiting(self, pool: str) -> int | None: ...
 
     def on_loop(self, callback: Callable[[], None]) -> None:
         self.loop.call_soon(callback)
