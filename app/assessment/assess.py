@@ -18,11 +18,11 @@ from dicast.app.assessment.spared import spared_words
 from dicast.app.assessment.stopping import stopped_early, with_asked_difference, with_sequence
 from dicast.app.assessment.voices import NO_MEAN, NOBODY_IN_AUDIT, NOBODY_RATED, person, spared_judge, voice
 from dicast.app.assessment.words import calibrated_words, label_words, panel_words, preference_words, summary
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
     AmongRaters,
     DimensionStatistics,
-    Figure,
     GroupStatistics,
     JobStatistics,
     ProbeStatistics,

@@ -13,8 +13,9 @@ from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, SPARED
 from dicast.app.domain.calibrated import Circumstances, Fit
 from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.findings import NotCalibrated
-from dicast.app.domain.judge_statistics import CalibratedVoice, Figure
+from dicast.app.domain.judge_statistics import CalibratedVoice
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.calibration import gain, learn
 from dicast.app.statistics.estimates import Unknown

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from dicast.app.assessment.scores import DimensionScores
-from dicast.app.domain.judge_statistics import AmongRaters, Figure, PeoplesMean
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import AmongRaters, PeoplesMean
 from dicast.app.statistics.agreement import NO_LEVELS, Among
 from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.powered import Powered

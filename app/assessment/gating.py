@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dicast.app.assessment.figures import figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.gate import LEVEL
-from dicast.app.domain.judge_statistics import Figure
 from dicast.app.statistics import groups, student
 from dicast.app.statistics.means import FEWEST, SMALLEST, deviation, mean
 

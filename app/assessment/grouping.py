@@ -6,7 +6,8 @@ import numpy as np
 
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores, Labels
-from dicast.app.domain.judge_statistics import Figure, GroupDifference, GroupMean, GroupStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import GroupDifference, GroupMean, GroupStatistics
 from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.groups import Groups, compare_groups
 from dicast.app.statistics.powered import powered_mean

@@ -11,7 +11,8 @@ from dicast.app.assessment.rankings import rankings
 from dicast.app.assessment.rivals import rivals
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NOBODY_RATED
-from dicast.app.domain.judge_statistics import Figure, LabelShare, PreferenceStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import LabelShare, PreferenceStatistics
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.combining import combine_mean
 from dicast.app.statistics.means import mean

@@ -11,8 +11,8 @@ from dicast.app.assessment.combined import beside_chief
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.assessment.voices import NO_MEAN, person
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.findings import PanelFront, PanelOption
-from dicast.app.domain.judge_statistics import Figure
 from dicast.app.statistics.estimates import Unknown
 from dicast.app.statistics.panel_search import Measure, PanelChoice, search
 

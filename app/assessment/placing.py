@@ -14,7 +14,7 @@ from dicast.app.assessment.figures import figure
 from dicast.app.assessment.probe_found import Moved, Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.trying import FEWEST, ONE_ROUND, figure_of_share, paired
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.combining import combine_mean
 from dicast.app.statistics.estimates import Estimate, Result

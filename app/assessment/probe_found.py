@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from dicast.app.assessment.figures import figure
-from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure, ProbeStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, ProbeStatistics
 from dicast.app.domain.probes import ProbeName
 from dicast.app.statistics.estimates import Result, Unknown
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dicast.app.assessment.telling import how_far, percent, told
-from dicast.app.domain.judge_statistics import Figure, ProbeStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import ProbeStatistics
 
 CLEAR = 0.05
 """Of p, after Holm's correction."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dicast.app.assessment.scores import DimensionScores, JobScores, Stopped
-from dicast.app.domain.judge_statistics import Figure, GroupDifference, GroupStatistics, StoppedEarly, VoiceStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import GroupDifference, GroupStatistics, StoppedEarly, VoiceStatistics
 from dicast.app.domain.question import JobAnswer, Question
 
 METHOD = "confidence sequence by betting"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 
 
 def told(found: Figure, places: int = 2) -> str:

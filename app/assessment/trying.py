@@ -14,7 +14,8 @@ from dicast.app.assessment.figures import figure
 from dicast.app.assessment.probe_found import Moved, Probed
 from dicast.app.assessment.scores import DimensionScores, JobScores, Varied
 from dicast.app.domain.attacks import ATTACKS, FAMILIES
-from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import AttackFamily, AttackFound
 from dicast.app.domain.probes import ProbeName
 from dicast.app.statistics import student
 from dicast.app.statistics.arrays import Bools, Floats, Ints

@@ -8,7 +8,8 @@ import numpy as np
 
 from dicast.app.assessment.figures import figure, of_levels, peoples_mean, share
 from dicast.app.assessment.scores import DimensionScores
-from dicast.app.domain.judge_statistics import Figure, PeoplesMean, VoiceStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import PeoplesMean, VoiceStatistics
 from dicast.app.statistics.agreement import Comparison, among, judge_with_people, person_with_others
 from dicast.app.statistics.arrays import Bools, Floats
 from dicast.app.statistics.combining import combine_majority, combine_mean

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from dicast.app.assessment.probe_words import probe_lines
 from dicast.app.assessment.telling import told
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     CalibratedVoice,
-    Figure,
     GroupStatistics,
     LabelShare,
     PreferenceStatistics,

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dicast.app.domain.fields import Id, Strict
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 
 MAX_MAPS = 2000
 MAX_POINTS = 2001

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 
 
 class _Plain(BaseModel):

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.probes import ProbeName
 
 VERSION = 1
@@ -25,29 +26,6 @@ UNKNOWABLE = (
 
 class _Plain(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True)
-
-
-class Figure(_Plain):
-    """A value and its interval, by `method` and from `items` items; or `reason`, which continues the sentence "cannot
-    be said, because ...", and nothing else."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    confidence: float = 0.95
-    items: int = 0
-    method: str = ""
-    reason: str | None = None
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a value."""
-        return self.reason is None
-
-    @classmethod
-    def unknown(cls, reason: str) -> Self:
-        """It cannot be said."""
-        return cls(reason=reason)
 
 
 class AmongRaters(_Plain):

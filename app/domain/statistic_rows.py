@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from dicast.app.domain.judge_statistics import Figure, JobStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import JobStatistics
 
 
 class StatisticRow(NamedTuple):

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.findings import NotCalibrated, PanelFront, PanelOption, RunsCompared
-from dicast.app.domain.judge_statistics import Figure
 from dicast.app.reports.table import TableStyle
 
 NAME_MAX = 24

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import told as parts_told
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.gate import LEVEL, Check, GateVerdict, JobGate
-from dicast.app.domain.judge_statistics import Figure
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports.assessing import MISSING, NoLibraries, compute
 

@@ -9,12 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dicast.app.domain.judge_statistics import (
-    DimensionStatistics,
-    Figure,
-    GroupStatistics,
-    JobStatistics,
-)
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import DimensionStatistics, GroupStatistics, JobStatistics
 from dicast.app.domain.report import Report
 from dicast.app.reports.table import TableStyle
 

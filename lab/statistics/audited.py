@@ -17,7 +17,7 @@ import numpy as np
 
 from dicast.app.assessment.scores import DimensionScores, People
 from dicast.app.assessment.voices import voice
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.arrays import Bools, Floats, Ints

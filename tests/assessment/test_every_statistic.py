@@ -15,7 +15,8 @@ from rich.console import Console
 
 import dicast
 from dicast.app.assessment.assess import assess
-from dicast.app.domain.judge_statistics import Figure, JobStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files

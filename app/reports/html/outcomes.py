@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, LabelShare, PreferenceStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import DimensionStatistics, LabelShare, PreferenceStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.sections import (

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
-from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, GroupStatistics, VoiceStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import DimensionStatistics, GroupStatistics, VoiceStatistics
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.sections import MOST_DIFFERENCES, MOST_GROUPS, MOST_PLOTTED, dimensions_of, title

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.printable import printable
 
 NAME_CHARS = 80
