@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dicast.app.reports.html.page import NAME
 from dicast.workers.store import embedded
 from lab.bench.processes import MeasuredProcess, ProcessOutcome, ProcessUsage, Script, usage
 from lab.bench.requests import write_calls
@@ -220,6 +221,8 @@ class DicastContender:
             first.go()
             first.outcome(READY_DEADLINE_S)
             first.kill()
+            page = Path(environ["DICAST_RESULTS_DIR"]) / "warm-up" / NAME
+            until(page.exists, "what follows the first job has ended, too", READY_DEADLINE_S)
         return running
 
 
