@@ -164,8 +164,10 @@ class _RunningDicast:
         return self._client.outcome(deadline_s)
 
     def usage(self) -> dict[str, ProcessUsage]:
+        """The store is nobody's part, though it is the child of whichever process found none."""
         parts = {"worker": self._worker, "beat": self._beat, "client": self._client}
-        return {**{name: part.usage() for name, part in parts.items()}, "store": usage(self._store)}
+        own = {name: part.usage(without=self._store) for name, part in parts.items()}
+        return {**own, "store": usage(self._store)}
 
     def kill(self) -> None:
         os.kill(self._store, signal.SIGKILL)

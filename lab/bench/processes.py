@@ -26,10 +26,13 @@ class ProcessUsage(NamedTuple):
     peak_mb: float
 
 
-def usage(pid: int) -> ProcessUsage:
+def usage(pid: int, *, without: int | None = None) -> ProcessUsage:
+    """Of a process and all that it started, but for the one `without`."""
     root = psutil.Process(pid)
     cpu_s = peak_mb = 0.0
     for process in (root, *root.children(recursive=True)):
+        if process.pid == without:
+            continue
         try:
             times = process.cpu_times()
             status = Path(f"/proc/{process.pid}/status").read_text()
@@ -52,8 +55,8 @@ class MeasuredProcess:
                 start_new_session=True,
             )  # fmt: skip
 
-    def usage(self) -> ProcessUsage:
-        return usage(self.popen.pid)
+    def usage(self, *, without: int | None = None) -> ProcessUsage:
+        return usage(self.popen.pid, without=without)
 
     def kill(self) -> None:
         """kill -9 of it and all that it started."""
