@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_statistics
 from dicast.app.domain.judge_statistics import UNKNOWABLE
 from dicast.app.domain.rating import Rating
-from dicast.app.domain.report import Report
+from dicast.app.domain.report import Report, ReportAgent
 from dicast.app.reports import files, finishing
 from dicast.app.reports.assessing import NoLibraries, compute, keep_report
 from dicast.app.reports.collecting import collect
@@ -49,6 +50,31 @@ def finished(root: Path, ratings: list[Rating] | None = None, **changes: Any) ->
         write_ratings(root, "job-1", NOW, ratings)
     given = {"keep": ["system", "doc"], "groups": ["system"], "rated": bool(ratings), **changes}
     return job_folder(root, "job-1"), files.finish(root, "job-1", NOW, header(2 * ITEMS, **given))
+
+
+def test_one_judge_needs_none_of_the_libraries_that_take_long_to_load(tmp_path: Path) -> None:
+    begin(tmp_path, "job-1", NOW)
+    files.write_page(tmp_path, "job-1", NOW, "0", 0, [opinion(n, score=1 + n % 9) for n in range(ITEMS)], [])
+    files.finish(tmp_path, "job-1", NOW, header(ITEMS, agents=[ReportAgent(name="strict", model="m")]))
+    program = f"""if True:
+        import sys
+        from dicast.app.reports import finishing
+        sys.argv = ["", {str(job_folder(tmp_path, "job-1"))!r}]
+        assert finishing.main() == 0
+        print(sorted({{"matplotlib", "pandas", "scipy.stats", "sklearn", "statsmodels"}} & set(sys.modules)))
+    """
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"
+    kept = files.read_report(tmp_path, "job-1")
+    assert kept is not None and kept.statistics is not None and kept.statistics.state == "computed"
+
+
+def test_a_library_that_only_some_figures_need_is_missed_like_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, report = finished(tmp_path)
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    with pytest.raises(NoLibraries, match="scores"):
+        compute(folder, report)
 
 
 def test_a_process_of_its_own_keeps_them_in_the_report(tmp_path: Path) -> None:
