@@ -152,10 +152,9 @@ the machine's load average at the end of a run: the higher it is, the more of th
 
 **Dicast** runs as the README starts it: `celery -A app worker`, beat and the embedded Valkey, a ceiling of 100, and
 nothing said about the provider. *Cold* means that it has never seen the provider, *warm* that a job of 900 units, not
-measured, ran before, and its HTML report is written. Its CPU column is that of the worker and of the process that
-computes the job's statistics, not of the one that writes the HTML report afterwards; store, beat and client have a
-table of their own. **Told** means that the contender is given the provider's true limit; *default* and *a semaphore of
-100* mean that it is not, like Dicast.
+measured, ran before, and its HTML report is written. Its CPU column is the worker's, without the process that writes
+the HTML report afterwards; store, beat and client have a table of their own. **Told** means that the contender is given
+the provider's true limit; *default* and *a semaphore of 100* mean that it is not, like Dicast.
 
 **Left out**: providers beyond the machine, TLS, answers longer than a judge's, and contenders on several machines. The
 SDK is measured with aiohttp, which the others use, and with the transport that it brings; *headers-900* is the same

@@ -54,8 +54,10 @@ def finished(root: Path, ratings: list[Rating] | None = None, **changes: Any) ->
 
 def test_one_judge_needs_none_of_the_libraries_that_take_long_to_load(tmp_path: Path) -> None:
     begin(tmp_path, "job-1", NOW)
-    files.write_page(tmp_path, "job-1", NOW, "0", 0, [opinion(n, score=1 + n % 9) for n in range(ITEMS)], [])
-    files.finish(tmp_path, "job-1", NOW, header(ITEMS, agents=[ReportAgent(name="strict", model="m")]))
+    opinions = [opinion(n, score=1 + n % 9, metadata={"system": "ab"[n % 2]}) for n in range(ITEMS)]
+    files.write_page(tmp_path, "job-1", NOW, "0", 0, opinions, [])
+    one = [ReportAgent(name="strict", model="m")]
+    files.finish(tmp_path, "job-1", NOW, header(ITEMS, agents=one, keep=["system"], groups=["system"]))
     program = f"""if True:
         import sys
         from dicast.app.reports import finishing
