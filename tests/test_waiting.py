@@ -123,6 +123,19 @@ def test_a_queue_that_nobody_serves(app: Any) -> None:
     )
 
 
+def test_a_page_published_during_the_look_is_not_blamed_on_its_queue(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words that say why a pool's units wait, and those of last resort, are chosen by one count of messages."""
+    start(app)
+    for node, _ in app.registry.known():
+        app.registry.deregister(node)
+    app.registry.announce(Node.here("other@test", limit=5, slots=5, version="1.0"))
+    counts = iter([0, 10, 10])
+    monkeypatch.setattr(waiting, "depth", lambda *_: next(counts))
+    assert waiting.reason(app, app.ledger.status("j")) is None
+    said = "the units of pool sim wait, for no living node takes them: none reads its queue"
+    assert waiting.reason(app, app.ledger.status("j")) == said
+
+
 async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

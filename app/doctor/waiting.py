@@ -29,12 +29,15 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     if not dicast.registry.alive():
         return "no worker is alive; start one: celery -A dicast worker"
     if status.state is JobState.SUBMITTED:
-        return _untaken(dicast, [CONTROL_QUEUE])
+        return _untaken(_messages(dicast, [CONTROL_QUEUE]))
     if status.state is not JobState.RUNNING:
         return None
     names = dicast.ledger.pools(status.id)
+    # Once: a page that is published between two counts must not be explained in the words of the second alone.
+    waiting = _messages(dicast, [QUEUE_PREFIX + name for name in names])
     unsatisfied = dicast.cluster.unsatisfied()
-    if untaken := [why for name in names if (why := unsatisfied.get(name)) and _waits(dicast, QUEUE_PREFIX + name)]:
+    held = [name for name in names if isinstance(waiting, dict) and QUEUE_PREFIX + name in waiting]
+    if untaken := [why for name in held if (why := unsatisfied.get(name)) is not None]:
         return "; ".join(untaken)
     states = {state.pool: state for state in (shared or read_shared(dicast.store_url, dicast.keys)).pools}
     troubled = [state for name in names if (state := states.get(name)) is not None]
@@ -42,7 +45,7 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]
     if down or calls:
         return "; ".join(down) or None
-    return _untaken(dicast, [QUEUE_PREFIX + name for name in names])
+    return _untaken(waiting)
 
 
 def _down(state: PoolState) -> str | None:
@@ -56,18 +59,17 @@ def _down(state: PoolState) -> str | None:
     return f"pool {state.pool} is down, its circuit breaker is open {until}" + (f" ({failures})" if failures else "")
 
 
-def _waits(dicast: Dicast, queue: str) -> bool:
+def _messages(dicast: Dicast, queues: list[str]) -> dict[str, int] | str:
+    """How many wait in each of these queues that holds any; or why that cannot be told."""
     try:
-        return depth(dicast, queue) > 0
-    except (OperationalError, OSError):
-        return False
-
-
-def _untaken(dicast: Dicast, queues: list[str]) -> str | None:
-    try:
-        waiting = {queue: count for queue in queues if (count := depth(dicast, queue))}
+        return {queue: count for queue in queues if (count := depth(dicast, queue))}
     except (OperationalError, OSError) as error:
         return f"the broker does not answer: {error}"
+
+
+def _untaken(waiting: dict[str, int] | str) -> str | None:
+    if isinstance(waiting, str):
+        return waiting
     if not waiting:
         return None
     names = ", ".join(f"{queue} ({count:,})" for queue, count in waiting.items())
