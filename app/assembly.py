@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from dicast.app.application import Dicast, app
@@ -139,7 +140,7 @@ def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:
 
 def _pages(settings: Settings) -> HtmlWriter | None:
     """What has report.html written beside a job's results, if that is wanted."""
-    return HtmlWriter() if settings.html_report else None
+    return HtmlWriter(Path(settings.state_dir)) if settings.html_report else None
 
 
 def _policy(settings: Settings) -> RetryPolicy:

@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 # ---------------------------------------------------------------------- beside the results
 def test_it_is_written_beside_the_results_by_a_process_of_its_own(tmp_path: Path) -> None:
     folder, _ = finished(tmp_path, [])
-    writer = beside.HtmlWriter()
+    writer = beside.HtmlWriter(tmp_path / "state")
     writer.write(folder)
     writer._waiting.put(folder)
     for _ in range(600):
@@ -205,6 +205,7 @@ def test_it_is_written_beside_the_results_by_a_process_of_its_own(tmp_path: Path
             break
         beside.threading.Event().wait(0.05)
     safe((folder / "report.html").read_text(encoding="utf-8"))
+    assert list((tmp_path / "state" / "matplotlib").glob("fontlist*")), "the next one need not look for fonts again"
 
 
 def test_what_cannot_be_written_is_told_and_harms_nothing(
@@ -225,11 +226,11 @@ def test_what_cannot_be_written_is_told_and_harms_nothing(
         return subprocess.CompletedProcess([], 1, "", "Traceback\nOSError: full\n")
 
     monkeypatch.setattr(beside.subprocess, "run", failing)
-    assert beside.in_own_process(folder) == "OSError: full"
+    assert beside.in_own_process(folder, tmp_path) == "OSError: full"
 
 
 def test_more_than_can_wait_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer = beside.HtmlWriter()
+    writer = beside.HtmlWriter(tmp_path)
     writer._thread = beside.threading.current_thread()  # nobody takes anything out
     for _ in range(beside.MOST_WAITING + 1):
         writer.write(tmp_path)

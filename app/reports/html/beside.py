@@ -32,9 +32,11 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class HtmlWriter:
-    """Starts the processes, one after the other, from a thread of its own."""
+    """Starts the processes, one after the other, from a thread of its own. What they find out about fonts, a second's
+    work, is kept in `cache`: the home folder of a container may be read-only."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache.absolute()
         self._waiting: queue.Queue[Path] = queue.Queue(MOST_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -55,17 +57,18 @@ class HtmlWriter:
         while True:
             folder = self._waiting.get()
             try:
-                trouble = in_own_process(folder)
+                trouble = in_own_process(folder, self._cache)
             except OSError as error:
                 trouble = f"{type(error).__name__}: {error}"
             if trouble is not None:
                 logger.warning("no report.html in %s: %s", folder, trouble)
 
 
-def in_own_process(folder: Path) -> str | None:
+def in_own_process(folder: Path, cache: Path) -> str | None:
     """Write the report and wait for it; what went wrong, None if nothing did. Raises OSError if nothing can start."""
     command = [sys.executable, "-P", "-m", "dicast.app.reports.html.beside", str(folder)]
-    environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[4])}
+    own = {"MPLCONFIGDIR": str(cache / "matplotlib"), "PYTHONPATH": str(Path(__file__).parents[4])}
+    environ = {**os.environ, **ONE_THREAD, **own}
     done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
         command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         check=False, start_new_session=True,  # who interrupts the worker does not mean it
