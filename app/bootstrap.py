@@ -52,7 +52,7 @@ def _keep_house(sender: Any, **_: Any) -> None:
     """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
     from dicast.app.assembly import services
     from dicast.app.providers.registry import load_sdks
-    from dicast.workers.runtime.pool import keep_imports
+    from dicast.workers.system.collector import keep_imports
 
     served = [spec for name, spec in app.pools.pools.items() if name not in app.unserved]
 

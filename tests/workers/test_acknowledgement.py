@@ -20,6 +20,7 @@ def server():
 @pytest.fixture
 def hub(monkeypatch):
     monkeypatch.setattr(dicast.workers.broker.acknowledgement, "_pending", {})
+    monkeypatch.setattr(dicast.workers.broker.acknowledgement, "TOGETHER_S", 0.0)
     monkeypatch.setattr(dicast.workers.broker.acknowledgement, "RETRY_S", 0.01)
     before = kombu.asynchronous.get_event_loop()
     hub = set_event_loop(Hub())
@@ -91,6 +92,18 @@ def test_one_turn_of_the_hub_is_one_round_trip(server, hub, queue, consume):
     assert pending_acks() == frozenset()
     consumer.connection.release()
     assert server.client.llen(queue) == 0
+
+
+def test_those_of_a_moment_share_a_round_trip(server, hub, queue, consume, monkeypatch):
+    monkeypatch.setattr(dicast.workers.broker.acknowledgement, "TOGETHER_S", 0.05)
+    messages = consume().take(20)
+    before = commands(server, "hdel")
+    for message in messages:
+        message.ack()
+        turn(hub)
+    until(lambda: turn(hub) or not pending_acks(), "they are sent")
+    assert server.client.hlen("unacked") == 0
+    assert commands(server, "hdel") - before <= 3, "the machine may be slow"
 
 
 def test_an_acknowledged_message_frees_its_place_at_once(server, hub, queue, consume):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
@@ -28,17 +29,42 @@ async def client(server):
 
 async def test_each_gets_its_own_answer_in_few_round_trips(client, monkeypatch):
     trips = []
-    execute = redis.asyncio.client.Pipeline.execute
+    pack_commands = AbstractConnection.pack_commands
 
-    async def counted(pipeline, *args, **kwargs):
-        trips.append(len(pipeline.command_stack))
-        return await execute(pipeline, *args, **kwargs)
+    def counted(connection, commands):
+        trips.append(len(commands))
+        return pack_commands(connection, commands)
 
-    monkeypatch.setattr(redis.asyncio.client.Pipeline, "execute", counted)
+    monkeypatch.setattr(AbstractConnection, "pack_commands", counted)
     assert await asyncio.gather(*[client.echo(str(n)) for n in range(500)]) == [str(n) for n in range(500)]
     assert sum(trips) == 500
     assert max(trips) <= BATCH_MAX
     assert len(trips) < 20
+
+
+async def test_its_connection_is_kept(client, server):
+    for n in range(20):
+        assert await client.echo(str(n)) == str(n)
+    others = [c for c in server.client.client_list() if c["cmd"] == "echo"]
+    assert len(others) == 1
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_made_anew(client, server):
+    assert await client.echo("before") == "before"
+    server.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert await client.echo("after") == "after"
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(client, server):
+    await client.ping()
+    with server.frozen():
+        given_up = asyncio.ensure_future(client.echo("a"))
+        await asyncio.sleep(0.1)
+        (lane,) = client._batches._lanes
+        lane.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+    assert [await client.echo(text) for text in "bc"] == ["b", "c"]
 
 
 async def test_an_error_is_its_callers_alone(client):

@@ -50,7 +50,7 @@ def test_a_message_is_acknowledged_when_its_task_has_ended(client, worker, broke
     name = unique()
     result = client.send(worker, "meet", name)
     broker.hear(f"{name}:started")
-    assert worker.unacknowledged() == 1
+    until(lambda: worker.unacknowledged() == 1, "those before are acknowledged")
     broker.tell(f"{name}:go")
     assert result.get() == name
     until(lambda: worker.unacknowledged() == 0, "acknowledged")

@@ -15,6 +15,7 @@ import redis.asyncio
 from celery import Celery, states
 from celery.result import allow_join_result
 from redis.asyncio import UnixDomainSocketConnection as UnixConnection
+from redis.asyncio.connection import AbstractConnection
 
 import dicast.workers.runtime.result_backend
 from dicast.workers.runtime.loop_bridge import TaskGreenlet, close_loop_resources
@@ -183,13 +184,13 @@ async def test_a_result_that_another_waiter_was_told_is_joined(backend):
 
 async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):
     trips = []
-    execute = redis.asyncio.client.Pipeline.execute
+    pack_commands = AbstractConnection.pack_commands
 
-    async def counted(pipeline, *args, **kwargs):
-        trips.append(len(pipeline.command_stack))
-        return await execute(pipeline, *args, **kwargs)
+    def counted(connection, commands):
+        trips.append(len(commands))
+        return pack_commands(connection, commands)
 
-    monkeypatch.setattr(redis.asyncio.client.Pipeline, "execute", counted)
+    monkeypatch.setattr(AbstractConnection, "pack_commands", counted)
     connections = len(backend.client.client_list())
     await asyncio.gather(*[in_greenlet(backend.store_result, f"together-{n}", n, states.SUCCESS) for n in range(1000)])
     assert sum(trips) == 3000  # GET, SETEX, PUBLISH, as Celery does

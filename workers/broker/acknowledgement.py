@@ -1,4 +1,4 @@
-"""Acknowledgements of one turn of the hub in one round trip to Redis, kept until the server has them.
+"""Acknowledgements of a moment in one round trip to Redis, kept until the server has them.
 
     batch_acks(connection.channel())       # before anything is consumed or set on its `qos`
 
@@ -24,6 +24,8 @@ from dicast.workers.system import private
 
 logger = logging.getLogger(__name__)
 
+TOGETHER_S = 0.05
+"""How long an acknowledgement waits for others: alone it would cost as much as the rest of its message's way."""
 RETRY_S = 1.0
 
 
@@ -90,11 +92,11 @@ class _PendingAcks:
     def adopt(self, qos: BatchedQoS) -> None:
         """The newest channel is the one most likely to be connected."""
         self._qos, self._asked = qos, False
-        self._ask()
+        self._ask(TOGETHER_S)
 
     def add(self, tag: str) -> None:
         self.tags.add(tag)
-        self._ask()
+        self._ask(TOGETHER_S)
 
     def reject(self, tag: str, requeue: bool) -> None:
         """Over the newest channel, for the one that brought it is closed."""
@@ -119,11 +121,11 @@ class _PendingAcks:
         else:
             self.tags.difference_update(tags)
 
-    def _ask(self, delay_s: float = 0.0) -> None:
+    def _ask(self, delay_s: float) -> None:
         hub = get_event_loop()
         if self.tags and not self._asked and hub is not None:
             self._asked = True
-            hub.call_later(delay_s, self.flush)  # timers are looked at after what `call_soon` brought to this turn
+            hub.call_later(delay_s, self.flush)
 
 
 _pending: dict[str, _PendingAcks] = {}

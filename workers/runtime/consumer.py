@@ -38,7 +38,7 @@ from dicast.workers.runtime.checked_messages import CheckedMessages
 from dicast.workers.runtime.duties import NodeDuties
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
 from dicast.workers.runtime.watchdog import Watchdog
-from dicast.workers.store.connection import AsyncStoreClient, connect, connect_async
+from dicast.workers.store.connection import AsyncStoreClient, connect, connect_batching
 from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, supervise, tell_of_threads, watch
 
@@ -225,7 +225,7 @@ class AdmissionConsumer(CheckedMessages):
     # ------------------------------------------------------------------ the loop
     async def _serve(self) -> None:
         """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
-        client = connect_async(self.config.store_url)
+        client = connect_batching(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         self.pool.slot_freed = self.room_freed
         services = self._services

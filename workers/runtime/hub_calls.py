@@ -15,8 +15,8 @@ _CLOSED = None
 
 
 class HubCalls:
-    """A queue of calls; `call(function, arguments)` makes one. All methods but `put`, `close` and `wake` are for the
-    hub's thread."""
+    """A queue of calls; `call(function, arguments)` makes one. All methods but `put`, `add`, `close` and `wake`
+    are for the hub's thread."""
 
     def __init__(self, call: MakeCall) -> None:
         self._call = call
@@ -34,11 +34,15 @@ class HubCalls:
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have `function(*arguments)` called on the hub, after all that was put before."""
-        self._calls.put((function, arguments))
-        if self._has_hub:
+        if self.add(function, *arguments):
             self.wake()
-        else:  # a broker that needs no hub: called in place, as by Celery's thread pool
+
+    def add(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """The same, when the hub turns next; whether it needs to be woken."""
+        self._calls.put((function, arguments))
+        if not self._has_hub:  # a broker that needs no hub: called in place, as by Celery's thread pool
             self.drain()
+        return self._has_hub
 
     def close(self) -> None:
         """Nothing is to come after what was put."""

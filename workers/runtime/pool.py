@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import gc
 import itertools
 import logging
 import sys
@@ -47,6 +46,7 @@ from dicast.workers.runtime.loop_bridge import (
     on_loop_close,
 )
 from dicast.workers.runtime.task_run import CANCEL_GRACE_S, Callbacks, TaskAborted, TaskRun, Turnstile, adopt
+from dicast.workers.system.collector import collect_rarely, keep_imports
 from dicast.workers.system.daemon_threads import DaemonThreads
 from dicast.workers.system.supervision import supervise
 
@@ -55,7 +55,6 @@ __all__ = [
     "TaskPool",
     "await_",
     "in_task_greenlet",
-    "keep_imports",
     "loop_resource",
     "off_loop",
     "on_loop_close",
@@ -71,9 +70,8 @@ WATCH_S = 1.0
 STALL_WARNING_S = 5.0
 STALL_LIMIT_S = 60.0
 
-YOUNG_MAX, OLDER_EVERY = 10_000, (20, 10)
-"""Python collects when so many objects are new. Open calls hold many that live for seconds: looking at them after each
-700, its default, takes much of the CPU time; after many more than this, one look stops the loop for too long."""
+WAKE_WITHIN_S = 0.01
+"""How long news of a task waits for others' before the hub is woken: one turn of it costs as much as a task's news."""
 
 UNRECORDED_KEPT = 1000
 """Messages whose outcomes could not be recorded; of older ones the count begins anew."""
@@ -115,13 +113,14 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
         self._hub_calls = HubCalls(self._call)
         self.post = self._hub_calls.put
+        self._wake_due = False
 
         self._unrecorded: OrderedDict[str, int] = OrderedDict()
         self._beats = self._missed_beats = 0
         self._lag_max_s = 0.0
         self._failure: str | None = None
         self._closing, self._all_ended = asyncio.Event(), asyncio.Event()
-        gc.set_threshold(YOUNG_MAX, *OLDER_EVERY)
+        collect_rarely()
         keep_imports()
         self._thread = threading.Thread(target=self._run_loop, name="execution-pool-loop", daemon=True)
         self._thread.start()
@@ -286,6 +285,15 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._hub_calls.wake()
 
     # ------------------------------------------------------------------ on the loop
+    def report(self, function: Callable[..., Any], *arguments: Any) -> None:
+        if self._hub_calls.add(function, *arguments) and not self._wake_due:
+            self._wake_due = True
+            self.loop.call_later(WAKE_WITHIN_S, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_due = False
+        self._hub_calls.wake()
+
     def unrecorded(self, label: str) -> int:
         count = self._unrecorded[label] = self._unrecorded.pop(label, 0) + 1
         if len(self._unrecorded) > UNRECORDED_KEPT:
@@ -381,12 +389,6 @@ class TaskPool(BasePool):  # type: ignore[misc]
             await asyncio.sleep(BEAT_S)
             self._beats += 1
             self._lag_max_s = max(self._lag_max_s, self.loop.time() - due)
-
-
-def keep_imports() -> None:
-    """What is imported by now stays; a collection that walks over all of it stops the loop for a tenth of a second."""
-    gc.collect()
-    gc.freeze()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

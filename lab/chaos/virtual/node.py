@@ -53,7 +53,7 @@ from dicast.workers.admission.request import Admitted
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
-from dicast.workers.store.connection import AsyncStoreClient, connect_async, connect_batching, tell_of_closed
+from dicast.workers.store.connection import AsyncStoreClient, connect_batching, tell_of_closed
 from dicast.workers.store.epoch import Epoch
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.loop import NodeLoop
@@ -152,7 +152,7 @@ class VirtualNode:
         self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
         self.suspension = suspension
         self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
-        self.store = LeaseStore(self._linked(connect_async("redis://store")), world.keys, self.epoch)
+        self.store = LeaseStore(self._linked(connect_batching("redis://store")), world.keys, self.epoch)
         self.gates = {pool: Gate(self, pool) for pool in shape.pools}  # type: ignore[arg-type]
         self._leases = 0
         self.begin()
