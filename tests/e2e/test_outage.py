@@ -130,7 +130,7 @@ def test_a_job_ends_at_its_time_with_what_it_has(cluster):
     c.worker()
     job_id = c.submit(units(400, finish_by="4s"))
     report, took_s = ended_after(c, job_id)
-    assert 4 <= took_s < 10
+    assert 4 <= took_s < 20
     assert 5 <= report["scored"] <= 25 and report["scored"] + report["failed"] == 400
     assert {group["kind"] for group in report["errors"]} == {"deadline"}
     assert report["calls"] <= c.provider.stats()["calls"] + 5

@@ -123,7 +123,8 @@ def _answer(
     found = {opinion["item_id"] for opinion in opinions}
     if lacking := [name for name in first if name not in found]:
         yield f"one answer: it rests on {len(first)} items, of which {lacking[:3]} were not judged"
-    if record["state"] == JobState.COMPLETED and answer["state"] == "open" and len(opinions) == job.units:
+    is_open = answer["state"] == "open" and answer["items"] > 0  # of no scored item nothing can be said
+    if record["state"] == JobState.COMPLETED and is_open and len(opinions) == job.units:
         yield "one answer: all is judged, and the question is open"
 
 
