@@ -42,6 +42,7 @@ HASTY_GRACE_S = 4.0
 PING_TIMEOUT_S, PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S = 0.1, 1.1, 1.0
 """How long the worker is waited for at first, and how that grows: on a busy machine it may answer late."""
 LOOK_EVERY_S = 0.5
+AGAIN_AFTER_S = 0.1
 LIVES = 3
 """A part that dies is started again so often; then it has a reason that starting does not mend."""
 
@@ -254,7 +255,8 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a Python process without unwinding; here it must unwind."""
+    """SIGTERM ends a Python process without unwinding; here it must unwind. Python drops what a signal's handler raises
+    in a finalizer or in a callback of a weak reference: the signal is then sent once more."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -262,8 +264,21 @@ def _terminable() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        number = _SIGNALS.get(dropped.exc_type)
+        if number is None:
+            hook(dropped)
+        else:
+            again = partial(signal.pthread_kill, threading.main_thread().ident or 0, number)
+            threading.Timer(AGAIN_AFTER_S, again).start()
+
+    hook, sys.unraisablehook = sys.unraisablehook, send_again
     signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.unraisablehook = hook
+
+
+_SIGNALS: dict[type[BaseException], signal.Signals] = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}

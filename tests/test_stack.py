@@ -31,6 +31,7 @@ if fault == f"{role} hangs":
     time.sleep(60)
 state_dir = os.environ["DICAST_STATE_DIR"]
 app = Celery("standin", broker=broker_url(os.environ["REDIS_URL"] or ensure_running(state_dir).url))
+app.Beat = app.subclass_with_self("dicast.workers.runtime.beat_program:BeatProgram")
 app.conf.update(worker_pool="threads", worker_concurrency=1, beat_schedule_filename=f"{state_dir}/schedule")
 if fault == f"{role} will not leave":
     from celery.signals import worker_ready
@@ -213,6 +214,37 @@ def test_a_signal_to_the_owner_stops_everything(settings, number, code):
     assert running(settings) == {}
 
 
+FINALIZER = """
+import sys, time
+from dicast.app.stack import LocalStack
+from dicast.config.settings import Settings
+
+class Slow:
+    def __del__(self):
+        print("up", flush=True)
+        time.sleep(0.5)
+
+with LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
+    Slow()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
+def test_a_signal_that_python_drops_stops_everything(settings, number, code):
+    """As it does with what the signal's handler raises in a finalizer."""
+    command = [sys.executable, "-c", FINALIZER, settings.state_dir]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert owner.stdout.readline() == "up\n"
+        owner.send_signal(number)
+        assert owner.wait(timeout=50) == code
+    finally:
+        owner.kill()
+        owner.communicate()
+    assert running(settings) == {}
+
+
 def test_a_signal_during_the_start_stops_what_was_started(settings, monkeypatch):
     monkeypatch.setenv("STANDIN", "worker hangs")
     owner = subprocess.Popen([sys.executable, "-c", HOLDER, settings.state_dir], stderr=subprocess.DEVNULL)
@@ -222,7 +254,7 @@ def test_a_signal_during_the_start_stops_what_was_started(settings, monkeypatch)
             assert time.monotonic() < end, "it does not start"
             time.sleep(0.02)
         owner.terminate()
-        assert owner.wait(timeout=30) == 128 + signal.SIGTERM
+        assert owner.wait(timeout=60) == 128 + signal.SIGTERM
     finally:
         owner.kill()
         owner.wait()

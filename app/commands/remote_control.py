@@ -129,6 +129,7 @@ def _is_control_work(name: str) -> bool:
 
 
 def _cut(state: Any, revoked: Revoked, signal: str | None) -> None:
+    state.consumer.pool.catch_up()
     for request in tuple(worker_state.active_requests):
         unit = getattr(request, "unit", None)
         if request.id in revoked.units or (unit is not None and unit.job in revoked.jobs):

@@ -80,11 +80,11 @@ def check_that_a_cordoned_node_begins_no_call(cluster, rounds=3, items=40, **set
 
 def test_a_drained_node_ends_its_calls_and_another_does_the_rest(cluster):
     """None is made again; one whose deadline is short hands the rest back, and says how much that was."""
-    # The calls outlast the node's acknowledgement, however busy the machine is.
-    c = cluster("--latency", "6", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="8", DICAST_WINDOW_SECONDS="60")
+    c = cluster("--latency", "4", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="8", DICAST_WINDOW_SECONDS="60")
     first, _ = c.worker("-c", "4"), c.worker("-c", "4")
     job_id = c.submit(a_job(agents=1, items=6))
-    until(lambda: by_name(c, "w0").open == 4, "it works")
+    # What is granted and has not begun when the order comes goes back.
+    until(lambda: by_name(c, "w0").open == 4 and c.provider.stats()["open"] == 8, "it works")
     view = c.app.cluster.drain("w0", by="test", deadline_s=30)
     assert (view.status, view.available) == (NodeStatus.DRAINING, 0)
     c.provider.control(latency=0.1)

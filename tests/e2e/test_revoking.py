@@ -101,6 +101,20 @@ def test_a_terminated_job_ends_at_once(cluster):
     c.quiet()
 
 
+def test_a_call_of_which_celery_has_not_heard_yet_is_cut(cluster):
+    c = cluster("--latency", "60", "--sigma", "0", LLM_CALL_TIMEOUT="100")
+    c.worker("-c", "2", "-I", "tests.e2e.late_news")
+    for _ in range(3):
+        job_id = c.submit(a_job(agents=1, dimensions=2))
+        until(lambda: c.provider.stats()["open"] == 2, "two are being called")
+        result = c.app.AsyncResult(job_id)
+        result.revoke(terminate=True)
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=20)
+        assert c.report(job_id)["status"] == "cancelled"
+    c.quiet()
+
+
 def test_what_is_revoked_while_no_worker_is_up_stays_revoked(cluster):
     """A worker remembers nothing of it, whatever state it has kept."""
     c = cluster("--latency", "0.05")

@@ -182,6 +182,7 @@ class AdmissionConsumer(CheckedMessages):
 
         So do those of control work, which is safe to repeat: only acknowledgements of batches outlive a connection.
         """
+        self.pool.catch_up()
         kept = [r.message for r in list(active_requests) if isinstance(private.qos_of(r.message.channel), BatchedQoS)]
         working = frozenset(message.delivery_tag for message in kept) | pending_acks()
         count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
@@ -192,6 +193,7 @@ class AdmissionConsumer(CheckedMessages):
         """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
         kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
         logger.warning("the connection to the broker is lost: %r", exc, exc_info=exc)
+        self.pool.catch_up()
         channels = list(self.connection.transport.channels or ()) if self.config.broker_is_store else []
         for channel in channels:
             channel.do_restore = False

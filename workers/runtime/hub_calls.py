@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import socket
@@ -10,19 +11,22 @@ from typing import Any
 
 MakeCall = Callable[[Callable[..., Any], tuple[Any, ...]], None]
 
+WAKE_WITHIN_S = 0.01
+"""How long a call may wait for others before the hub is woken: one turn of it costs as much as a task's news."""
+
 _CLOSED = None
 """Stands behind the last call."""
 
 
 class HubCalls:
-    """A queue of calls; `call(function, arguments)` makes one. All methods but `put`, `add`, `close` and `wake`
-    are for the hub's thread."""
+    """A queue of calls; `call(function, arguments)` makes one. `put`, `close` and `wake` are for any thread, `put_soon`
+    for that of `loop`, all others for the hub's."""
 
-    def __init__(self, call: MakeCall) -> None:
-        self._call = call
+    def __init__(self, call: MakeCall, loop: asyncio.AbstractEventLoop) -> None:
+        self._call, self._loop = call, loop
         self._has_hub = False
         self._calls: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
-        self._wake_asked = False
+        self._wake_asked = self._wake_due = False
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
 
@@ -34,15 +38,24 @@ class HubCalls:
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have `function(*arguments)` called on the hub, after all that was put before."""
-        if self.add(function, *arguments):
-            self.wake()
-
-    def add(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """The same, when the hub turns next; whether it needs to be woken."""
         self._calls.put((function, arguments))
-        if not self._has_hub:  # a broker that needs no hub: called in place, as by Celery's thread pool
+        if self._has_hub:
+            self.wake()
+        else:  # a broker that needs no hub: called in place, as by Celery's thread pool
             self.drain()
-        return self._has_hub
+
+    def put_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """The same, together with others of the next `WAKE_WITHIN_S`."""
+        self._calls.put((function, arguments))
+        if not self._has_hub:
+            self.drain()
+        elif not self._wake_due:
+            self._wake_due = True
+            self._loop.call_later(WAKE_WITHIN_S, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._wake_due = False
+        self.wake()
 
     def close(self) -> None:
         """Nothing is to come after what was put."""

@@ -74,9 +74,7 @@ class RunHost(Protocol):
     turnstile: Turnstile
 
     def post(self, function: Callable[..., Any], *args: Any) -> None: ...
-    def report(self, function: Callable[..., Any], *args: Any) -> None:
-        """`post`, with others' within a moment."""
-
+    def post_soon(self, function: Callable[..., Any], *args: Any) -> None: ...
     def ended(self, run: TaskRun) -> None: ...
     def unrecorded(self, label: str) -> int:
         """How often the outcome of a task of this label could not be recorded, this time included."""
@@ -119,7 +117,7 @@ class TaskRun:
         self._host.cancel(self)
 
     def start(self) -> None:
-        self._host.report(self._callbacks.accepted, os.getpid(), monotonic())
+        self._host.post_soon(self._callbacks.accepted, os.getpid(), monotonic())
         self._task = self._host.loop.create_task(self._run(), name=self.label)
 
     def drop(self) -> None:
@@ -172,7 +170,7 @@ class TaskRun:
                 self._host.post(self._callbacks.error, _info(TaskAborted(f"the body raised {error!r}"), error))
         else:
             if not self.dropped:
-                self._host.report(self._callbacks.outcome, outcome)
+                self._host.post_soon(self._callbacks.outcome, outcome)
         finally:
             self._end()
 

@@ -23,7 +23,7 @@ from lab.chaos.virtual.batch import VirtualFinding
 from lab.chaos.virtual.repeats import SMALL, lose
 from lab.chaos.virtual.stories import STORIES
 
-TOGETHER = 50
+TOGETHER = 25
 LOSSES_PARTS = 8
 SHOWN = 20
 
