@@ -112,20 +112,18 @@ class Batches:
     async def _ask(self, commands: Sequence[Command]) -> list[Any]:
         pool = self._client.connection_pool
         connection = self._kept.pop() if self._kept else await pool.get_connection()  # type: ignore[no-untyped-call]
-        is_sound = False
+        ask = partial(self._round_trip_over, connection, commands)
         try:
-            ask = partial(self._round_trip_over, connection, commands)
             answers = await connection.retry.call_with_retry(ask, lambda _: connection.disconnect())
-            is_sound = not connection.should_reconnect()
-            return answers
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await connection.disconnect(nowait=True)  # an answer that is still on its way is nobody's
+            await pool.release(connection)
             raise
-        finally:
-            if is_sound:
-                self._kept.append(connection)
-            else:
-                await pool.release(connection)
+        if connection.should_reconnect():
+            await pool.release(connection)
+        else:
+            self._kept.append(connection)
+        return answers
 
     async def _round_trip_over(self, connection: redis.asyncio.Connection, commands: Sequence[Command]) -> list[Any]:
         """The answers of commands that are sent at once; an error of the server's is an answer."""
