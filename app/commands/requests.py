@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import signals
 from celery.worker.request import Request
-from celery.worker.state import task_ready
 
 from dicast.app.pipeline.messages import EVALUATE
 from dicast.workers.admission.request import AdmittedRequest
@@ -27,19 +25,24 @@ class _Told(Request):  # type: ignore[misc]
 
 
 class UnitRequest(_Told, AdmittedRequest):
-    """A unit's. Terminating it cuts its call; what is recorded of it, and when its chord counts it, is the ledger's."""
+    """A unit's. Terminating it ends its call, or lets none begin, and nothing else: what it has in hand besides (a
+    claim, a result, the end of its page) is finished, and what is recorded of it is the ledger's."""
+
+    is_terminated = False
 
     def revoked(self) -> bool:
-        return bool(self._already_revoked)
+        return False
 
-    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
-        task_ready(self)
-        self.send_event("task-revoked", terminated=terminated, signum=signum, expired=expired)
-        self.acknowledge()
-        self._already_revoked = True
-        signals.task_revoked.send(
-            self.task, request=self._context, terminated=terminated, signum=signum, expired=expired
-        )
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        self.is_terminated = True
+        if self.lease is not None:
+            self.lease.forbid()
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Celery's; of what was terminated, monitors are told so when it ends."""
+        if self.is_terminated and type == "task-succeeded":
+            type, fields = "task-revoked", {"terminated": True, "signum": None, "expired": False}
+        super().send_event(type, **fields)
 
 
 class ControlRequest(_Told):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -98,6 +100,19 @@ def test_a_terminated_job_ends_at_once(cluster):
         result.get(timeout=20)
     assert c.report(job_id)["status"] == "cancelled"
     assert c.provider.stats()["calls"] == 2
+    c.quiet()
+
+
+def test_a_job_that_is_terminated_at_any_moment_of_its_start_ends_at_once(cluster):
+    """Whatever its units were about: the ledger, the call, or the end of a page."""
+    c = cluster("--latency", "0.5")
+    c.worker("-c", "5")
+    chance = random.Random(7)
+    for _ in range(20):
+        job_id = c.submit(a_job(agents=1, dimensions=20))
+        time.sleep(0.12 * chance.random())
+        c.app.AsyncResult(job_id).revoke(terminate=True)
+        assert c.report(job_id, 20)["status"] == "cancelled"
     c.quiet()
 
 

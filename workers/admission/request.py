@@ -116,6 +116,15 @@ class Lease:
         self.end_call()
         return True
 
+    def forbid(self) -> None:
+        """Have no call begin, and the one that is open end. On any thread."""
+
+        def end() -> None:
+            self.may_begin = _never
+            self.cut()
+
+        self._on_loop(end)
+
     def release(self) -> None:
         """Give the lease back; more than once is once. Only on the loop's thread."""
         give_back, self._give_back = self._give_back, None
@@ -126,6 +135,10 @@ class Lease:
         """Give the lease back soon."""
         if self._give_back is not None:
             self._on_loop(self.release)
+
+
+def _never() -> bool:
+    return False
 
 
 class AdmittedRequest(Request):  # type: ignore[misc]
