@@ -59,6 +59,8 @@ def test_the_versions_are_those_that_were_read(package):
         (Request.acknowledge, ["self"]),
         (Request.reject, ["self", "requeue"]),
         (Request.revoked, ["self"]),
+        (Request.terminate, ["self", "pool", "signal"]),
+        (Request.send_event, ["self", "type", "fields"]),
         (Request._announce_revoked, ["self", "reason", "terminated", "signum", "expired"]),
         (control.revoke, ["state", "task_id", "terminate", "signal", "kwargs"]),
         (control.rate_limit, ["state", "task_name", "rate_limit", "kwargs"]),

@@ -19,15 +19,14 @@ REPLACED = {
     "celery.worker.consumer.consumer.Consumer._limit_post_eta": "a unit enters the pool through its gate",
     "celery.worker.consumer.consumer.Consumer._limit_task": "a unit enters the pool through its gate",
     "celery.worker.consumer.consumer.Consumer._update_prefetch_count": "all slots serve queues without a gate",
-    "celery.worker.request.Request._announce_revoked": "what a revoked unit's chord counts is the ledger's to say",
 }
 """Methods that a class here replaces."""
 CALLED = {
     "celery.backends.redis.RedisBackend._create_client": "a second client, for the loop",
     "celery.worker.consumer.consumer.Consumer._flush_events": "events leave a few times a second",
     "celery.worker.consumer.consumer.Consumer._update_qos_eventually": "how Celery itself applies a prefetch count",
-    "celery.worker.request.Request._already_revoked": "what a revoked unit's chord counts is the ledger's to say",
-    "celery.worker.request.Request._context": "signals of a revoked task carry it",
+    "celery.worker.request.Request._already_revoked": "control work that came too late is looked at once",
+    "celery.worker.request.Request._announce_revoked": "control work that comes too late ends as Celery's would",
 }
 """What a class here calls or sets in itself."""
 
