@@ -198,7 +198,7 @@ def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
     c, job_id, idle = check_that_waiting_work_moves(cluster, LOW, steal=True)
     started = time.monotonic()
     until(lambda: held(c)["w1"] >= 2, "it has moved")
-    assert time.monotonic() - started < 5  # a look a second, while other tests use the same cores
+    assert time.monotonic() - started < 15  # a look a second, while other tests use the same cores
     c.provider.control(latency=0.02)
     report = c.report(job_id)
     assert (report["scored"], report["calls"]) == (20, 20)
