@@ -43,7 +43,7 @@ def kinds(cluster, job_id):
 
 
 def test_a_revoked_unit_ends_as_cancelled_and_its_job_completes(cluster):
-    c = cluster(*SLOW)
+    c = cluster("--latency", "5", "--sigma", "0")
     c.worker("-c", "1")
     job_id = c.submit(a_job(agents=1, dimensions=3))
     until(lambda: c.provider.stats()["open"] == 1, "the first is being called")
