@@ -31,6 +31,7 @@ from dicast.workers.store.connection import connect
 from dicast.workers.store.daemon import tail
 from dicast.workers.store.epoch import vouch
 from dicast.workers.store.keys import Keys
+from dicast.workers.system.dropped_signals import sent_again
 from dicast.workers.system.file_locks import try_lock
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ HASTY_GRACE_S = 4.0
 PING_TIMEOUT_S, PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S = 0.1, 1.1, 1.0
 """How long the worker is waited for at first, and how that grows: on a busy machine it may answer late."""
 LOOK_EVERY_S = 0.5
-AGAIN_AFTER_S = 0.1
 LIVES = 3
 """A part that dies is started again so often; then it has a reason that starting does not mend."""
 
@@ -86,6 +86,7 @@ class LocalStack:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             undo.enter_context(_terminable())
+            undo.enter_context(sent_again())
             undo.enter_context(_alone(self._state_dir))
             self.store_url = self._store(undo)
             if running_local_model(self._state_dir) is None:
@@ -255,8 +256,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a Python process without unwinding; here it must unwind. Python drops what a signal's handler raises
-    in a finalizer or in a callback of a weak reference: the signal is then sent once more."""
+    """SIGTERM ends a Python process without unwinding; here it must, unless its owner has a handler already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -264,21 +264,8 @@ def _terminable() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    def send_again(dropped: sys.UnraisableHookArgs) -> None:
-        number = _SIGNALS.get(dropped.exc_type)
-        if number is None:
-            hook(dropped)
-        else:
-            again = partial(signal.pthread_kill, threading.main_thread().ident or 0, number)
-            threading.Timer(AGAIN_AFTER_S, again).start()
-
-    hook, sys.unraisablehook = sys.unraisablehook, send_again
     signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        sys.unraisablehook = hook
-
-
-_SIGNALS: dict[type[BaseException], signal.Signals] = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}

@@ -215,7 +215,8 @@ def test_a_signal_to_the_owner_stops_everything(settings, number, code):
 
 
 FINALIZER = """
-import sys, time
+import contextlib, sys, time
+from dicast.app.cli.following import Interrupts
 from dicast.app.stack import LocalStack
 from dicast.config.settings import Settings
 
@@ -224,16 +225,25 @@ class Slow:
         print("up", flush=True)
         time.sleep(0.5)
 
-with LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
+caller = Interrupts() if sys.argv[2] == "dicast run" else contextlib.nullcontext()
+with caller, LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
     Slow()
     time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
-def test_a_signal_that_python_drops_stops_everything(settings, number, code):
+@pytest.mark.parametrize(
+    ("caller", "number", "code"),
+    [
+        ("a program", signal.SIGTERM, 128 + signal.SIGTERM),
+        ("a program", signal.SIGINT, -signal.SIGINT),
+        ("dicast run", signal.SIGTERM, -signal.SIGINT),
+        ("dicast run", signal.SIGHUP, -signal.SIGINT),
+    ],
+)
+def test_a_signal_that_python_drops_stops_everything(settings, caller, number, code):
     """As it does with what the signal's handler raises in a finalizer."""
-    command = [sys.executable, "-c", FINALIZER, settings.state_dir]
+    command = [sys.executable, "-c", FINALIZER, settings.state_dir, caller]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert owner.stdout.readline() == "up\n"
