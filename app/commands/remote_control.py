@@ -114,7 +114,7 @@ def revoke(state: Any, task_id: Any, terminate: bool = False, signal: str | None
     told = list(revoked.told)
     told += [f"{name} is work of Dicast's own, which cannot be revoked: revoke its job" for name in control_work]
     if terminate:
-        _cut(state, revoked, signal)
+        _cut(state, revoked)
     if unknown:
         theirs = celerys.revoke(state, unknown, terminate, signal, **more)
         told.append(f"no job or unit is called {', '.join(unknown)}; as of other tasks: {theirs['ok']}")
@@ -128,12 +128,12 @@ def _is_control_work(name: str) -> bool:
     return request is not None and str(request.task.name).startswith(OURS)
 
 
-def _cut(state: Any, revoked: Revoked, signal: str | None) -> None:
+def _cut(state: Any, revoked: Revoked) -> None:
     state.consumer.pool.catch_up()
     for request in tuple(worker_state.active_requests):
         unit = getattr(request, "unit", None)
         if request.id in revoked.units or (unit is not None and unit.job in revoked.jobs):
-            request.terminate(state.consumer.pool, signal=signal)
+            request.terminate(state.consumer.pool)
 
 
 @_command(variadic="task_id", args=[("signal", str)], signature="<signal> [id1 [id2 [... [idN]]]]")

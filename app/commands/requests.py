@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.signals import task_revoked
 from celery.worker.request import Request
 
 from dicast.app.pipeline.messages import EVALUATE
-from dicast.workers.admission.request import AdmittedRequest
+from dicast.workers.admission.request import AdmittedRequest, Lease
 from dicast.workers.runtime.task_events import Dispatcher
+
+_CUT: dict[str, Any] = {"terminated": True, "signum": None, "expired": False}
 
 
 class _Told(Request):  # type: ignore[misc]
@@ -26,23 +29,38 @@ class _Told(Request):  # type: ignore[misc]
 
 class UnitRequest(_Told, AdmittedRequest):
     """A unit's. Terminating it ends its call, or lets none begin, and nothing else: what it has in hand besides (a
-    claim, a result, the end of its page) is finished, and what is recorded of it is the ledger's."""
+    claim, a result, the end of its page) is finished, and what is recorded of it is the ledger's.
 
-    is_terminated = False
+    When it ends, monitors and Celery's signals are told that it was revoked, unless its call had ended before.
+    """
+
+    _terminated = False
+    _terminated_lease: Lease | None = None
 
     def revoked(self) -> bool:
         return False
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        self.is_terminated = True
+        self._terminated, self._terminated_lease = True, self.lease
         if self.lease is not None:
             self.lease.forbid()
 
+    def acknowledge(self) -> None:
+        first = not self.acknowledged
+        super().acknowledge()
+        if first and self._was_cut:
+            task_revoked.send(self.task, request=self._context, **_CUT)
+
     def send_event(self, type: str, **fields: Any) -> None:
-        """Celery's; of what was terminated, monitors are told so when it ends."""
-        if self.is_terminated and type == "task-succeeded":
-            type, fields = "task-revoked", {"terminated": True, "signum": None, "expired": False}
+        if self._was_cut and type == "task-succeeded":
+            type, fields = "task-revoked", _CUT
         super().send_event(type, **fields)
+
+    @property
+    def _was_cut(self) -> bool:
+        """Whether no call was made, or its answer not waited for. Asked when the task is over."""
+        lease = self._terminated_lease
+        return self._terminated and (lease is None or lease.outcome is None)
 
 
 class ControlRequest(_Told):

@@ -149,12 +149,12 @@ class Settler:
         )  # fmt: skip
 
     async def interrupted(self, call: Call, took_s: float) -> NextSteps:
-        """The worker stops, or has to hand the call's units back, while it is open."""
-        if call.job.spec.spend == "at_most_once":
-            stopped = ProviderFailure(FailureKind.CONNECTION, "the worker was stopped during the call")
-            return await self.failed(call, stopped, took_s, {})
-        call.tell("waits: the worker was stopped during the call")
+        """The worker stops, or has to hand the call's units back, while it is open; or they are revoked."""
         again = await self._comes_again(call)
+        why = "the worker was stopped during the call" if again else "it was revoked or cancelled during the call"
+        if call.job.spec.spend == "at_most_once":
+            return await self.failed(call, ProviderFailure(FailureKind.CONNECTION, why), took_s, {})
+        call.tell(f"waits: {why}")
         counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": int(again)}
         return await self._again(call, 0.0, counters)
 

@@ -89,9 +89,12 @@ def test_a_revoked_job_is_cancelled_and_who_waits_for_it_is_told(cluster):
     assert c.provider.stats()["calls"] == 2
 
 
-def test_a_terminated_job_ends_at_once(cluster):
+@pytest.mark.parametrize(
+    "options", [(), ("-I", "tests.e2e.late_news")], ids=["as it is", "before Celery has heard of its calls"]
+)
+def test_a_terminated_job_ends_at_once(cluster, options):
     c = cluster("--latency", "60", "--sigma", "0", LLM_CALL_TIMEOUT="100")
-    c.worker("-c", "2")
+    c.worker("-c", "2", *options)
     job_id = c.submit(a_job(agents=1, dimensions=8))
     until(lambda: c.provider.stats()["open"] == 2, "two are being called")
     result = c.app.AsyncResult(job_id)
@@ -113,20 +116,6 @@ def test_a_job_that_is_terminated_at_any_moment_of_its_start_ends_at_once(cluste
         time.sleep(0.12 * chance.random())
         c.app.AsyncResult(job_id).revoke(terminate=True)
         assert c.report(job_id, 20)["status"] == "cancelled"
-    c.quiet()
-
-
-def test_a_call_of_which_celery_has_not_heard_yet_is_cut(cluster):
-    c = cluster("--latency", "60", "--sigma", "0", LLM_CALL_TIMEOUT="100")
-    c.worker("-c", "2", "-I", "tests.e2e.late_news")
-    for _ in range(3):
-        job_id = c.submit(a_job(agents=1, dimensions=2))
-        until(lambda: c.provider.stats()["open"] == 2, "two are being called")
-        result = c.app.AsyncResult(job_id)
-        result.revoke(terminate=True)
-        with pytest.raises(TaskRevokedError):
-            result.get(timeout=20)
-        assert c.report(job_id)["status"] == "cancelled"
     c.quiet()
 
 

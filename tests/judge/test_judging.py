@@ -302,6 +302,22 @@ async def test_a_call_that_may_be_paid_once_and_was_given_up_ends_its_unit(bench
     assert (counters["calls"], counters["calls_without_answer"], counters["possible_double_charges"]) == (1, 1, 0)
 
 
+async def test_a_call_that_may_be_paid_once_and_was_cut_by_its_revocation_says_so(bench, desk):
+    ref, judge = await unit_of(bench, spend="at_most_once"), desk(Endless())
+    working = asyncio.ensure_future(judge.do(ref, 0))
+    async with asyncio.timeout(5):
+        while not judge.provider.asked:  # noqa: ASYNC110  (a call that nobody announces)
+            await asyncio.sleep(0.001)
+    bench.client.revoke_unit(ref, MessageId(0))
+    judge.leases[0].forbid()
+    assert (await working).counts
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["kind"], error["calls"]) == ("outcome_unknown", 1)
+    assert error["message"] == "it was revoked or cancelled during the call"
+    counters = bench.client.status("j").counters
+    assert (counters["calls"], counters["calls_without_answer"], counters["possible_double_charges"]) == (1, 1, 0)
+
+
 async def test_a_call_that_a_stopping_worker_gave_up_spends_nothing_of_its_units(bench, desk):
     ref, judge = await unit_of(bench), desk(Endless())
     later = deferred(judge)

@@ -193,7 +193,6 @@ class AdmissionConsumer(CheckedMessages):
         """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
         kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
         logger.warning("the connection to the broker is lost: %r", exc, exc_info=exc)
-        self.pool.catch_up()
         channels = list(self.connection.transport.channels or ()) if self.config.broker_is_store else []
         for channel in channels:
             channel.do_restore = False

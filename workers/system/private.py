@@ -27,6 +27,7 @@ CALLED = {
     "celery.worker.consumer.consumer.Consumer._update_qos_eventually": "how Celery itself applies a prefetch count",
     "celery.worker.request.Request._already_revoked": "control work that came too late is looked at once",
     "celery.worker.request.Request._announce_revoked": "control work that comes too late ends as Celery's would",
+    "celery.worker.request.Request._context": "listeners to `task_revoked` are given what Celery gives them",
 }
 """What a class here calls or sets in itself."""
 
