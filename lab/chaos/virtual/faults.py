@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import orjson
 
 from dicast.app.ledger.keys import LedgerKeys, PageRef
 from dicast.app.ledger.records import MessageId
+from lab.chaos.virtual.broker import Message
+from lab.chaos.virtual.node import VirtualNode
 from lab.chaos.virtual.provider import CALL_TIMEOUT_S
 from lab.chaos.virtual.scene import Scene
 
@@ -113,7 +116,7 @@ class Faults:
         self._world.later(seconds, lambda: self._scene.govern(pool))
 
     def cancel(self) -> None:
-        """A job is cancelled."""
+        """A job is cancelled; sometimes its open calls are cut, too."""
         known = [job for job in self._world.jobs if self._scene.state(job) is not None]
         if not known:
             return
@@ -121,9 +124,10 @@ class Faults:
         self._scene.note(f"cancel {job_id}")
         self._scene.allowed[job_id] = replace(self._scene.allowed[job_id], cancelled=True)
         self._scene.caller.cancel(job_id)
+        self._terminate(lambda message: message.args[0] == job_id)
 
     def revoke(self) -> None:
-        """A unit that is in work is revoked, or the batch that it begins."""
+        """A unit that is in work is revoked, or the batch that it begins; sometimes its call is cut."""
         keys = LedgerKeys(self._world.keys)
         pages = [PageRef.parse(member) for member in self._world.client.zrange(keys.watch, 0, -1)]
         if not pages:
@@ -139,6 +143,19 @@ class Faults:
         allowed = self._scene.allowed[ref.job]
         self._scene.allowed[ref.job] = replace(allowed, errors=allowed.errors | {"cancelled"})
         self._scene.caller.revoke_unit(ref, token)
+        self._terminate(lambda message: (*message.args[:4], message.args[4]) == (*ref, str(token)))
+
+    def _terminate(self, is_meant: Callable[[Message], bool]) -> None:
+        """Workers hear of it a moment later."""
+        if random.Random(f"terminate {self._scene.seed} {self._world.now}").random() < 0.5:
+            return
+        self._scene.note("and terminate")
+        for node in self._scene.living():
+            self._world.later(self._world.wire_s(), partial(self._terminate_at, node, is_meant))
+
+    def _terminate_at(self, node: VirtualNode, is_meant: Callable[[Message], bool]) -> None:
+        if node.alive and not node.frozen:
+            node.terminate(is_meant)
 
     def heal(self) -> None:
         """From now on nothing new goes wrong; somebody is there."""

@@ -104,7 +104,7 @@ class VirtualNode:
         self.world, self.name, self.shape, self.frozen_limit = world, name, shape, world.limit
         self.alive, self.frozen, self.cut_until, self.disk_full = True, False, 0.0, False
         self.loop = NodeLoop(lambda: world.now)
-        self.judging: dict[int, Message] = {}
+        self.judging: dict[int, VirtualRequest] = {}
         self.epoch = Epoch(grace_ms=int(LEASE_S * 1000))
         self.registry = Registry(Direct(world, self), world.keys, self.epoch)
         self.facts = replace(Facts.here(name, limit=world.limit, slots=SLOTS), id=name)
@@ -178,8 +178,15 @@ class VirtualNode:
 
     def excuse(self) -> None:
         """What this node works on may be paid for twice, and may not be told: it dies, or others take it for dead."""
-        for message in self.judging.values():
-            self.world.excuse(self.name, message)
+        for request in self.judging.values():
+            self.world.excuse(self.name, request.message)
+
+    def terminate(self, is_meant: Callable[[Message], bool]) -> None:
+        """As dicast.app.commands does it: calls are cut, or may not begin."""
+        for request in self.judging.values():
+            if request.lease is not None and is_meant(request.message):
+                self.world.cut(self.name, request.message)
+                request.lease.forbid()
 
     def kill(self) -> None:
         self.alive = False
@@ -246,7 +253,7 @@ class VirtualNode:
         self.loop.call_soon(callback)
 
     def start_request(self, request: VirtualRequest) -> None:
-        self.judging[request.tag] = request.message
+        self.judging[request.tag] = request
         self.loop.create_task(self._judge(request))
 
     # ------------------------------------------------------------------ consuming

@@ -289,10 +289,22 @@ class World:
 
     def excuse(self, node: str, message: Message) -> None:
         """The call of this message may be made again, and need not be told: its node dies, or is taken for dead."""
-        job_id, _, lane, _, token, _ = message.args
-        places = self.jobs[job_id].places(lane, token)
+        places = self._places(message)
         self.excused.update(places)
-        self.excused_messages[job_id] += 1
-        made = [call for call in self.calls if call.node == node and set(call.places) & set(places)]
+        self.excused_messages[message.args[0]] += 1
+        made = [call for call in self.calls if call.node == node and set(call.places) & places]
         if made:
             made[-1].excused = True
+
+    def cut(self, node: str, message: Message) -> None:
+        """The node hangs up in the middle of this message's call. An answer that is on its way may be lost."""
+        places = self._places(message)
+        made = [call for call in self.open.values() if call.node == node and set(call.places) & places]
+        for call in made:
+            self.hang_up(call, "cut")
+        if not made:
+            self.excuse(node, message)
+
+    def _places(self, message: Message) -> set[VirtualPlace]:
+        job_id, _, lane, _, token, _ = message.args
+        return set(self.jobs[job_id].places(lane, token))
