@@ -54,6 +54,9 @@ class Monitor:
         self._leave.set()
         self._thread.join(20)
 
+    def workers(self):
+        return {(worker.hostname.partition("@")[0], worker.pid) for worker in list(self.state.workers.values())}
+
     def of(self, name):
         return [task for task in self.state.tasks.values() if task.name == name]
 
@@ -77,9 +80,7 @@ def test_a_monitor_sees_the_work_and_the_workers_and_nothing_else(cluster):
         revoked = c.submit(a_job(agents=1, dimensions=5, id="revoked"))
         c.app.control.revoke(revoked)
         until(lambda: getattr(monitor.state.tasks.get(revoked), "state", "") == "REVOKED", "the other one is revoked")
-    assert {(w.hostname.partition("@")[0], w.pid) for w in monitor.state.workers.values()} == {
-        ("w0", worker.process.pid)
-    }
+        until(lambda: monitor.workers() == {("w0", worker.process.pid)}, "the worker has told of itself, and no other")
     assert {task.name for task in monitor.state.tasks.values()} <= {
         "dicast.evaluate", "dicast.judge_dimension", "dicast.gather_page", "dicast.plan_lane", "dicast.finish_job",
     }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
 import logging
 import socket
 import threading
@@ -103,18 +102,19 @@ def test_servers_share_the_rates_of_tokens_and_addresses(tmp_path: Path, redis_u
     one, two = (installation(tmp_path, redis_url, DICAST_SERVER_RATE="60") for _ in range(2))
     token = one.tokens.issue("tester", [Scope.JOB_READ], ttl_s=600)
     with served(one) as first, served(two) as second, client(first, token) as a, client(second, token) as b:
-        replies = (caller.get("/jobs") for caller in itertools.cycle((a, b)))
-        served_before = list(itertools.takewhile(lambda reply: reply.status_code == 200, replies))
-        assert 10 <= len(served_before) < 20, "one bucket for both, which fills meanwhile"
-        told = next(reply for reply in replies if reply.status_code != 200)
-        problem(told, 429, "too-many-requests")
-        assert int(told.headers["retry-after"]) >= 1
+        began = time.monotonic()
+        replies = [caller.get("/jobs") for _ in range(9) for caller in (a, b)]
+        took_s = time.monotonic() - began
+        refused = [reply for reply in replies if reply.status_code != 200]
+        assert 10 <= len(replies) - len(refused) <= 11 + took_s, "one bucket of ten for both, which fills meanwhile"
+        problem(refused[0], 429, "too-many-requests")
+        assert int(refused[0].headers["retry-after"]) >= 1
         with client(first) as stranger:  # guesses: the address runs dry
             guesses = [stranger.get("/jobs").status_code for _ in range(45)]
         assert set(guesses) == {401, 429}
         assert b.get("/healthz").status_code == 200
     said = [line.details["problem"] for line in one.audit.lines() if line.details.get("problem") == "too-many-requests"]
-    assert 1 <= len(said) <= 4
+    assert 1 <= len(said) < len(refused) + guesses.count(429), "not each refusal has a line of its own"
 
 
 # ------------------------------------------------------------------ origins

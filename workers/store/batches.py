@@ -1,8 +1,8 @@
 """Commands of callers that wait at the same time share a round trip.
 
 A busy process then makes some dozens of round trips instead of thousands, and an idle one waits no longer. They go over
-connections that are kept: redis-py's pipelines take one out of the pool and put it back for each round trip, which
-costs a process more CPU time than the round trip itself.
+connections that are kept, for to take one out of the pool and to put it back, as redis-py's pipelines do for each round
+trip, costs CPU time.
 """
 
 from __future__ import annotations
