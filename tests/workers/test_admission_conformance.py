@@ -64,6 +64,7 @@ class Both:
             limit=limit,
             limit_if_refused=chance.choice([chance.randint(1, limit), max(1, limit - 1)]),
             counts_after=chance.choice([-1e9, now - 1.0, now]),
+            known_refusals=chance.choice([-1, self.state.refusals, max(0, self.state.refusals - chance.randint(0, 3))]),
             stop_after=chance.choice([1, 2, 1000]),
             feedback_s=chance.choice([0.25, 1.0]),
             hold_until=chance.choice([0.0, 0.0, 0.0, now + 0.5]),
@@ -134,8 +135,7 @@ class Both:
         )
         for given in back:
             self.give_back(given)
-        if self.state.version != self.params.version:  # the model forgets at its next grant, the scripts at once
-            self.state.version, self.state.refused = self.params.version, 0
+        model.obey(self.params, self.state)  # the model would at its next grant, the scripts do at once
         for call in list(model._expired(self.state, self.now)):
             model._remove(self.state, call)
         for want, verdict, reason, wait_ms in zip(wants, answer.verdicts, answer.reasons, answer.waits_ms, strict=True):
@@ -207,7 +207,8 @@ class Both:
         assert set(remembered["spent"]) == set(state.spent)
         for name, spent in state.spent.items():
             assert remembered["spent"][name][:3] == pytest.approx(list(spent), abs=1e-6)
-        assert (remembered["held_by"], remembered["refused"]) == (state.held_by, state.refused)
+        for field in ("held_by", "refusals", "refused", "refused_sent_at"):
+            assert remembered[field] == getattr(state, field), field
         assert (remembered["probe"], remembered["probe_until"]) == (state.probe, pytest.approx(state.probe_until))
         assert set(remembered["projects"]) == set(state.projects)
         for name, standing in state.projects.items():

@@ -130,6 +130,32 @@ async def test_of_decisions_made_at_once_one_is_in_force_and_a_stale_leader_is_r
     assert versions[1] - versions[0] == sum(results)
 
 
+@pytest.mark.parametrize("refused", [0, 1, 2])
+async def test_refusals_that_a_decision_does_not_know_of_take_its_step_back(client, refused):
+    """They come between what the governor reads and what it commits."""
+    traffic, decider = Traffic(client), governor(client)
+    commit, steps = decider.store.commit, []
+
+    async def refuse_and_commit(pool, version, decision):
+        is_step = decision.parameters.limit_if_refused < decision.parameters.limit
+        if is_step and len(traffic.open) > refused and not steps:
+            steps.append(decision.parameters)
+            for lease in itertools.islice(reversed(traffic.open), refused):
+                traffic.open[lease] = (traffic.now_ms, 429)
+            await traffic.step(by_ms=0, wanted=0)
+        return await commit(pool, version, decision)
+
+    decider.store.commit = refuse_and_commit
+    while not steps:
+        await traffic.step(decide=lambda now: decider.tick("p", now))
+    (step,) = steps
+    assert traffic.statuses.count(429) == refused
+    assert (await traffic.step(by_ms=1)).limit == (step.limit_if_refused if refused else step.limit)
+    await decider.tick("p", traffic.now_ms)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert (await traffic.step(by_ms=1)).limit == state.limit
+
+
 async def test_events_enter_exactly_one_decision(client):
     traffic, one, other = Traffic(client), governor(client), governor(client)
     await one.tick("p", START_MS)

@@ -4,13 +4,17 @@
 --@include standings.lua
 -- `state` is what one pool remembers between calls; `projects` its standings; times in seconds.
 local function new_state()
-  return {version = 0, refused = 0, refused_at = 0, paced_until = 0, last_sent_at = -1e9, held_by = '', probe = '',
-          probed_break = 0, probe_until = 0, fills = {}, spent = {}, projects = {}, asked_ms = 0, undecided = false,
-          decider = ''}
+  return {version = 0, refusals = 0, refused = 0, refused_at = 0, refused_sent_at = 0, paced_until = 0,
+          last_sent_at = -1e9, held_by = '', probe = '', probed_break = 0, probe_until = 0, fills = {}, spent = {},
+          projects = {}, asked_ms = 0, undecided = false, decider = ''}
 end
 
+-- A new decision takes back what was done about the refusals that it knows of.
 local function obey(params, state)
-  if state.version ~= params.version then state.version, state.refused = params.version, 0 end
+  if state.version == params.version then return end
+  local known = params.known_refusals or -1
+  local unknown = known >= 0 and math.max(0, state.refusals - known) or 0
+  state.version, state.refused = params.version, state.refused_sent_at > params.counts_after and unknown or 0
 end
 
 local function effective_limit(params, state, now)
@@ -103,7 +107,8 @@ end
 local function note_refusal(params, state, sent_at, now)
   if sent_at <= params.counts_after then return end
   obey(params, state)
-  state.refused, state.refused_at = state.refused + 1, now
+  state.refusals, state.refused, state.refused_at = state.refusals + 1, state.refused + 1, now
+  state.refused_sent_at = math.max(state.refused_sent_at, sent_at)
   for _, bucket in ipairs(params.buckets) do
     local fill = state.fills[bucket.name]
     if bucket.credit ~= 0 and fill then fill.level = math.min(fill.level, 0) end

@@ -91,7 +91,8 @@ class Governor:
             cpu_percent = await self.store.cpu_percent(by_load=engine.cpu_by == "load")
             if cpu_percent is not None:
                 course.policy.set_cpu(cpu_percent)
-        parameters = _with_pacing(overrides, course.policy.decide(brief.events, brief.now))
+        parameters = replace(course.policy.decide(brief.events, brief.now), known_refusals=brief.refusals)
+        parameters = _with_pacing(overrides, parameters)
         changes = list(takewhile(lambda change: change is not last, reversed(history)))[::-1]
         store_state = bool(changes) or config != course.policy.config or brief.now >= course.stored_at + STATE_EVERY_S
         decision = Decision(

@@ -47,8 +47,8 @@ class StoredState:
 @dataclass(frozen=True, slots=True)
 class Brief:
     """What one decision is made on. `state` is None where what the caller knows is still in force; `cap` the largest
-    frozen limit of all running jobs, 0 if none runs; `override` and `override_for_all` the operator's; `events` in
-    order."""
+    frozen limit of all running jobs, 0 if none runs; `override` and `override_for_all` the operator's; `refusals` so
+    many as the enforcer has counted; `events` in order."""
 
     now: float
     version: int
@@ -58,6 +58,7 @@ class Brief:
     override: dict[str, Any]
     override_for_all: dict[str, Any]
     cursor: str
+    refusals: int
     events: list[Event]
 
 
@@ -88,7 +89,7 @@ class GovernorStore:
         """Everything a decision needs, in one step. Whoever has decided version `known`, and read up to `cursor`,
         gets only what is new."""
         k = self._keys
-        now, version, state, parameters, cap, override, override_for_all, cursor, entries = await self._read(
+        now, version, state, parameters, cap, override, override_for_all, cursor, refusals, entries = await self._read(
             keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.overrides],
             args=["" if now_ms is None else now_ms, pool, known, cursor, ENTRIES_AT_ONCE],
         )
@@ -101,6 +102,7 @@ class GovernorStore:
             override=orjson.loads(override or "{}"),
             override_for_all=orjson.loads(override_for_all or "{}"),
             cursor=cursor,
+            refusals=refusals,
             events=[event for entry in entries for event in read_events(entry)],
         )
 

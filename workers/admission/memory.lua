@@ -7,6 +7,7 @@ local DECIDER_LATE_MS = 150
 local function remembered(governor)
   local params, state, next_at = unpack(redis.call('HMGET', governor, 'parameters', 'enforcement', 'next_at'))
   params, state = params and cjson.decode(params) or nil, state and cmsgpack.unpack(state) or new_state()
+  state.refusals, state.refused_sent_at = state.refusals or 0, state.refused_sent_at or 0  -- written by 0.1.0
   return params, state, tonumber(next_at or nil)
 end
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from dicast.workers.admission.governor_store import read_parameters
-from dicast.workers.policy.admission import EnforcementState, effective_limit
+from dicast.workers.policy.admission import EnforcementState, effective_limit, obey
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
@@ -96,8 +96,10 @@ def _pool_health_of(
 
 def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: float) -> int:
     """The limit as the scripts apply it, by what they remember of the pool."""
-    refused = remembered.get("refused", 0) if remembered.get("version") == parameters.version else 0
-    return effective_limit(parameters, EnforcementState(version=parameters.version, refused=int(refused)), now)
+    names = ("version", "refusals", "refused", "refused_sent_at")
+    state = EnforcementState(**{name: remembered[name] for name in names if name in remembered})
+    obey(parameters, state)
+    return effective_limit(parameters, state, now)
 
 
 def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:

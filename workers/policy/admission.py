@@ -100,8 +100,10 @@ class EnforcementState:
 
     leases: dict[str, LeaseRecord] = field(default_factory=dict)
     version: int = 0
+    refusals: int = 0
     refused: int = 0
     refused_at: float = 0.0
+    refused_sent_at: float = 0.0
     paced_until: float = 0.0
     last_sent_at: float = -1e9
     held_by: str = ""
@@ -154,9 +156,16 @@ def grant(params: Parameters, state: EnforcementState, request: CallRequest, now
     return Granted(sent)
 
 
+def obey(params: Parameters, state: EnforcementState) -> None:
+    """A new decision takes back what was done about the refusals that it knows of."""
+    if state.version == params.version:
+        return
+    unknown = max(0, state.refusals - params.known_refusals) if params.known_refusals >= 0 else 0
+    state.version, state.refused = params.version, unknown if state.refused_sent_at > params.counts_after else 0
+
+
 def _begin(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> None:
-    if state.version != params.version:
-        state.version, state.refused = params.version, 0
+    obey(params, state)
     for call in list(_expired(state, now)):
         _remove(state, call)
     _forget_models(params, state, now)
@@ -355,10 +364,10 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Cal
     )
     _settle(params, state, lease, done)
     if done.refused and lease.sent_at > params.counts_after:
-        if state.version != params.version:
-            state.version, state.refused = params.version, 0
+        obey(params, state)
+        state.refusals += 1
         state.refused += 1
-        state.refused_at = now
+        state.refused_at, state.refused_sent_at = now, max(state.refused_sent_at, lease.sent_at)
         for bucket in params.buckets:
             if bucket.credit != 0 and bucket.name in state.fills:
                 state.fills[bucket.name].level = min(state.fills[bucket.name].level, 0.0)

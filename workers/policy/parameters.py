@@ -87,11 +87,13 @@ class FairMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """One decision. `version` grows with each; the enforcer forgets its own emergency state when it changes.
+    """One decision. `version` grows with each; the enforcer takes its own emergency measures back when it changes.
 
     limit              most open calls
     limit_if_refused   most open calls after a refusal, until the next decision (the step before the pending one)
     counts_after       only refusals of calls sent later than this count (the settle window)
+    known_refusals     so many had the enforcer counted when the decision was made: what it does about later ones
+                       stays; -1: it stays for none
     stop_after         so many counted refusals stop all grants for `feedback_s`, or until the next decision
     feedback_s         a call older than this that was not refused has been accepted
     hold_until         no grants before (a diagnosis is being waited for)
@@ -111,6 +113,7 @@ class Parameters:
     limit: int
     limit_if_refused: int
     counts_after: float
+    known_refusals: int = -1
     stop_after: int = 1_000_000
     feedback_s: float = 1.0
     hold_until: float = 0.0

@@ -67,6 +67,21 @@ def test_the_first_refusal_takes_the_pending_step_back_until_the_next_decision()
 
 
 @pytest.mark.parametrize(
+    ("known", "counts_after", "limit"), [(1, -1e9, 5), (2, -1e9, 8), (3, -1e9, 8), (-1, -1e9, 8), (1, 0.0, 8)]
+)
+def test_a_decision_takes_back_what_was_done_about_refusals_that_it_knows_of(
+    known: int, counts_after: float, limit: int
+) -> None:
+    params = parameters(8, limit_if_refused=5)
+    state = fill(params, 6)
+    for call in ("c0", "c1"):
+        release(params, state, call, CallOutcome(429), 1.0)
+    later = replace(params, version=2, known_refusals=known, counts_after=counts_after)
+    assert isinstance(ask(later, state, "x", 1.0), Granted)
+    assert effective_limit(later, state, 1.0) == limit
+
+
+@pytest.mark.parametrize(
     ("limit", "before", "granted"), [(20, 19, False), (20, 15, True), (8, 7, True), (20, 20, True)]
 )
 def test_the_last_calls_of_a_queue_try_no_small_step_out(limit: int, before: int, granted: bool) -> None:
