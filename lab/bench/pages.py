@@ -175,8 +175,8 @@ finding it: the first half second of its curve, and some refusals. And between a
 empty while a lease and a claim, which make the call safe, are fetched from the store. *Dicast alone: slots* shows for
 how long; for longer calls this matters less.
 
-**Memory.** *Dicast alone: resting* shows what a worker's imports alone hold: mostly Celery, its command line including
-Flower, and the provider's SDK. *Dicast alone: open* shows what the SDK alone takes for as many open calls.
+**Memory.** *Dicast alone: resting* shows what a worker's imports alone hold: mostly Celery, and its command line with
+Flower. *Dicast alone: open* shows what the SDK alone takes for as many open calls.
 
 **Calls a second, CPU time.** One process has one core. *Dicast alone: layers* shows what Celery, lease, claim and
 record take of it besides the SDK. More processes share the work if there are cores for them.
