@@ -1,5 +1,6 @@
 """What is kept on disk survives its process, is given to one heir at a time, and a full disk stops nothing."""
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -9,6 +10,9 @@ import subprocess
 import sys
 import threading
 
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import Recorded, Written
+from dicast.app.pipeline.recovery import Adoption
 from dicast.app.pipeline.spool import Spool
 
 KEEP_AND_DIE = """
@@ -145,3 +149,31 @@ def test_a_full_disk_is_told_and_leaves_no_trace(tmp_path, caplog):
     assert kept is None
     assert "cannot be kept on disk" in caplog.text
     assert [p.name for p in (tmp_path / "spool" / "ns" / "a").iterdir()] == ["lock"]
+
+
+class Adopted:
+    """The ledger, where storing takes its time, and whoever is told of it."""
+
+    def __init__(self):
+        self.entries, self.counted = [], []
+
+    async def store_spooled(self, entry):
+        self.entries.append(entry)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return PageRef("j", "n", 0, 0), Recorded(1, plan=False, gather=False, written=[Written.NEW])
+
+    def adopted(self, *, counted):
+        self.counted.append(counted)
+
+
+async def test_two_looks_at_once_adopt_an_entry_once(tmp_path):
+    """The beat's tick and the worker's own look: the slower one could not read what the other had stored already."""
+    spool, ledger = Spool(tmp_path, "ns", "own#1"), Adopted()
+    for n in range(30):
+        spool.leave(spool.put(b"%d" % n))
+    adoption = Adoption(spool, ledger, None, ledger)
+    await asyncio.gather(*(adoption.adopt() for _ in range(3)))
+    assert sorted(ledger.entries, key=int) == [b"%d" % n for n in range(30)]
+    assert ledger.counted == [True] * 30
+    assert contents(spool) == []

@@ -38,10 +38,14 @@ class Look(NamedTuple):
 
 @dataclass
 class _Seen:
-    """The panel's scores of the first items of a job, NaN where there is none."""
+    """The panel's scores of the first items of a job, NaN where there is none. They grow on the event loop alone."""
 
     scores: array[float] = field(default_factory=lambda: array("d"))
     next_look: int = PAGE
+
+    def copied(self) -> array[float]:
+        """The scores as they are now, for a thread: an array of which numpy has a view cannot grow."""
+        return self.scores[:]
 
 
 class Inquiries:
@@ -63,7 +67,7 @@ class Inquiries:
         if count < seen.next_look and not spent:
             return Look()
         seen.next_look = looks_again(count)
-        answer = await asyncio.to_thread(answered, job, asked, seen.scores, spent=spent)
+        answer = await asyncio.to_thread(answered, job, asked, seen.copied(), spent=spent)
         if answer.state == "open" or count == job.items:  # all of it is judged, and ends as any job does
             return Look()
         text, attempt = answer.model_dump_json().encode(), self._ledger.attempt()
@@ -89,8 +93,8 @@ class Inquiries:
         found = JobAnswer.model_validate_json(asked.answer) if asked.answer is not None else None
         if found is not None and found.state != "spent":
             return found
-        seen = await self._advanced(job)
-        return await asyncio.to_thread(answered, job, asked, seen.scores, spent=found is not None, ended=True)
+        scores = (await self._advanced(job)).copied()
+        return await asyncio.to_thread(answered, job, asked, scores, spent=found is not None, ended=True)
 
     async def _open(self, job: JobRecord) -> OpenQuestion | None:
         if job.spec.question is None:

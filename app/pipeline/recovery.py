@@ -41,9 +41,15 @@ class Adoption:
 
     def __init__(self, spool: Spool, recorder: Recorder, messages: Sender, metrics: AdoptionCounter) -> None:
         self._spool, self._recorder, self._messages, self._metrics = spool, recorder, messages, metrics
+        self._adopting = asyncio.Lock()
 
     async def adopt(self) -> None:
-        """Store them. Raises redis errors; what was not stored stays on disk."""
+        """Store them. Raises redis errors; what was not stored stays on disk. The beat's tick and this worker's own
+        look take turns: own entries that were left have no lock that would keep the two apart."""
+        async with self._adopting:
+            await self._adopt()
+
+    async def _adopt(self) -> None:
         with contextlib.ExitStack() as locks:
             entries = await asyncio.to_thread(locks.enter_context, self._spool.orphans(ADOPTED_TOGETHER))
             for path, entry in entries:

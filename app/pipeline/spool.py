@@ -79,29 +79,33 @@ class Spool:
         if path is not None:
             with self._mutex:
                 self._sizes.pop(path, None)
-            self._left.discard(path)
+                self._left.discard(path)
             path.unlink(missing_ok=True)
 
     def refuse(self, path: Path) -> None:
         """The entry cannot be read: it is kept for people, and no heir is given it again."""
         path.rename(path.with_suffix(".broken"))
-        self._left.discard(path)
+        with self._mutex:
+            self._left.discard(path)
 
     def leave(self, path: Path | None) -> None:
         """The task that kept the entry has ended without storing it: it is now as one of a dead process."""
         if path is not None:
-            self._left.add(path)
+            with self._mutex:
+                self._left.add(path)
 
     @contextlib.contextmanager
     def orphans(self, most: int) -> Iterator[list[tuple[Path, bytes]]]:
         """Entries whose process is gone, and own ones that were left, oldest first of each owner. Nobody else is given
         an owner's entries before the block ends; the caller drops there those it has stored."""
-        found = [(path, path.read_bytes()) for path in sorted(self._left)[:most]]
+        with self._mutex:
+            left = sorted(self._left)[:most]
+        found = [(path, path.read_bytes()) for path in left]
         with contextlib.ExitStack() as inherited:
             for folder in sorted(self._root.glob("*/")) if self._root.exists() else []:
                 if folder != self._own and len(found) < most and inherited.enter_context(_inherited(folder)):
-                    left = sorted(folder.glob("*.json"))[: most - len(found)]
-                    found += [(path, path.read_bytes()) for path in left]
+                    others = sorted(folder.glob("*.json"))[: most - len(found)]
+                    found += [(path, path.read_bytes()) for path in others]
             yield found
 
     def _open(self) -> None:
