@@ -61,6 +61,30 @@ def test_a_workers_word_is_shown_for_a_while(app: Any, at_once: Dicast) -> None:
     assert app.ledger.status("j").waits_for is None
 
 
+def test_a_job_that_cannot_be_finished_says_why_and_is_given_up_on_demand(app: Any, at_once: Dicast) -> None:
+    """It stood at `finishing` with no word, the doctor called it well, and `jobs cancel` did nothing."""
+    start(app)
+    app.store.hset(app.keys.at("job", "j"), mapping={"state": "finishing", "outcome": "completed"})
+    assert "1 under way" in at_once("doctor").stdout
+    assert "Nothing to do: job j was finishing already." in at_once("jobs", "cancel", "j").stderr
+
+    async def fail() -> None:
+        async with connect_async(app.store_url) as client:
+            await Ledger(client, app.keys, "n", claim_ms=1000, calls_max=9).finish_failed("j", DISK, 5, 5)
+
+    asyncio.run(fail())
+    assert json.loads(at_once("jobs", "show", "j", "--json").stdout)["waits_for"] == DISK
+    assert f"job j waits: {DISK}" in at_once("doctor").stdout
+    assert (
+        f"Given up: job j ends with what can be read of its results ({DISK})." in at_once("jobs", "cancel", "j").stderr
+    )
+    assert app.ledger.status("j").why == DISK
+    app.store.hdel(app.keys.at("job", "j"), "waits_for")
+    said = waiting.reason(app, app.ledger.status("j"))
+    assert said is not None
+    assert "messages wait in dicast.control" in said, "nobody takes the message that would finish it"
+
+
 def test_an_ended_job_waits_for_nothing(app: Any) -> None:
     start(app)
     told(app, DISK)

@@ -77,9 +77,12 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
 
 
 def cancel_job(terminal: Terminal, job_id: str) -> None:
-    before = cancel(application(terminal), job_id)
+    dicast = application(terminal)
+    before = cancel(dicast, job_id)
     if before in (JobState.SUBMITTED, JobState.RUNNING):
         terminal.say(f"Cancelled: job {job_id} makes no new calls; open ones end and count.")
+    elif before is JobState.FINISHING and (why := dicast.ledger.status(job_id).why):
+        terminal.say(f"Given up: job {job_id} ends with what can be read of its results ({why}).")
     else:
         terminal.say(f"Nothing to do: job {job_id} was {before} already.")
 

@@ -28,7 +28,7 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
         return status.waits_for
     if not dicast.registry.alive():
         return "no worker is alive; start one: celery -A dicast worker"
-    if status.state is JobState.SUBMITTED:
+    if status.state in (JobState.SUBMITTED, JobState.FINISHING):
         return _untaken(_messages(dicast, [CONTROL_QUEUE]))
     if status.state is not JobState.RUNNING:
         return None

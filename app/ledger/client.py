@@ -269,18 +269,17 @@ class LedgerClient:
         with the job from then on.
 
         Open calls end and count; cancelling twice, or after the end, changes nothing. `revoked` is what who waits for
-        the result is told with Celery's `TaskRevokedError`, instead of the report. Raises `UnknownJob`.
+        the result is told with Celery's `TaskRevokedError`, instead of the report. A job whose finishing has failed is
+        given up: it ends as cancelled, with what can be read of its results. Raises `UnknownJob`.
         """
         k = self._keys
         lanes = self._redis.hget(k.job(job), "lanes")
         if lanes is None:
             raise UnknownJob(job)
-        if why:
-            self._redis.hset(k.job(job), "why", why)
         deferred = [m for m, _ in self._redis.zscan_iter(k.due, match=f"{job}|*", count=1000)]
         state, finish = self._cancel(
             keys=[k.job(job), k.base.job_limits, k.pages(job), k.due, k.base.clock, k.unfinished],
-            args=["", job, len(orjson.loads(lanes)), secrets.token_hex(8), revoked, *deferred],
+            args=["", job, len(orjson.loads(lanes)), secrets.token_hex(8), revoked, why, *deferred],
         )
         return JobState(state), bool(finish)
 
@@ -319,14 +318,10 @@ class LedgerClient:
         Nothing is sent yet. Raises `UnknownJob`.
         """
         k = self._keys
-        lanes = self._redis.hget(k.job(job), "lanes")
+        lanes, incarnation = self._redis.hmget(k.job(job), "lanes", "incarnation")
         if lanes is None:
             raise UnknownJob(job)
-        self._redis.hdel(k.job(job), "why")
-        state, incarnation = self._redis.hmget(k.job(job), "state", "incarnation")
-        if JobState(state).ended and incarnation:
-            self._redis.delete(k.asking(job, incarnation))  # what stopped it may be mended
-        keys = [k.job(job), k.unfinished, k.base.clock]
+        keys = [k.job(job), k.unfinished, k.base.clock, k.items(job), k.asking(job, incarnation or "")]
         args = ["", job, len(orjson.loads(lanes)), self._intervals.unattended_ms, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))
 

@@ -12,7 +12,7 @@ from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown
 from dicast.app.ledger.keys import PageRef, new_incarnation
-from dicast.app.ledger.records import Bounded, JobRecord, LaneState, OpenQuestion, Started, stored_spec
+from dicast.app.ledger.records import Bounded, FinishFailed, JobRecord, LaneState, OpenQuestion, Started, stored_spec
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs
 
@@ -97,8 +97,24 @@ class JobVerbs(Verbs):
         """Whether this node may write the report of a finishing job; not while another living node is at it."""
         return bool(await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self._beacons]))
 
-    async def complete(self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = "") -> bool:
-        """End a finishing job with its report; True for the one attempt that did it, however often it is repeated."""
+    async def finish_failed(
+        self, job: str, why: str, tries: int, tries_if_cancelled: int, attempt: str = ""
+    ) -> FinishFailed:
+        """Tell that a job could not be finished, which leaves it to any node. After so many tries, with at least
+        `Intervals.try_every_ms` between two, it is given up: it ends as cancelled."""
+        finishing, given_up = await self._scripts["finish_failed"](
+            keys=[self.keys.job(job), self._clock],
+            args=["", self._node, shown(why, WAITS_CHARS), self.intervals.try_every_ms, tries, tries_if_cancelled,
+                  attempt or self.attempt()],
+        )  # fmt: skip
+        return FinishFailed(bool(finishing), bool(given_up))
+
+    async def complete(
+        self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = "", *,
+        keep_items: bool = False,
+    ) -> bool:  # fmt: skip
+        """End a finishing job with its report; True for the one attempt that did it, however often it is repeated. The
+        items that came with it leave the store, unless they are in no file."""
         k = self.keys
         return bool(
             await self._scripts["complete"](
@@ -113,7 +129,7 @@ class JobVerbs(Verbs):
                     k.bounded,
                     k.board(job),
                 ],
-                args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation],
+                args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation, int(keep_items)],
             )
         )
 

@@ -169,6 +169,13 @@ class Started(NamedTuple):
     expired: bool = False
 
 
+class FinishFailed(NamedTuple):
+    """What follows when a job could not be finished: whether it is still `finishing`, and is `given_up`."""
+
+    finishing: bool
+    given_up: bool
+
+
 class Bounded(NamedTuple):
     """What a running job is bounded by. Instants are ms of the lease clock, `unit_ms` and `pool_down_ms` durations;
     None where there is no such bound."""

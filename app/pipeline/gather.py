@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 
@@ -29,13 +30,18 @@ from dicast.app.ledger.records import Ended, JobRecord
 from dicast.app.pipeline.call import opinion_of
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
 from dicast.app.pipeline.inquiring import Inquiries
-from dicast.app.pipeline.job_faults import telling_of_files
+from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble, telling_of_files
+from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
-from dicast.app.reports.resuming import write_items
+from dicast.app.reports.resuming import set_aside, write_items
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETENTION_S = 7 * 86_400
 """How long a job's record is kept after its end."""
@@ -109,41 +115,80 @@ class Gatherer:
         files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
 
     async def finish(self, job_id: str) -> bool:
-        """Write the report and complete the job; True for the one call that completed it."""
-        if job_id in self._finishing or not await self._ledger.claim_finish(job_id):
-            return False
-        self._finishing.add(job_id)
-        try:
-            return await self._finish(job_id)
-        finally:
-            self._finishing.discard(job_id)
+        """Write the report and complete the job; True for the one call that completed it. What keeps a job from being
+        finished is told to its watchers. If it lasts, or somebody cancels the job meanwhile, the job ends as cancelled,
+        with that reason and with what can be read of its results. Raises what passes."""
+        given_up = False
+        while job_id not in self._finishing and await self._ledger.claim_finish(job_id):
+            self._finishing.add(job_id)
+            try:
+                return await self._finish(job_id)
+            except Exception as error:  # whatever it is, its job must end
+                if is_away(error) or given_up or not await self._is_given_up(job_id, error):
+                    raise
+                given_up = True
+            finally:
+                self._finishing.discard(job_id)
+        return False
+
+    async def _is_given_up(self, job_id: str, error: Exception) -> bool:
+        """Put on record that a job could not be finished; whether it is to be finished without what is in the way."""
+        why, attempt = files_trouble(error), self._ledger.attempt()
+        tries = DISK_TRIES if isinstance(error, OSError) else TRIES
+        failed = await retry_until_available(lambda: self._ledger.finish_failed(job_id, why, tries, TRIES, attempt))
+        if failed.given_up:
+            logger.error("job %s is given up: %s", job_id, why, exc_info=error,
+                         extra={"event": "job_given_up", "job": job_id})  # fmt: skip
+        return failed.given_up
 
     async def _finish(self, job_id: str) -> bool:
         job = await self._ledger.job(job_id)
         record = await self._ledger.progress(job_id)
         if job is None or "outcome" not in record:  # the store has lost what it said a moment ago
             return False
-        header = await self._header(job, record)
-        async with telling_of_files(self._ledger, job_id):
-            report = await asyncio.to_thread(self._filed, job, header)
-        if isinstance(job.spec.items, list):
+        if "salvage" in record:
+            report, keep_items = await self._salvaged(job, record)
+        else:
+            header = await self._header(job, record)
             await self._keep_items(job)
+            report, keep_items = await asyncio.to_thread(self._filed, job, record, header), False
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
         completed = await retry_until_available(
-            lambda: self._ledger.complete(job_id, job.incarnation, text, RETENTION_S, attempt)
+            lambda: self._ledger.complete(job_id, job.incarnation, text, RETENTION_S, attempt, keep_items=keep_items)
         )
         if completed:
-            logs.job_completed(job=job_id, status=header.status, scored=report.scored, failed=report.failed)
+            logs.job_completed(job=job_id, status=report.status, scored=report.scored, failed=report.failed)
             if self._html is not None:
                 self._html.write(own_folder(self._results_dir, job.id, job.incarnation))
         await self.announce(job_id)
         return completed
 
-    async def _header(self, job: JobRecord, record: Mapping[str, str]) -> ReportHeader:
-        """What a report tells besides the scores, of a job that ends now."""
+    async def _salvaged(self, job: JobRecord, record: Mapping[str, str]) -> tuple[Report, bool]:
+        """What can be had of the report of a job that is given up, and whether its items are to stay in the store.
+        Raises what passes; all else is logged, for nothing more can be done for the job."""
+
+        async def tried(step: Callable[[], Awaitable[T]]) -> T | None:
+            try:
+                return await step()
+            except Exception as error:  # whatever it is, its job must end
+                if is_away(error):
+                    raise
+                logger.exception("job %s is finished without this", job.id, extra={"job": job.id})
+                return None
+
+        kept = await tried(lambda: self._keep_items(job))
+        header = await tried(lambda: self._header(job, record)) or await self._header(job, record, answered=False)
+        report = await tried(lambda: asyncio.to_thread(self._filed, job, record, header, salvage=True))
+        if report is None:
+            report = files.unfiled_report(self._results_dir, job.id, header)
+        return report, not kept
+
+    async def _header(self, job: JobRecord, record: Mapping[str, str], *, answered: bool = True) -> ReportHeader:
+        """What a report tells besides the scores, of a job that ends now; without what is known of its question where
+        that cannot be `answered`."""
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()
-        answer = await self._inquiries.told(job)
+        answer = await self._inquiries.told(job) if answered else None
         unpublished, saved = _left(job, record)
         return ReportHeader(
             job_id=job.id,
@@ -178,21 +223,27 @@ class Gatherer:
             orders=("both" if job.spec.turns else "given") if job.spec.compares else None,
         )
 
-    def _filed(self, job: JobRecord, header: ReportHeader) -> Report:
+    def _filed(
+        self, job: JobRecord, record: Mapping[str, str], header: ReportHeader, *, salvage: bool = False
+    ) -> Report:
         """The job's files, and its report with the panel's scores and the statistics that it asks for."""
-        report = files.finish(self._results_dir, job.id, job.incarnation, header)
-        return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
+        place = self._results_dir, job.id, job.incarnation
+        if job.resumed and "started_ms" not in record:  # cancelled before it went on: what it had before is all it has
+            set_aside(*place, waits=lambda: True)
+        report = files.finish(*place, header, salvage=salvage)
+        return keep_computed(own_folder(*place), report)
 
     def _agent(self, agent: Agent, *, chief: bool) -> ReportAgent:
         return ReportAgent.of(agent, map(self._models.model, agent.choices), chief=chief)
 
-    async def _keep_items(self, job: JobRecord) -> None:
-        """Items that came with the job leave the store with it; who resumes it or reads its results needs them."""
-        if not await self._ledger.item_count(job.id):
-            return
-        with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile, and kept them
-            pages = pieces(await held_items(self._ledger, job.id), ITEMS_TOGETHER)
-            await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages)
+    async def _keep_items(self, job: JobRecord) -> bool:
+        """Items that came with the job leave the store with it; who resumes it or reads its results needs them. True
+        when they are in a file, or are nowhere else."""
+        if isinstance(job.spec.items, list) and await self._ledger.item_count(job.id):
+            with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile, and kept them
+                pages = pieces(await held_items(self._ledger, job.id), ITEMS_TOGETHER)
+                await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages)
+        return True
 
     async def announce(self, job_id: str) -> None:
         """Tell whoever waits for the job, and send what follows it; the outbox forgets it afterwards."""

@@ -15,11 +15,14 @@ from dicast.app.ledger.states import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.messages import is_away
 from dicast.app.reports.files import ResultsMismatch
+from dicast.errors import DicastError
 
 logger = logging.getLogger(__name__)
 
 TRIES = 5
 """A job that the same trouble has kept from going on so often is given up."""
+DISK_TRIES = 240
+"""The same where all of it is judged, and a disk is in the way: full ones are given an hour, at a try each 15 s."""
 WHY_CHARS = 500
 
 
@@ -61,7 +64,15 @@ async def telling_of_files(ledger: Ledger, job_id: str) -> AsyncIterator[None]:
     try:
         yield
     except (OSError, ResultsMismatch) as error:
-        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
         with contextlib.suppress(RedisError):  # the trouble itself is raised
-            await ledger.waits(job_id, f"its results cannot be written: {where}")
+            await ledger.waits(job_id, files_trouble(error))
         raise
+
+
+def files_trouble(error: Exception) -> str:
+    """What keeps a job's files from being written or put together, for people."""
+    if isinstance(error, OSError):
+        where = f"{error.filename}: {error.strerror}" if error.filename else error
+        return f"its results cannot be written: {where}"
+    what = error if isinstance(error, DicastError) else f"{type(error).__name__}: {error}"
+    return f"its results cannot be put together: {what}"

@@ -10,6 +10,7 @@
     <results>/<job>/probes.parquet                 of these the opinions on variants of items, which stand not in the
                                                    file of all the others; only of jobs whose probes try them out
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
+    <results>/<job>/damaged/                       pages that could not be read when a job was given up, as they are
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
 What the folder is called, and whose it is when an id is used again, is told in folders.py. Every file appears whole or
@@ -21,8 +22,10 @@ dimension), and those of different lanes are interleaved page by page.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -34,7 +37,7 @@ from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.probes import tried
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from dicast.app.reports.durable import replacing, sync_folder
-from dicast.app.reports.folders import job_folder, own_folder
+from dicast.app.reports.folders import folder_name, job_folder, own_folder
 from dicast.errors import DicastError
 
 if TYPE_CHECKING:
@@ -47,12 +50,21 @@ _PARQUET = "opinions.parquet"
 _ERRORS = "errors.jsonl"
 PROBES = "probes.parquet"
 _EARLIER = "earlier"
+_DAMAGED = "damaged"
+_PART = re.compile(r"(\d{10,})~(.*)\.jsonl")
+"""What a page's file is called; files of other names beside them are nobody's pages, and are left alone."""
 
 
 class ResultsMismatch(DicastError, RuntimeError):
     """The parts hold another number of opinions than the job has units. Nothing was written, no part was removed."""
 
     problem = "results-mismatch"
+
+
+class DamagedPage(ResultsMismatch):
+    """The file of a page does not hold what was written. The message names it."""
+
+    problem = "results-damaged"
 
 
 class NoResults(DicastError, LookupError):
@@ -101,13 +113,16 @@ def read_page(
         return None
 
 
-def finish(results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader) -> Report:
+def finish(
+    results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader, *, salvage: bool = False
+) -> Report:
     """Join the parts of one incarnation into the job's files and return its report.
 
     May be killed at any point and called again, or be called by two processes at once: the files are the same.
     Once a report with the same start stands there, it is returned as it is. Memory stays flat. Raises
     `ResultsMismatch` when a completed job's opinions are fewer than its published units, or any job's are more than its
-    units.
+    units, and `DamagedPage`. To `salvage` is to take of such a page what has a score and can be read, each unit once,
+    and to keep its file in `damaged/`.
     """
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
@@ -117,14 +132,51 @@ def finish(results_dir: str | Path, job_id: str, incarnation: str, summary: Repo
     # Looked for after the listing: parts go away only once the report is there.
     report = _finished(folder, summary)
     if report is None:
+        pages = _Pages(parts, salvage, {(a.name, d.id) for a in summary.agents for d in summary.dimensions})
         try:
-            report = _join(folder, parts, summary)
+            report = _join(folder, pages, summary)
         except FileNotFoundError:
             report = _finished(folder, summary)
             if report is None:
                 raise
+        _keep_damaged(folder, pages.damaged)
     _clean(folder)
     return report
+
+
+def unfiled_report(results_dir: str | Path, job_id: str, summary: ReportHeader) -> Report:
+    """The report of a job that ends though its files cannot be written: it counts nothing, and touches no file."""
+    summary = summary.model_copy(update={"rated": False, "panelled": False, "groups": []})
+    return ReportBuilder(summary).build(_files_of(Path(results_dir).absolute() / folder_name(job_id)))
+
+
+def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool]) -> None:
+    """What a job that ended without its files has left in parts becomes what a resumed job had before, while it `waits`
+    to be started. Of a unit that is both there and in what it had before that, the newer result counts. May be killed,
+    and called again. Raises FileNotFoundError where another has just done it."""
+    pages = _Pages(_parts(folder, incarnation), salvage=True)
+    if not pages.parts:
+        return
+    if not (folder / REPORT).exists():  # else they are in the files
+        earlier = folder / _EARLIER
+        earlier.mkdir(exist_ok=True)
+        with replacing(earlier / _OPINIONS) as opinions, replacing(earlier / _ERRORS) as errors:
+            seen = set()
+            for page in pages:
+                for _, line in page.opinions:
+                    seen.add(_unit(line))
+                    opinions.write(line)
+                errors.writelines(line for _, line in page.errors)
+            for name, out in ((_OPINIONS, opinions), (_ERRORS, errors)):
+                with contextlib.suppress(FileNotFoundError), (earlier / name).open("rb") as file:
+                    out.writelines(line for line in file if _unit(line) not in seen)
+        for name in (_OPINIONS, _ERRORS):  # of a report that was not written to its end
+            (folder / name).unlink(missing_ok=True)
+        _keep_damaged(folder, pages.damaged)
+    if waits():
+        # At once: whoever finds some of them and not the others would take these for all.
+        aside = (folder / PARTS / incarnation).rename(folder / PARTS / f"{uuid.uuid4().hex}.tmp")
+        _remove(aside)
 
 
 def read_report(results_dir: str | Path, job_id: str) -> Report:
@@ -165,10 +217,76 @@ def _part_name(lane: str, page: int) -> str:
 def _parts(folder: Path, incarnation: str) -> list[_Part]:
     found = []
     for path in (folder / PARTS / incarnation).glob("*.jsonl"):
-        page, _, lane = path.stem.partition("~")
-        lane = unquote(lane)
-        found.append(_Part(int(page), len(lane), lane, path))
+        if named := _PART.fullmatch(path.name):
+            lane = unquote(named[2])
+            found.append(_Part(int(named[1]), len(lane), lane, path))
     return sorted(found)
+
+
+class _Page(NamedTuple):
+    """What stands in a page's file, with its lines."""
+
+    opinions: list[tuple[Opinion, bytes]]
+    errors: list[tuple[EvaluationError, bytes]]
+
+
+@dataclass
+class _Pages:
+    """The pages of a job, one at a time. Going through them raises `DamagedPage`, or, to `salvage`, leaves out what
+    cannot be read, what is not of the job's judges and dimensions (`voices`, where they are known), and units that were
+    met before; `damaged` are the files of which anything was left out."""
+
+    parts: list[_Part]
+    salvage: bool
+    voices: Collection[tuple[str, str]] | None = None
+    damaged: list[Path] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[_Page]:
+        seen: set[tuple[str, str, str, int, str | None]] = set()
+        for part in self.parts:
+            page, trouble = _read_part(part.path)
+            unknown = [o.judge for o, _ in page.opinions if not self.knows(o)]
+            if unknown and not trouble:
+                trouble = f"it tells of {unknown[0]!r} and others, which are not of this job"
+            if trouble and not self.salvage:
+                raise DamagedPage(f"{part.path} does not hold a page of the job's results: {trouble}")
+            if self.salvage:
+                found = page.opinions
+                page = _Page([(o, line) for o, line in found if self.knows(o) and _unit(line) not in seen], page.errors)
+                if trouble:  # errors stand at the end: of a unit without a score there may be none
+                    page = _Page([(o, line) for o, line in page.opinions if o.score is not None], [])
+                seen |= {_unit(line) for _, line in page.opinions}
+                if trouble or len(page.opinions) < len(found):
+                    self.damaged.append(part.path)
+            yield page
+
+    def knows(self, opinion: Opinion) -> bool:
+        """Whether the job has such a judge and dimension."""
+        return self.voices is None or (opinion.judge, opinion.criterion_id) in self.voices
+
+
+def _read_part(path: Path) -> tuple[_Page, str]:
+    """A page's file, as far as it can be read, and what is wrong with it, '' if nothing is. Raises OSError."""
+    page = _Page([], [])
+    with path.open("rb") as file:
+        try:
+            counts = orjson.loads(file.readline())
+            for _ in range(counts["opinions"]):
+                line = _whole_line(file)
+                page.opinions.append((Opinion.model_validate_json(line), line))
+            for _ in range(counts["errors"]):
+                line = _whole_line(file)
+                page.errors.append((EvaluationError.model_validate_json(line), line))
+        except (ValueError, TypeError, KeyError) as error:  # no JSON, or another kind of it
+            return page, str(error).partition("\n")[0]
+    return page, ""
+
+
+def _whole_line(file: IO[bytes]) -> bytes:
+    line = file.readline()
+    if not line.endswith(b"\n"):
+        raise ValueError("it ends too early")
+    return line
 
 
 def _line(record: Opinion | EvaluationError) -> bytes:
@@ -190,17 +308,20 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
-    from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
-
-    builder = ReportBuilder(summary)
-    files = ResultFiles(
+def _files_of(folder: Path) -> ResultFiles:
+    return ResultFiles(
         directory=str(folder),
         opinions_jsonl=str(folder / _OPINIONS),
         opinions_parquet=str(folder / _PARQUET),
         errors_jsonl=str(folder / _ERRORS),
         report=str(folder / REPORT),
     )
+
+
+def _join(folder: Path, pages: _Pages, summary: ReportHeader) -> Report:
+    from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
+
+    builder = ReportBuilder(summary)
     with (
         replacing(folder / _OPINIONS) as opinions,
         replacing(folder / _ERRORS) as errors,
@@ -209,29 +330,23 @@ def _join(folder: Path, parts: list[_Part], summary: ReportHeader) -> Report:
         _columns_of_variants(folder, summary) as of_variants,
     ):
         columns = _Sorted(of_items, of_variants)
-        for part in parts:
-            with part.path.open("rb") as file:
-                counts = orjson.loads(file.readline())
-                for _ in range(counts["opinions"]):
-                    line = file.readline()
-                    opinion = Opinion.model_validate_json(line)
-                    builder.add_opinion(opinion)
-                    opinions.write(line)
-                    columns.add(opinion, line)
-                for _ in range(counts["errors"]):
-                    line = file.readline()
-                    builder.add_error(EvaluationError.model_validate_json(line))
-                    errors.write(line)
+        for page in pages:
+            for opinion, line in page.opinions:
+                builder.add_opinion(opinion)
+                opinions.write(line)
+                columns.add(opinion, line)
+            for error, line in page.errors:
+                builder.add_error(error)
+                errors.write(line)
         if (summary.status == "cancelled" or summary.unpublished) and (folder / _EARLIER).is_dir():
-            _add_earlier(folder, parts, builder, opinions, errors, columns)
-        report = builder.build(files)
+            _add_earlier(folder, pages, builder, opinions, errors, columns)
+        report = builder.build(_files_of(folder))
         if report.missing < 0 or (report.missing > summary.unpublished and summary.status == "completed"):
             raise ResultsMismatch(
                 f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
-                f"in {len(parts)} parts"
+                f"in {len(pages.parts)} parts"
             )
-    with replacing(folder / REPORT) as out:
-        out.write(to_json(report, indent=2) + b"\n")
+    _write_report(folder, report)
     return report
 
 
@@ -262,25 +377,25 @@ def _columns_of_variants(folder: Path, summary: ReportHeader) -> Iterator[Column
 
 
 def _add_earlier(
-    folder: Path, parts: list[_Part], builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
+    folder: Path, pages: _Pages, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
 ) -> None:
     """A resumed job was cancelled before all its units came round again: what is not in its parts stays as it was."""
-    seen = set()
-    for part in parts:
-        with part.path.open("rb") as file:
-            seen |= {_unit(file.readline()) for _ in range(orjson.loads(file.readline())["opinions"])}
+    again = _Pages(pages.parts, pages.salvage, pages.voices)
+    seen = {_unit(line) for page in again for _, line in page.opinions}
     for name, out in ((_OPINIONS, opinions), (_ERRORS, errors)):
         with (folder / _EARLIER / name).open("rb") as file:
             for line in file:
                 if _unit(line) in seen:
                     continue
-                out.write(line)
                 if name == _OPINIONS:
                     opinion = Opinion.model_validate_json(line)
+                    if not pages.knows(opinion):
+                        continue
                     builder.add_opinion(opinion)
                     columns.add(opinion, line)
                 else:
                     builder.add_error(EvaluationError.model_validate_json(line))
+                out.write(line)
 
 
 def _unit(line: bytes) -> tuple[str, str, str, int, str | None]:
@@ -296,9 +411,28 @@ def _read_report(folder: Path) -> Report | None:
 
 
 def _finished(folder: Path, summary: ReportHeader) -> Report | None:
-    """The report of this very run; one of an earlier job with the same id has another start and is replaced."""
+    """The report of this very run; one of an earlier job with the same id has another start and is replaced. Of a run
+    that was given up when its files were whole, the report says so from now on."""
     report = _read_report(folder)
-    return report if report is not None and report.started == summary.started else None
+    if report is None or report.started != summary.started:
+        return None
+    if report.status != summary.status:
+        report = report.model_copy(update={"status": summary.status, "reason": summary.reason})
+        _write_report(folder, report)
+    return report
+
+
+def _write_report(folder: Path, report: Report) -> None:
+    with replacing(folder / REPORT) as out:
+        out.write(to_json(report, indent=2) + b"\n")
+
+
+def _keep_damaged(folder: Path, paths: Iterable[Path]) -> None:
+    """Where people find what could not be read."""
+    for path in paths:
+        (folder / _DAMAGED).mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another was quicker
+            path.replace(folder / _DAMAGED / path.name)
 
 
 def _clean(folder: Path) -> None:
@@ -310,10 +444,11 @@ def _clean(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
+    """What this program has put there; other files stay, and the folder with them."""
     for path in folder.glob("*"):
         if path.is_dir():
             _remove(path)
-        else:
+        elif _PART.fullmatch(path.name) or path.suffix == ".tmp" or path.name in (_OPINIONS, _ERRORS):
             path.unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # another has removed it, or a file of somebody else's is in it
         folder.rmdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -14,6 +15,7 @@ from dicast.app.domain.plan import Lane
 from dicast.app.ledger.records import JobRecord
 from dicast.app.reports.arranged import ARRANGED
 from dicast.app.reports.durable import replacing
+from dicast.app.reports.files import put_back_parts
 from dicast.app.reports.folders import own_folder
 
 _ITEMS = "items.jsonl"
@@ -48,6 +50,7 @@ def set_aside(results_dir: str | Path, job_id: str, incarnation: str, *, waits: 
     folder = own_folder(results_dir, job_id, incarnation)
     if waits():
         (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
+        put_back_parts(folder, incarnation, waits=waits)  # first: where there is a report, they are in the files
     for name in _REMADE:
         if (folder / name).exists() and waits():
             (folder / name).unlink(missing_ok=True)
@@ -64,32 +67,39 @@ def earlier(
 ) -> tuple[dict[int, bytes], int]:
     """The scored results among a run of a lane's positions, as the ledger keeps them, and where the next run begins.
 
-    A lane's opinions stand in the file in the order of its positions, without gaps up to where it was cancelled, and
-    those of other lanes between them; a line that is not of the unit that should stand there ends the reading.
+    A lane's opinions stand in the file in the order of its positions up to where it was cancelled, and those of other
+    lanes between them. Some may be missing, where a page was damaged: these come without a score. A line of the lane's
+    judges that is of none of these units ends the reading.
     """
     found: dict[int, bytes] = {}
     names = {job.spec.agents[agent].name for agent in lane.agents}
-    waiting = iter(positions)
+    waiting = {_expected(job, lane, items, position): position for position in positions}
     with (own_folder(results_dir, job.id, job.incarnation) / _EARLIER / _KEPT[0]).open("rb") as file:
         file.seek(offset)
-        for line in iter(file.readline, b""):
+        for line in iter(file.readline, b"") if waiting else ():
             opinion = orjson.loads(line)
             if opinion["judge"] not in names:
                 continue
-            position = next(waiting, None)
+            position = waiting.pop(_unit(opinion), None)
             if position is None:
-                break
-            unit = lane.unit(position)
-            expected = {
-                "judge": job.spec.agents[unit.agent].name,
-                "criterion_id": job.spec.dimensions[unit.dimension].id,
-                "item_id": items[unit.item].id,
-                "replicate": unit.replicate,
-                "probe": items[unit.item].probe,
-            }
-            if any(opinion.get(name) != value for name, value in expected.items()):
                 break
             offset = file.tell()
             if opinion["score"] is not None:
                 found[position] = orjson.dumps({"opinion": opinion})
+            if not waiting:
+                break
     return found, offset
+
+
+_Unit = tuple[str, str, str, int, object]
+
+
+def _expected(job: JobRecord, lane: Lane, items: Mapping[int, Item], position: int) -> _Unit:
+    """What the opinion at a lane's position is known by."""
+    unit = lane.unit(position)
+    item = items[unit.item]
+    return job.spec.agents[unit.agent].name, job.spec.dimensions[unit.dimension].id, item.id, unit.replicate, item.probe
+
+
+def _unit(opinion: Mapping[str, Any]) -> _Unit:
+    return tuple(opinion.get(name) for name in ("judge", "criterion_id", "item_id", "replicate", "probe"))  # type: ignore[return-value]

@@ -163,8 +163,26 @@ MUTANTS = (
     Mutant(
         "a finished job's items stay in the store",
         "app/ledger/complete.lua",
-        "redis.call('DEL', items, pages, board)",
-        "redis.call('DEL', pages, board)",
+        "redis.call('EXPIRE', items, keep_s) else redis.call('DEL', items) end",
+        "redis.call('EXPIRE', items, keep_s) end",
+    ),
+    Mutant(
+        "a job that cannot be finished cannot be cancelled",
+        "app/ledger/cancel.lua",
+        "local given_up = state == 'finishing' and stuck",
+        "local given_up = false",
+    ),
+    Mutant(
+        "only the worker that failed to finish a job tries again",
+        "app/ledger/finish_failed.lua",
+        "if finisher == node then redis.call('HDEL', job, 'finisher') end",
+        "",
+    ),
+    Mutant(
+        "a look at a question is at the scores that grow",
+        "app/pipeline/inquiring.py",
+        "return self.scores[:]",
+        "return self.scores",
     ),
     Mutant(
         "a completion is announced only by who made it",

@@ -134,6 +134,15 @@ async def completed(stage):
     await stage.one.complete("j", NOW, b"{}", 60)
 
 
+async def stuck(stage):
+    await finishing(stage)
+    await finish_failed(stage.one)
+
+
+async def finish_failed(ledger, tries=5):
+    return await ledger.finish_failed("j", "a full disk", tries, tries)
+
+
 async def resumed(stage):
     await completed(stage)
     stage.client.resume("j")
@@ -310,6 +319,14 @@ CASES = [
     ("claim_finish", finishing, lambda s: s.one.claim_finish("j")),
     ("claim_finish", finishing, lambda s: s.two.claim_finish("j")),
     ("complete", finishing, lambda s: s.one.complete("j", NOW, b"{}", 60)),
+    ("finish_failed", finishing, lambda s: finish_failed(s.one)),
+    ("finish_failed", finishing, lambda s: finish_failed(s.one, tries=1)),
+    ("finish_failed", stuck, lambda s: finish_failed(s.two)),
+    ("finish_failed", completed, lambda s: finish_failed(s.one)),
+    ("cancel", stuck, lambda s: s.client.cancel("j", "no more")),
+    ("cancel", finishing, lambda s: s.client.cancel("j")),
+    ("resume", stuck, lambda s: s.client.resume("j")),
+    ("complete", stuck, lambda s: s.one.complete("j", NOW, b"{}", 60, keep_items=True)),
     ("complete", completed, lambda s: s.two.complete("j", NOW, b"{}", 60)),
     ("announced", completed, lambda s: s.one.announced("j")),
     ("mark_lost", nothing, lambda s: s.one.mark_lost("j", FACTS, 60)),

@@ -12,17 +12,9 @@ from dicast.app.domain.board import mark_of
 from dicast.app.ledger.keys import PageRef
 from dicast.app.pipeline import inquiring
 from dicast.app.pipeline.inquiring import Inquiries
-from tests.ledger.bench import Bench, a_job
+from tests.ledger.bench import a_job
 
 ITEMS = 400
-
-
-@pytest.fixture
-async def bench(redis_url):
-    bench = Bench(redis_url)
-    yield bench
-    await bench.asyncs.aclose()
-    bench.redis.close()
 
 
 async def judged(bench, job, first, count):
