@@ -8,6 +8,7 @@ imported by them, so that a program which submits jobs starts soon.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +27,14 @@ from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
 from dicast.app.pipeline.celery_settings import celery_settings, held_by
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE
-from dicast.app.submission.submit import Prepared, prepared, submit, traced_submission
+from dicast.app.submission.submit import (
+    Prepared,
+    check_libraries,
+    prepared,
+    submit,
+    traced_submission,
+    wanting_libraries,
+)
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
@@ -67,6 +75,8 @@ CLIENTS = "-"
 """Stands for whoever is no node, where the broker wants a name of what it hands out."""
 NOWHERE = "redis://a-worker-joins-first.invalid/0"
 """Stands for the store until a worker has joined over HTTP: its options are read before it has a name to join with."""
+logger = logging.getLogger(__name__)
+
 CALL_GRACE_S = 10.0
 """How much longer a lease lives than the call it is for."""
 
@@ -255,8 +265,11 @@ class Dicast(Celery):  # type: ignore[misc]
         self, job: Prepared | EvaluationJob | Mapping[str, Any], *, start_in_s: float = 0.0,
         expires_in_s: float | None = None,
     ) -> str:  # fmt: skip
-        """Store a job in the ledger and return its id; see `dicast.app.submission.submit.submit`."""
+        """Store a job in the ledger and return its id; see `dicast.app.submission.submit.submit`. Raises `JobRefused`,
+        too, where no living worker has the libraries that its question needs; others are told of in the log."""
         ready = job if isinstance(job, Prepared) else self.prepared(job)
+        if wanting_libraries(ready.job) and (said := check_libraries(ready.job, self.registry.alive())):
+            logger.warning("job %s: %s", ready.id, said, extra={"event": "no_libraries", "job": ready.id})
         if self.ledger.is_free(ready.id):
             self.backend.forget(ready.id)  # or who waits for it is told how an earlier job of this id has ended
         with traced_submission(self.tracer, ready) as traced:

@@ -42,7 +42,7 @@ from dicast.app.pipeline.route import Deployments
 from dicast.app.pipeline.settle import Settler
 from dicast.app.pipeline.spool import Spool
 from dicast.app.pipeline.start import Preparation, Starter, Terms
-from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.sweep import CancelledUnits, StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 from dicast.app.reports.html.beside import HtmlWriter
@@ -105,7 +105,8 @@ class Services:
 
         time_limits = TimeLimits(ledger, fail_fast, self.judge, self.messages, outages, pools)
         still_pages = StillPages(ledger, self.messages, self.jobs, unserved)
-        unattended = UnattendedJobs(ledger, self.messages, self.lanes)
+        cancelled = CancelledUnits(ledger, self.judge, self.messages)
+        unattended = UnattendedJobs(ledger, self.messages, self.lanes, cancelled)
         sweeper = Sweeper(ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
         self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, app.cluster if settings.steal else None)
         due = DueMessages(ledger, self.messages, self.jobs, unserved, self.faults)

@@ -95,7 +95,7 @@ class World:
 
     def beat(self):
         faults = JobFaults(self, None)
-        pages, jobs = StillPages(self, self, self, self), UnattendedJobs(self, self, None)
+        pages, jobs = StillPages(self, self, self, self), UnattendedJobs(self, self, None, None)
         return Beat(self, self, DeadNodes(self, self), Sweeper(self, pages, jobs, self, self, faults), None)
 
     def due(self):

@@ -22,7 +22,8 @@ from dicast.app.domain.probes import count_variants, tried
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
-from dicast.app.submission.submit import Prepared
+from dicast.app.reports.assessing import MISSING, has_libraries
+from dicast.app.submission.submit import Prepared, wanting_libraries
 from dicast.config.pools import PoolSpec
 
 
@@ -89,6 +90,8 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
         for spec in specs
         if _lacks_key(dicast, spec)
     ]
+    if (field := wanting_libraries(ready.job)) and not has_libraries():
+        found.append(f"{field}: {MISSING}; its workers need them")
     return found
 
 

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol
 
 from dicast.app.providers.registry import key_trouble
+from dicast.app.reports.assessing import SCORES, has_libraries
 from dicast.workers.nodes.registry import Node
 
 if TYPE_CHECKING:
@@ -41,8 +42,13 @@ def node_here(name: str, slots: int, of: Environment, labels: Mapping[str, str])
     return Node.here(
         name, limit=of.settings.max_concurrent_llm_calls, slots=slots, labels=labels,
         missing_keys=tuple(missing_keys(of)), version=installed_version(), memory_bytes=psutil.virtual_memory().total,
-        accelerators=accelerators(),
+        accelerators=accelerators(), missing_extras=missing_extras(),
     )  # fmt: skip
+
+
+def missing_extras() -> tuple[str, ...]:
+    """Optional parts of this program whose libraries are not installed here."""
+    return () if has_libraries() else (SCORES,)
 
 
 def unserved(of: Environment, labels: Mapping[str, str]) -> dict[str, str]:

@@ -29,12 +29,13 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, JobRecord
 from dicast.app.pipeline.call import opinion_of
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
-from dicast.app.pipeline.inquiring import Inquiries
+from dicast.app.pipeline.inquiring import Inquiries, can_answer
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble, telling_of_files
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
+from dicast.app.reports.assessing import NoLibraries
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
 from dicast.app.reports.resuming import set_aside, write_items
@@ -134,7 +135,7 @@ class Gatherer:
     async def _is_given_up(self, job_id: str, error: Exception) -> bool:
         """Put on record that a job could not be finished; whether it is to be finished without what is in the way."""
         why, attempt = files_trouble(error), self._ledger.attempt()
-        tries = DISK_TRIES if isinstance(error, OSError) else TRIES
+        tries = DISK_TRIES if isinstance(error, OSError | NoLibraries) else TRIES
         failed = await retry_until_available(lambda: self._ledger.finish_failed(job_id, why, tries, TRIES, attempt))
         if failed.given_up:
             logger.error("job %s is given up: %s", job_id, why, exc_info=error,
@@ -188,12 +189,14 @@ class Gatherer:
         that cannot be `answered`."""
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()
-        answer = await self._inquiries.told(job) if answered else None
+        cancelled = record["outcome"] == "cancelled"
+        # What a cancelled job knows of its question is worth no wait for another worker.
+        answer = await self._inquiries.told(job) if answered and (can_answer() or not cancelled) else None
         unpublished, saved = _left(job, record)
         return ReportHeader(
             job_id=job.id,
             project=job.spec.project,
-            status="completed" if record["outcome"] == "completed" else "cancelled",
+            status="cancelled" if cancelled else "completed",
             units=job.units,
             unpublished=unpublished,
             answer=answer.model_copy(update={"calls_saved": saved}) if answer is not None else None,
@@ -206,7 +209,7 @@ class Gatherer:
             timeouts=int(record.get("timeouts", 0)),
             calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
-            reason=record.get("why") if record["outcome"] == "cancelled" else None,
+            reason=record.get("why") if cancelled else None,
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent, chief=agent.name == job.spec.chief) for agent in job.spec.agents],
             dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],

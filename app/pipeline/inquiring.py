@@ -163,10 +163,10 @@ def answered(
 
 def require_libraries() -> None:
     """Raises `NoLibraries` where no question can be answered."""
-    if not has_libraries():
+    if not can_answer():
         raise NoLibraries(f"a job's question needs them: {MISSING}")
 
 
-def has_libraries() -> bool:
-    """Whether questions can be answered here."""
+def can_answer() -> bool:
+    """Whether questions can be answered here; statistics need more libraries."""
     return find_spec("numpy") is not None

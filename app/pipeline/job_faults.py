@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 TRIES = 5
 """A job that the same trouble has kept from going on so often is given up."""
 DISK_TRIES = 240
-"""The same where all of it is judged, and a disk is in the way: full ones are given an hour, at a try each 15 s."""
+"""The same where all of it is judged, and a disk or a library is in the way: that may be mended, or another worker has
+it. At a try each 15 s it is an hour."""
 WHY_CHARS = 500
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Protocol
 
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.inquiring import has_libraries
+from dicast.app.pipeline.inquiring import can_answer
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.plan import DatasetChanged, Planner, Publisher
 from dicast.app.pipeline.unserved import Unserved
+from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,7 @@ class Finisher(Publisher, Protocol):
     """See `Messages`."""
 
     async def finish(self, job_id: str) -> None: ...
+    async def start(self, job_id: str) -> None: ...
 
 
 class Lanes:
@@ -30,6 +33,21 @@ class Lanes:
     ) -> None:
         self._ledger, self._planner, self._messages = ledger, planner, messages
         self._unserved, self._faults = unserved, faults
+        self._starting: set[str] = set()
+
+    def start_elsewhere(self, job_id: str) -> None:
+        """Have a job's message go round until it comes to a worker that may start it."""
+
+        async def hand_on() -> None:
+            try:
+                await asyncio.sleep(self._ledger.intervals.elsewhere_s)
+                await self._messages.start(job_id)
+            finally:
+                self._starting.discard(job_id)
+
+        if job_id not in self._starting:
+            self._starting.add(job_id)
+            watch(asyncio.ensure_future(hand_on()), f"start of job {job_id} by others")
 
     async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
         """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job;
@@ -54,7 +72,7 @@ class Lanes:
 
     async def _plan(self, job: JobRecord, lane: int) -> None:
         served, finish = self._unserved.serves(job.lanes[lane]), False
-        able = job.spec.question is None or has_libraries()
+        able = job.spec.question is None or can_answer()
         if able and served:
             finish = await self._planner.plan(job, lane, self._messages)
         elif able and await self._unserved.gone(job, job.lanes[lane]):

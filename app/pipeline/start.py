@@ -23,6 +23,7 @@ from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.pipeline.rated import Ratings
 from dicast.app.pipeline.recovery import Recovery
+from dicast.app.reports.assessing import SCORES, NoLibraries
 from dicast.app.reports.folders import begin
 from dicast.app.reports.resuming import read_items, set_aside
 from dicast.config.settings import Settings
@@ -44,6 +45,11 @@ class Terms:
         if len(limits) > 1:
             logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
         return min(limits)
+
+    def nobody_has(self, extra: str) -> bool:
+        """Whether all living workers tell that they lack the libraries of an optional part. Blocks."""
+        heard = [node for node, heard in self._registry.known() if heard]
+        return bool(heard) and all(extra in node.missing_extras for node in heard)
 
     def bounds(self, job: JobRecord) -> Bounds:
         """What the job says, else what this worker's settings say."""
@@ -118,8 +124,14 @@ class Starter:
             async with telling_of_files(self._ledger, job_id):
                 await self._preparation.prepare(job)
         except DatasetChanged as error:
-            await self._preparation.refuse(job_id, str(error))
-            await self._gatherer.finish(job_id)
+            await self._refuse(job_id, error)
+            return
+        except NoLibraries as error:
+            if await asyncio.to_thread(self._terms.nobody_has, SCORES):
+                await self._refuse(job_id, error)
+            else:
+                await self._ledger.waits(job_id, f"it is left to workers that have the libraries: {error}")
+                self._lanes.start_elsewhere(job_id)
             return
         await self._recovery.watch(job_id)
         limit = await asyncio.to_thread(self._terms.limit)
@@ -138,3 +150,7 @@ class Starter:
             await self._gatherer.announce(job_id)
         elif state is JobState.FINISHING:
             await self._gatherer.finish(job_id)
+
+    async def _refuse(self, job_id: str, why: Exception) -> None:
+        await self._preparation.refuse(job_id, str(why))
+        await self._gatherer.finish(job_id)

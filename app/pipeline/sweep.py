@@ -6,21 +6,28 @@ safe to take twice and by several at once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
+from itertools import islice
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
+from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 
 logger = logging.getLogger(__name__)
+
+TOGETHER = 50
+"""Units that are ended at once: their commands share round trips, and their claims no long script."""
 
 
 class StillPages:
@@ -50,14 +57,35 @@ class StillPages:
             logger.warning("page %s: %d messages were lost and are sent again", ref, lost)
 
 
+class CancelledUnits:
+    """Units of cancelled jobs, which end without a call: also those whose messages nobody takes, as where no living
+    worker has the labels that their pool demands."""
+
+    def __init__(self, ledger: Ledger, judge: Judge, messages: Messages) -> None:
+        self._ledger, self._judge, self._messages = ledger, judge, messages
+
+    async def end(self, job: JobRecord) -> None:
+        """End all that nobody living works on, and have the job's pages gathered."""
+        for page in await self._ledger.unended(job.id):
+            lane = job.lanes[page.ref.lane]
+            tokens = dict.fromkeys(
+                MessageId(position - position % lane.stride, batch=True) if lane.batched else MessageId(position)
+                for position in page.open
+            )
+            waiting = iter(tokens)
+            while some := list(islice(waiting, TOGETHER)):
+                await asyncio.gather(*(self._judge.judge(page.ref, token, None, early=True) for token in some))
+            await self._messages.gather(page.ref)
+
+
 class UnattendedJobs:
     """Jobs that nobody attends."""
 
-    def __init__(self, ledger: Ledger, messages: Messages, lanes: Lanes) -> None:
-        self._ledger, self._messages, self._lanes = ledger, messages, lanes
+    def __init__(self, ledger: Ledger, messages: Messages, lanes: Lanes, cancelled: CancelledUnits) -> None:
+        self._ledger, self._messages, self._lanes, self._cancelled = ledger, messages, lanes, cancelled
 
     async def look_after(self, job_id: str) -> None:
-        """Have a job started or finished, or plan its lanes."""
+        """Have a job started or finished, plan its lanes, or end what waits of a cancelled one."""
         job = await self._ledger.job(job_id)
         if job is None:
             return
@@ -69,8 +97,11 @@ class UnattendedJobs:
         elif state == JobState.RUNNING:
             for lane in range(len(job.lanes)):
                 await self._lanes.plan(job_id, job.incarnation, lane)
-        elif state == JobState.CANCELLING and await self._ledger.ripe(job_id):
-            await self._messages.finish(job_id)
+        elif state == JobState.CANCELLING:
+            if await self._ledger.ripe(job_id):
+                await self._messages.finish(job_id)
+            else:
+                await self._cancelled.end(job)
 
 
 class Sweeper:

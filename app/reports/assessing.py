@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
@@ -22,7 +23,11 @@ from dicast.errors import DicastError, Exit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MISSING = "the libraries for statistics are not installed here: pip install 'dicast[scores]'"
+SCORES = "scores"
+"""The extra that has the libraries."""
+LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "sklearn", "krippendorff", "choix", "threadpoolctl")
+INSTALL = f"pip install 'dicast[{SCORES}]'"
+MISSING = f"the libraries for statistics are not installed here: {INSTALL}"
 
 
 class NoFingerprints(DicastError, LookupError):
@@ -33,6 +38,11 @@ class NoLibraries(DicastError, ImportError):
     """The extra `scores` is not installed."""
 
     exit_code = Exit.FAILED
+
+
+def has_libraries() -> bool:
+    """Whether all that statistics may need is installed here."""
+    return all(find_spec(name) is not None for name in LIBRARIES)
 
 
 def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:

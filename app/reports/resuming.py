@@ -26,7 +26,9 @@ _REMADE = ("report.json", "opinions.parquet", "panel.parquet", "probes.parquet",
 
 def write_items(results_dir: str | Path, job_id: str, incarnation: str, pages: Iterable[Sequence[Item]]) -> None:
     """Keep the items that came with a job; the same again is the same file."""
-    with replacing(own_folder(results_dir, job_id, incarnation) / _ITEMS) as file:
+    folder = own_folder(results_dir, job_id, incarnation)
+    folder.mkdir(parents=True, exist_ok=True)  # of a job that ends before it is started there is none
+    with replacing(folder / _ITEMS) as file:
         for page in pages:
             file.writelines(item.model_dump_json(exclude_defaults=True).encode() + b"\n" for item in page)
 

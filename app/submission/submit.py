@@ -23,6 +23,7 @@ from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
+from dicast.app.reports.assessing import INSTALL, SCORES
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.images import SeenItems, anchored
 from dicast.app.submission.job_file import read_document
@@ -32,6 +33,7 @@ from dicast.app.submission.templates import trying
 from dicast.app.tracing import HEADER, Tracer, current
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
+from dicast.workers.nodes.registry import Node
 
 
 def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
@@ -179,6 +181,26 @@ def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict
 def _absolute(path: str) -> str:
     """Workers read the file too, from wherever they run."""
     return str(Path(datasets.located(path, Path.cwd())).resolve())
+
+
+def wanting_libraries(job: EvaluationJob) -> str:
+    """The first field of a job that needs the libraries of the extra `scores` in its workers, '' if none does."""
+    wanted = {"question": job.question, "ratings": job.ratings, "groups": job.groups, "calibration": job.calibration}
+    return next((name for name, value in wanted.items() if value), "")
+
+
+def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
+    """What the caller should know where no living worker has the libraries that a job needs, as far as they all tell:
+    its report comes without statistics. Raises `JobRefused` for a question, which nobody could answer."""
+    field = wanting_libraries(job)
+    if not field or not living or not all(SCORES in node.missing_extras for node in living):
+        return None
+    if field == "question":
+        raise JobRefused(f"question: no living worker has the libraries that answer it; install them there: {INSTALL}")
+    return (
+        f"{field}: no living worker has the libraries for statistics ({INSTALL}), so the report comes without them; "
+        "`dicast report` computes them where they are installed"
+    )
 
 
 def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expires_in_s: float | None = None) -> str:

@@ -13,6 +13,7 @@ from dicast.app.cluster.errors import NodeBusy
 from dicast.app.cluster.view import NodeStatus
 from dicast.app.doctor import waiting
 from dicast.app.doctor.workers import depth
+from dicast.app.operations.jobs import cancel, resume
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import RabbitMQ, needs_rabbitmq
 
@@ -229,6 +230,23 @@ base_url = "{url}/v1"
 dialect = "openai"
 labels = {{ region = "eu" }}
 """
+
+
+def test_a_job_that_waits_for_a_label_ends_when_it_is_cancelled(cluster):
+    """It was still being cancelled half an hour later, with a worker and a beat running."""
+    c = cluster("--latency", "0.02", pools=TWO_REGIONS)
+    c.worker()
+    job_id = c.submit(a_job(agents=1, pool="eu"))
+    until(lambda: depth(c.app, "provider.eu") == 10, "its units wait where nobody takes them")
+    cancel(c.app, job_id)
+    report = c.report(job_id)
+    assert (report["status"], report["scored"], c.provider.stats()["calls"]) == ("cancelled", 0, 0)
+    assert resume(c.app, job_id)
+    c.worker(DICAST_NODE_LABELS="region=eu")
+    until(lambda: c.app.ledger.status(job_id).state == "completed", "it goes on where the label is")
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"], c.provider.stats()["calls"]) == (10, 10, 10)
+    c.quiet()
 
 
 def test_only_nodes_with_its_labels_take_a_pools_units(cluster):

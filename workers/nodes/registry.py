@@ -79,6 +79,8 @@ class Node:
     """Pools whose units it takes: it reads their queues, and has their keys and labels."""
     missing_keys: tuple[str, ...] = ()
     """Pools whose key it lacks."""
+    missing_extras: tuple[str, ...] = ()
+    """Optional parts of this program whose libraries it lacks, by their names in its package."""
     queues: tuple[str, ...] = ()
     """All that it reads, by their names at the broker."""
     version: str = ""

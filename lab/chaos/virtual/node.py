@@ -40,7 +40,7 @@ from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
 from dicast.app.pipeline.settle import Settler
 from dicast.app.pipeline.start import Preparation, Starter
-from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.sweep import CancelledUnits, StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 from dicast.app.providers.base import Provider
@@ -142,7 +142,9 @@ class VirtualNode:
         adoption = Adoption(self.spool, recorder, self.messages, SimMetrics())
         time_limits = TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self)
         still_pages = StillPages(self.ledger, self.messages, self.jobs, unserved)
-        unattended = UnattendedJobs(self.ledger, self.messages, self.lanes)
+        unattended = UnattendedJobs(
+            self.ledger, self.messages, self.lanes, CancelledUnits(self.ledger, self.judge, self.messages)
+        )
         sweeper = Sweeper(self.ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
         beat = Beat(self.ledger, adoption, dead_nodes, sweeper, self)
         due = DueMessages(self.ledger, self.messages, self.jobs, unserved, self.faults)
