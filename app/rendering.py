@@ -209,6 +209,11 @@ class Renderer:
         self._lock = threading.Lock()
         self._child: _Child | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process, if there is one."""
+        return None if self._child is None else self._child.pid
+
     def lines(self, source: str, item: Item, nonce: str) -> list[str]:
         """As `AsyncRenderer.lines`."""
         (answer,) = self._answers([(_request(source, item, nonce), item.id)])
