@@ -45,6 +45,7 @@ from dicast.app.pipeline.start import Preparation, Starter, Terms
 from dicast.app.pipeline.sweep import CancelledUnits, StillPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
+from dicast.app.rendering import AsyncRenderer
 from dicast.app.reports.html.beside import HtmlWriter
 from dicast.config.settings import Settings
 from dicast.workers.admission.outages import Outages
@@ -83,7 +84,9 @@ class Services:
         dead_nodes = DeadNodes(ledger, reaper)
         blames = Blames(outages, fail_fast)
         settler = Settler(ledger, recorder, _policy(settings), fail_fast, blames, pools)
-        asker = Asker(pools, NonceKey(client, app.keys, settings, app.epoch), settler, KeptImages(settings.results_dir))
+        self._renderer = AsyncRenderer()
+        images = KeptImages(settings.results_dir)
+        asker = Asker(pools, NonceKey(client, app.keys, settings, app.epoch), settler, images, self._renderer)
         self.jobs = JobCache(ledger)
         claimer = make(Claimer)(ledger, recorder, dead_nodes)
         self.judge = make(Judge)(self.jobs, claimer, fail_fast, pools, asker, settler)
@@ -116,6 +119,7 @@ class Services:
     async def close(self) -> None:
         self._housekeeping.cancel()
         await asyncio.gather(self._housekeeping, return_exceptions=True)
+        self._renderer.close()
         await self._pools.close()
         await self._client.aclose()
         self._spool.close()

@@ -22,6 +22,7 @@ from dicast.app.domain.probes import count_variants, tried
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
+from dicast.app.rendering import shared
 from dicast.app.reports.assessing import MISSING, has_libraries
 from dicast.app.submission.submit import Prepared, wanting_libraries
 from dicast.config.pools import PoolSpec
@@ -116,14 +117,15 @@ def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
     asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
     template = job.template_for(agent, asked[0])
     nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate, template)
+    arranged = None if template is None else shared.lines(template, item.without(job.rating_columns), nonce)
     spec = dicast.pools.get(agent.choices[0].pool)
     fixed = spec.nonce_in_schema
     if lane.batched:
-        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed, template=template)
+        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed, arranged=arranged)
     else:
         structured = spec.structured_output
         prompt = single_prompt(
-            agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed, template=template
+            agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed, arranged=arranged
         )
     return FirstUnit(item.id, agent.name, [dimension.id for dimension in asked], prompt)
 

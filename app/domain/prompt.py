@@ -84,11 +84,11 @@ class Prompt:
 
 def single_prompt(
     agent: Agent, dimension: Dimension, item: Item, nonce: str, *, structured: bool, fixed_nonce: bool = False,
-    template: str | None = None,
+    arranged: Sequence[str] | None = None,
 ) -> Prompt:  # fmt: skip
     """Ask for one opinion. `structured` tells whether the provider constrains its answers to a schema, `fixed_nonce`
-    whether the schema may be one for this call alone; the job's `template` arranges the material. Raises
-    `TemplateError`."""
+    whether the schema may be one for this call alone; `arranged` are the material's lines if a template has made them
+    (app/rendering.py)."""
     limits, words = _room(item, agent.max_tokens), wording(item)
     request = [
         words.one,
@@ -99,14 +99,14 @@ def single_prompt(
     ]
     only, hears = nonce if fixed_nonce else None, item.opinions is not None
     schema = single_schema(dimension.scale, limits, only, dissent=hears) if structured else None
-    system, user = _system(agent.persona, words.task, hears), _message(item, nonce, request, template)
+    system, user = _system(agent.persona, words.task, hears), _message(item, nonce, request, arranged)
     prompt = Prompt(system, user, schema, agent.max_tokens)
     return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
 
 def batch_prompt(
     agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str, *, fixed_nonce: bool = False,
-    template: str | None = None,
+    arranged: Sequence[str] | None = None,
 ) -> Prompt:  # fmt: skip
     """Ask for the opinions on all `dimensions` (at least one) in one answer, through the structured channel."""
     max_tokens = batch_max_tokens(agent, len(dimensions))
@@ -124,7 +124,7 @@ def batch_prompt(
     )
     hears = item.opinions is not None
     schema = batch_schema(dimensions, limits, nonce if fixed_nonce else None, dissent=hears)
-    system, user = _system(agent.persona, words.task, hears), _message(item, nonce, request, template)
+    system, user = _system(agent.persona, words.task, hears), _message(item, nonce, request, arranged)
     prompt = Prompt(system, user, schema, max_tokens)
     return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
@@ -158,16 +158,8 @@ def _system(persona: str, task: str, hears: bool) -> str:
     return f"{persona.strip()}\n\n{rules}" if persona.strip() else rules
 
 
-def _message(item: Item, nonce: str, request: Sequence[str], template: str | None) -> str:
-    return "\n".join([*material(item, nonce, _arranged(template, item, nonce)), *request])
-
-
-def _arranged(template: str | None, item: Item, nonce: str) -> list[str] | None:
-    if template is None:
-        return None
-    from dicast.app.domain.template import rendered  # noqa: PLC0415  (few jobs need Jinja2)
-
-    return rendered(template, item, nonce)
+def _message(item: Item, nonce: str, request: Sequence[str], arranged: Sequence[str] | None) -> str:
+    return "\n".join([*material(item, nonce, arranged), *request])
 
 
 def _criterion(dimension: Dimension) -> str:

@@ -5,15 +5,20 @@ the template has done to it. The renderer does not trust the template for that: 
 made of the call's nonce, and the value is quoted and put there afterwards, so that no filter ever holds a fence.
 Whatever could change the output as a whole (macros, filter blocks, captured blocks, other templates) is refused.
 
-Work is counted and not timed: each step of a loop and each operation is one, and costs something by the size of what it
-handles. A template that has spent `STEPS` or `WORK` (more for large items) ends with a `TemplateError`, on every
-machine at the same place. The operations that could do much at once (`*`, `**`, `%`, calls, ranges, padding filters) do
-not exist.
+Work is counted and not timed: each step of a loop and each operation is one, and costs something by the weight of what
+it handles, which is all that can be reached from it: a list that stands eight times in another one weighs eight times.
+A template that has spent `STEPS` or `WORK` (more for large items) ends with a `TemplateError`, on every machine at the
+same place, so that no job fails on a slow machine that passes on a fast one. The operations that could do much at once
+(`*`, `**`, `%`, calls, ranges, padding filters) do not exist.
+
+These counts are the first bound and not the only one: whatever they overlook meets the bounds on time and memory of the
+process that renders (app/rendering.py). Nothing else in production calls `rendered`, `arranged` or `check_template`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
@@ -36,8 +41,14 @@ MAX_TEMPLATE_CHARS = 20_000
 STEPS = 200_000
 """Of loops, and operations: some tenths of a second."""
 WORK = 1_000_000
-"""Beside 64 for each byte of the item's texts; about one for each character that is handled."""
+"""Beside 64 for each byte of the item's texts."""
 STEP = 50
+CHARACTER = 8
+"""What an operation costs for each character that it handles or makes."""
+ENTRY = 32
+"""What it costs for each entry that it reaches: by the time that a visit takes, and the memory that a new one needs."""
+DEPTH = 250
+"""Most lists and mappings within each other that an operation goes through."""
 RENDERED_CHARS = 200_000
 """Most characters of a rendered template beyond four times the item's texts."""
 RESERVED = (">", "MATERIAL", "END OF MATERIAL", "NONCE:", "SCALE:", "LABELS:", "QUESTIONS:", "CRITERION:", "IMAGE ")
@@ -57,9 +68,9 @@ _TESTS = frozenset({"defined", "undefined", "none", "string", "number", "mapping
 
 
 class _Budget:
-    def __init__(self, item: Item, mark: str) -> None:
-        self.left, self.steps = WORK + 64 * item.text_bytes, STEPS
-        self.characters = RENDERED_CHARS + 4 * item.text_bytes
+    def __init__(self, text_bytes: int, mark: str) -> None:
+        self.left, self.steps = WORK + 64 * text_bytes, STEPS
+        self.characters = RENDERED_CHARS + 4 * text_bytes
         self.values: list[str] = []
         self.mark = mark
 
@@ -68,6 +79,10 @@ class _Budget:
         self.steps -= 1
         if self.left < 0 or self.steps < 0:
             raise TemplateError("it does too much: a loop goes on too long, or values grow too large")
+
+    def handle(self, *values: Any) -> None:
+        """Pay for one operation on these values."""
+        self.spend(STEP + sum(_weight(value, self.left) for value in values))
 
     def write(self, characters: int) -> None:
         self.spend(characters)
@@ -87,32 +102,44 @@ def check_template(source: str) -> None:
 def rendered(source: str, item: Item, nonce: str) -> list[str]:
     """The item's material as the template arranges it, in lines: the author's own, and values behind `> `. The same
     arguments give the same lines. Raises `TemplateError`, naming the item."""
-    budget = _Budget(item, nonce)
+    return arranged(source, plain(item), nonce)[0]
+
+
+def plain(item: Item) -> dict[str, Any]:
+    """All that a template may know of the item, as data that JSON can hold."""
+    fields: dict[str, Any] = {"id": item.id, "metadata": item.metadata, "images": _pictures(item, item.images or ())}
+    texts = ("text", "text_a", "text_b", "prompt", "reference")
+    fields |= {name: value for name in texts if (value := getattr(item, name)) is not None}
+    if item.messages is not None:
+        fields["messages"] = [_turn(item, turn) for turn in item.messages]
+    return {"kind": item.kind, "bytes": item.text_bytes, "fields": fields}
+
+
+def arranged(source: str, material: Mapping[str, Any], nonce: str) -> tuple[list[str], int]:
+    """The lines of `rendered` for an item that is `plain`, and the work that they took. Raises `TemplateError`, and
+    MemoryError where this process may have no more."""
+    name = material["fields"]["id"]
+    budget = _Budget(material["bytes"], nonce)
+    most = budget.left
     token = _budget.set(budget)
     try:
         template, used = _compiled(source)
-        _check_judged(item, used)
-        whole = "".join(_written(template, item, budget))
-        return _fenced(whole, nonce, budget.values)
-    except TemplateError as error:
-        raise TemplateError(f"item {item.id!r}: {error}") from None
+        _check_judged(material["kind"], used)
+        pieces = []
+        for piece in template.root_render_func(template.new_context(material["fields"])):
+            budget.write(len(piece))
+            pieces.append(piece)
+        return _fenced("".join(pieces), nonce, budget.values), most - budget.left
     except UndefinedError as error:
-        raise TemplateError(f"item {item.id!r}: {error.message}") from None
-    except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise TemplateError(f"item {item.id!r}: {str(error) or type(error).__name__}"[:300]) from None
+        raise TemplateError(f"item {name!r}: {error.message}") from None
+    except TemplateError as error:
+        raise TemplateError(f"item {name!r}: {error}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever operations raise on values that do not fit them)
+        raise TemplateError(f"item {name!r}: {str(error) or type(error).__name__}"[:300]) from None
     finally:
         _budget.reset(token)
-
-
-def _written(template: Compiled, item: Item, budget: _Budget) -> Iterator[str]:
-    fields: dict[str, Any] = {"id": item.id, "metadata": item.metadata, "images": _pictures(item, item.images or ())}
-    told = ("text", "text_a", "text_b", "prompt", "reference")
-    fields |= {name: value for name in told if (value := getattr(item, name)) is not None}
-    if item.messages is not None:
-        fields["messages"] = [_turn(item, turn) for turn in item.messages]
-    for piece in template.root_render_func(template.new_context(fields)):
-        budget.write(len(piece))
-        yield piece
 
 
 def _turn(item: Item, turn: Turn) -> dict[str, Any]:
@@ -132,8 +159,8 @@ def _pictures(item: Item, images: Sequence[Image]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _check_judged(item: Item, used: Set[str]) -> None:
-    missing = [name for name in JUDGED[item.kind] if name not in used]
+def _check_judged(kind: ItemKind, used: Set[str]) -> None:
+    missing = [name for name in JUDGED[kind] if name not in used]
     if missing:
         shown = " and ".join(f"{{{{ {name} }}}}" for name in missing)
         are = "is" if len(missing) == 1 else "are"
@@ -177,10 +204,15 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return obj[argument]
             except LookupError:
                 pass
-        return self.undefined(f"it has no {argument!r}", obj=obj, name=str(argument))
+        if isinstance(argument, str):
+            shown = repr(argument[:60])
+        else:
+            near = isinstance(argument, int) and argument.bit_length() < 64
+            shown = str(argument) if near else f"entry of that {type(argument).__name__}"
+        return self.undefined(f"it has no {shown}", obj=obj, name=shown)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        _budget.get().spend(STEP + _size(left) + _size(right))
+        _budget.get().handle(left, right)
         return super().call_binop(context, operator, left, right)
 
 
@@ -224,6 +256,8 @@ def _compiled(source: str) -> tuple[Compiled, Set[str]]:
         raise TemplateError(f"it has more than {MAX_TEMPLATE_CHARS} characters")
     if "\x00" in source:
         raise TemplateError("it holds the character U+0000")
+    if not _whole(source):
+        raise TemplateError("it holds half a character (a lone surrogate)")
     try:
         tree = _environment.parse(source)
         used = _check(tree)
@@ -248,6 +282,8 @@ def _check(tree: nodes.Template) -> Set[str]:
             raise TemplateError(_unknown(node, "filter", FILTERS))
         if isinstance(node, nodes.Test) and node.name not in _TESTS:
             raise TemplateError(_unknown(node, "test", sorted(_TESTS)))
+        if isinstance(node, nodes.Const):
+            _check_constant(node)
         if isinstance(node, nodes.Name) and node.name == "self":
             raise TemplateError(f"line {node.lineno}: templates have no self")
     used = find_undeclared_variables(tree)
@@ -261,6 +297,22 @@ def _check(tree: nodes.Template) -> Set[str]:
     return used
 
 
+def _check_constant(node: nodes.Const) -> None:
+    if isinstance(node.value, float) and not math.isfinite(node.value):
+        raise TemplateError(f"line {node.lineno}: a number is too large; they end at 1.7e308")
+    if isinstance(node.value, str) and not _whole(node.value):
+        raise TemplateError(f"line {node.lineno}: a text holds half a character (a lone surrogate)")
+
+
+def _whole(text: str) -> bool:
+    """Whether UTF-8 can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _unknown(node: Any, kind: str, known: Iterable[str]) -> str:
     return f"line {node.lineno}: there is no {kind} {node.name!r}; there are {', '.join(known)}"
 
@@ -270,15 +322,39 @@ def _finalize(_context: Any, value: Any) -> str:
     """A mark in the value's place; with the context Jinja2 cannot do it while it compiles."""
     if isinstance(value, Undefined):
         str(value)
-    text: str = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     budget = _budget.get()
+    if not isinstance(value, str):
+        budget.handle(value)
+    text: str = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     budget.write(len(text))
     budget.values.append(text)
     return f"\x00{budget.mark}:{len(budget.values) - 1}\x00"
 
 
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | list | tuple | dict) else 1
+def _weight(value: Any, most: int) -> int:
+    """What the value weighs with all that is reached from it; a value that is reached twice weighs twice. More than
+    `most` is counted no further. Raises `TemplateError` for what is nested deeper than `DEPTH`."""
+    if isinstance(value, str):
+        return CHARACTER * len(value)
+    weight, level = 0, [value]
+    for _ in range(DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, str):
+                weight += CHARACTER * len(each)
+            elif isinstance(each, list | tuple | Mapping):
+                weight += ENTRY * len(each) * (2 if isinstance(each, Mapping) else 1)
+                if weight > most:
+                    return weight
+                inner.extend(each)
+                if isinstance(each, Mapping):
+                    inner.extend(each.values())
+            elif isinstance(each, int):
+                weight += CHARACTER * (each.bit_length() >> 3)
+        if not inner or weight > most:
+            return weight
+        level = inner
+    raise TemplateError(f"values are nested deeper than {DEPTH}")
 
 
 def _steps(values: Any) -> Iterator[Any]:
@@ -291,11 +367,16 @@ def _steps(values: Any) -> Iterator[Any]:
         yield value
 
 
+def _weighed(value: Any) -> Any:
+    _budget.get().handle(value)
+    return value
+
+
 def _joined(values: Iterable[Any], separator: str = "") -> str:
     texts = []
     for value in values:
         text = value if isinstance(value, str) else str(value)
-        _budget.get().spend(len(text) + len(separator) + 1)
+        _budget.get().spend(CHARACTER * (len(text) + len(separator)) + 1)
         texts.append(text)
     return separator.join(texts)
 
@@ -303,7 +384,7 @@ def _joined(values: Iterable[Any], separator: str = "") -> str:
 def _replace(value: Any, old: str, new: str) -> str:
     text = str(value)
     grown = (text.count(old) if old else len(text) + 1) * max(len(new) - len(old), 0)
-    _budget.get().spend(grown + len(text))
+    _budget.get().spend(CHARACTER * (grown + len(text)))
     return text.replace(old, new)
 
 
@@ -337,10 +418,13 @@ FILTERS: dict[str, Callable[..., Any]] = {
 
 def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
     def charged(*values: Any) -> Any:
-        _budget.get().spend(STEP + sum(8 * _size(value) for value in values))
+        budget = _budget.get()
+        budget.handle(*values)
         result = function(*values)
-        if isinstance(result, str):  # of lists and objects only the entries were counted
-            _budget.get().spend(len(result))
+        if isinstance(result, str):
+            budget.spend(CHARACTER * len(result))
+        elif isinstance(result, list):
+            budget.spend(ENTRY * len(result))
         return result
 
     return charged
@@ -352,4 +436,4 @@ _environment = _Environment(
 )  # fmt: skip
 _environment.globals.clear()
 _environment.filters = {name: _charged(function) for name, function in FILTERS.items()}
-_environment.filters |= {"_weighed": _charged(lambda value: value), "_joined": _charged(_joined), "_steps": _steps}
+_environment.filters |= {"_weighed": _weighed, "_joined": _charged(_joined), "_steps": _steps}

@@ -28,6 +28,7 @@ from dicast.app.pipeline.places import Models
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.pipeline.settle import Settler
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart, Provider, ProviderFailure
+from dicast.app.rendering import AsyncRenderer, RendererUnavailable
 from dicast.workers.admission.request import Lease
 from dicast.workers.policy.admission import CallOutcome
 
@@ -52,10 +53,14 @@ class Secret(Protocol):
 
 
 class Asker:
-    """Makes calls on one event loop; `settler` does what follows from how they went, `images` reads those of items."""
+    """Makes calls on one event loop; `settler` does what follows from how they went, `images` reads those of items,
+    `renderer` arranges the material by jobs' templates."""
 
-    def __init__(self, pools: CalledPools, secret: Secret, settler: Settler, images: Images) -> None:
+    def __init__(
+        self, pools: CalledPools, secret: Secret, settler: Settler, images: Images, renderer: AsyncRenderer
+    ) -> None:
         self._pools, self._secret, self._settler, self._images = pools, secret, settler, images
+        self._renderer = renderer
 
     async def ask(self, call: Call, lease: Lease | None) -> NextSteps:
         """Make a call whose units are claimed, and record what it brings. Without a lease, or with one that leaves no
@@ -77,9 +82,12 @@ class Asker:
         template = call.job.spec.template_for(call.agent, call.dimensions[0])
         nonce = nonce_for(key, call.agent, _asked(call), call.shown, call.replicate, template)
         try:
-            prompt = _prompt(call, nonce, provider, template)
+            arranged = None if template is None else await self._renderer.lines(template, call.shown, nonce)
+            prompt = _prompt(call, nonce, provider, arranged)
             images = await self._images.parts(call.job, prompt.images) if prompt.images else ()
             request = _request(call, self._pools.model(call.deployment), prompt, images)
+        except RendererUnavailable:
+            return await self._settler.unpaid(call, 1.0)
         except (TemplateError, ImageError) as error:
             why = f"the job's template: {error}" if isinstance(error, TemplateError) else str(error)
             unusable = ProviderFailure(FailureKind.REJECTED, why, reached=False)
@@ -187,13 +195,13 @@ def _asked(call: Call) -> Sequence[Dimension]:
     return call.dimensions[::-1] if call.item.probe == REVERSED else call.dimensions
 
 
-def _prompt(call: Call, nonce: str, provider: Provider, template: str | None) -> Prompt:
+def _prompt(call: Call, nonce: str, provider: Provider, arranged: Sequence[str] | None) -> Prompt:
     fixed = provider.nonce_in_schema
     if call.token.batch:
-        return batch_prompt(call.agent, _asked(call), call.shown, nonce, fixed_nonce=fixed, template=template)
+        return batch_prompt(call.agent, _asked(call), call.shown, nonce, fixed_nonce=fixed, arranged=arranged)
     structured = provider.structured_output
     return single_prompt(
-        call.agent, call.dimensions[0], call.shown, nonce, structured=structured, fixed_nonce=fixed, template=template
+        call.agent, call.dimensions[0], call.shown, nonce, structured=structured, fixed_nonce=fixed, arranged=arranged
     )
 
 

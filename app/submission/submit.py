@@ -29,7 +29,7 @@ from dicast.app.submission.images import SeenItems, anchored
 from dicast.app.submission.job_file import read_document
 from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
-from dicast.app.submission.templates import trying
+from dicast.app.submission.templates import Trials
 from dicast.app.tracing import HEADER, Tracer, current
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
@@ -130,7 +130,13 @@ def prepared(
         source = job.items.model_copy(update={"path": _absolute(job.items.path)})
         job = job.model_copy(update={"items": source})
     looked = SeenItems(job, files=image_files)
-    seen = looked.watching(trying(job, expected.add))
+    trials = Trials(job)
+
+    def count(item: Item) -> None:
+        trials.add(item)
+        expected.add(item)
+
+    seen = looked.watching(count)
     if isinstance(job.items, ItemSource):
         found = datasets.survey(
             job.items, max_text_bytes=settings.max_text_bytes, keep=job.kept_of_items, misfit=job.misfit, seen=seen
@@ -146,6 +152,7 @@ def prepared(
                 raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
         text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
         known = datasets.KnownItems(item.id for item in job.items)
+    trials.finish()
     ratings = None
     if job.ratings is not None:
         if job.ratings.path is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,44 +14,57 @@ from dicast.app.domain.material import TemplateError
 from dicast.app.domain.printable import printable
 from dicast.app.domain.ranking import PairsOfLists
 from dicast.app.refusals import JobRefused
+from dicast.app.rendering import shared
 
 MOST_TRIED = 100_000
 """Items, or fewer by the number of templates; each takes a tenth of a millisecond. What fails behind them fails when it
 is to be judged."""
+MOST_WORK = 1_000_000_000
+"""Of all that is tried, as templates count it: some seconds of CPU time. It ends the trial as `MOST_TRIED` does."""
+TRIED_AT_ONCE = 64
+BYTES_AT_ONCE = 250_000
+"""Renderings that are asked for together, or fewer by their items' texts. Other jobs' trials wait meanwhile."""
 PAIRS_TRIED = 3
 """Of each list of candidates: all have the same fields."""
 _CODE = "5f0c2a9be1d47783"
 
 
-def trying(job: EvaluationJob, seen: Callable[[Item], None]) -> Callable[[Item], None]:
-    """`seen`, after each of the first `MOST_TRIED` items has been through all of the job's templates. What it gives
-    raises `JobRefused`, naming template, item and field. Raises it itself for what is no template."""
-    templates = list(_needed(job))
-    if not templates:
-        return seen
-    from dicast.app.domain.template import check_template, rendered  # noqa: PLC0415  (few jobs need Jinja2)
+class Trials:
+    """Tries the first of a job's items on all of its templates. Raises `JobRefused` for what is no template."""
 
-    for field, template in templates:
-        try:
-            check_template(template)
-        except TemplateError as error:
-            raise JobRefused(printable(f"{field}: {error}", 300)) from None
+    def __init__(self, job: EvaluationJob) -> None:
+        self._job = job
+        self._templates = list(_needed(job))
+        self._hidden = job.rating_columns
+        self._items, self._work = MOST_TRIED if self._templates else 0, MOST_WORK
+        self._waiting: list[tuple[str, str, Item]] = []
+        self._bytes = 0
+        for field, template in self._templates:
+            try:
+                shared.check(template)
+            except TemplateError as error:
+                raise JobRefused(printable(f"{field}: {error}", 300)) from None
 
-    tried = 0
-    hidden = job.rating_columns
+    def add(self, item: Item) -> None:
+        """Take the next item. Raises `JobRefused`, naming template, item and field, for one that does not fit; that may
+        be an earlier one."""
+        if self._items <= 0 or self._work <= 0:
+            return
+        for judged in _judged(self._job, item.without(self._hidden)):
+            self._waiting += [(field, template, judged) for field, template in self._templates]
+            self._items -= len(self._templates)
+            self._bytes += len(self._templates) * judged.stored_bytes
+        if len(self._waiting) >= TRIED_AT_ONCE or self._bytes >= BYTES_AT_ONCE:
+            self.finish()
 
-    def tries(item: Item) -> None:
-        nonlocal tried
-        for shown in _judged(job, item) if tried < MOST_TRIED else ():
-            for field, template in templates:
-                tried += 1
-                try:
-                    rendered(template, shown.without(hidden), _CODE)
-                except TemplateError as error:
-                    raise JobRefused(printable(f"{field}: {error}", 300)) from None
-        seen(item)
-
-    return tries
+    def finish(self) -> None:
+        """Try what has not been tried yet. Raises `JobRefused`."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        trials = shared.trials([(template, item) for _, template, item in waiting], _CODE) if waiting else []
+        for (field, _, _), trial in zip(waiting, trials, strict=True):
+            if trial.error is not None:
+                raise JobRefused(printable(f"{field}: {trial.error}", 300))
+            self._work -= trial.work
 
 
 def _needed(job: EvaluationJob) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,7 @@ from dicast.app.pipeline.settle import Settler
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of
+from dicast.app.rendering import AsyncRenderer
 from dicast.workers.admission.outages import PoolCondition
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, Admitted, Lease
 from dicast.workers.nodes.registry import Node, Registry
@@ -185,7 +186,7 @@ class _Desk:
         recorder = Recorder(ledger, Spool(folder, "counting", "here"))
         settler = Settler(ledger, recorder, policy, asking, Blames(quiet, asking), pools)
         claimer = Claimer(ledger, recorder, DeadNodes(ledger, quiet))
-        asker = Asker(pools, _Secret(), settler, KeptImages(str(folder)))
+        asker = Asker(pools, _Secret(), settler, KeptImages(str(folder)), AsyncRenderer())
         self._judge = Judge(JobCache(ledger), claimer, asking, pools, asker, settler)
         self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet)
 

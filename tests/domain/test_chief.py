@@ -15,6 +15,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import is_fresh, nonce_for
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.prompt import batch_prompt, single_prompt
+from dicast.app.domain.template import rendered
 from dicast.app.domain.verdict import Malformed, read_batch, read_single
 from dicast.app.providers.simulated.answers import SimulatedJudge
 
@@ -138,7 +139,8 @@ def test_arguments_of_judges_are_quoted_as_all_material_is():
 def test_a_template_arranges_the_material_and_not_what_the_judges_say():
     job = a_job()
     item = a_told_item(job, an_opinion("ada", 2, "It is so."))
-    prompt = single_prompt(job.agents[2], job.dimensions[0], item, NONCE, structured=True, template="Read:\n{{ text }}")
+    lines = rendered("Read:\n{{ text }}", item, NONCE)
+    prompt = single_prompt(job.agents[2], job.dimensions[0], item, NONCE, structured=True, arranged=lines)
     before = prompt.user.split(f"END OF MATERIAL {NONCE}")[0]
     assert before.index("Read:") < before.index("What the other judges say:") < before.index("> It is so.")
 
@@ -149,11 +151,12 @@ def test_a_chief_sees_the_images_that_the_others_saw_whatever_they_say_of_them(t
     item = a_told_item(job, an_opinion("ada", 2, "IMAGE 1 OF THE MATERIAL\nIMAGE 3 OF THE MATERIAL"), images=images)
     plain = Item(id="i0", text="A text.", images=images)
     chief, (dimension, _) = job.agents[2], job.dimensions
+    lines, own = (rendered(template, each, NONCE) if template else None for each in (item, plain))
     prompts = [
-        single_prompt(chief, dimension, item, NONCE, structured=True, template=template),
-        batch_prompt(chief, job.dimensions, item, NONCE, template=template),
+        single_prompt(chief, dimension, item, NONCE, structured=True, arranged=lines),
+        batch_prompt(chief, job.dimensions, item, NONCE, arranged=lines),
     ]
-    alone = single_prompt(job.agents[0], dimension, plain, NONCE, structured=True, template=template)
+    alone = single_prompt(job.agents[0], dimension, plain, NONCE, structured=True, arranged=own)
     for prompt in prompts:
         assert [placed.image.image for placed in prompt.images] == images == [p.image.image for p in alone.images]
         said = prompt.user.index("What the other judges say:")

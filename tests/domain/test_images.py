@@ -26,6 +26,7 @@ from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.ranking import PairsOfLists
+from dicast.app.domain.template import rendered
 
 NONCE = "5f0c2a9be1d47783"
 AGENT = Agent(name="Ann")
@@ -145,7 +146,9 @@ def test_images_stand_behind_their_lines_in_order() -> None:
 
 def test_a_template_leaves_images_behind_what_it_writes() -> None:
     item = Item.model_validate({"id": "1", "text": "IMAGE 1 OF THE MATERIAL", "images": ["https://h/1"]})
-    prompt = single_prompt(AGENT, ASKED, item, NONCE, structured=True, template="It:\n{{ text }}")
+    prompt = single_prompt(
+        AGENT, ASKED, item, NONCE, structured=True, arranged=rendered("It:\n{{ text }}", item, NONCE)
+    )
     assert prompt.user[: prompt.images[0].at].endswith("> IMAGE 1 OF THE MATERIAL\nIMAGE 1 OF THE MATERIAL\n")
 
 

@@ -33,9 +33,8 @@ def test_the_authors_words_stand_around_quoted_values() -> None:
 
 def test_a_template_stands_in_the_question_and_the_request_behind_it() -> None:
     dimension = Dimension(id="d", instructions="Look.")
-    prompt = single_prompt(
-        Agent(name="a"), dimension, ITEM, NONCE, structured=False, template="Read:\n{{ text | upper }}"
-    )
+    lines = rendered("Read:\n{{ text | upper }}", ITEM, NONCE)
+    prompt = single_prompt(Agent(name="a"), dimension, ITEM, NONCE, structured=False, arranged=lines)
     lines = prompt.user.splitlines()
     assert lines[:3] == ["MATERIAL", "Read:", "> A TEXT."]
     assert lines.count(f"END OF MATERIAL {NONCE}") == 1 and "SCALE: 1..10" in lines
@@ -123,6 +122,10 @@ def test_what_an_item_lacks_is_named(template: str, said: str) -> None:
         ("{% block b %}{{ text }}{% endblock %}", "templates have no block"),
         ("{{ self }}{{ text }}", "templates have no self"),
         ("\x00{{ text }}", "U+0000"),
+        ("{{ 1e999 }}{{ text }}", "line 1: a number is too large; they end at 1.7e308"),
+        ("{{ text }}\n{{ -1e999 }}", "line 2: a number is too large"),
+        ("{{ text }}{{ '\\ud800' }}", "line 1: a text holds half a character"),
+        ("\ud800{{ text }}", "it holds half a character"),
         ("{{ " + "(" * 900 + "text" + ")" * 900 + " }}", "nested too deeply"),
         ("{{ text }}{{ " + "9" * 5_000 + " }}", "too many digits"),
         ("{{ text }}" + " " * 20_000, "more than 20000 characters"),
@@ -185,6 +188,39 @@ def test_what_long_conversations_become_is_counted() -> None:
     for template in ("{{ messages | tojson }}", "{{ messages | trim }}", "{{ messages | replace('x', '') }}"):
         with pytest.raises(TemplateError, match="does too much"):
             rendered("{% for m in messages %}{% set y = " + template[3:-3] + " %}{% endfor %}", talk, NONCE)
+
+
+def shared_list(use: str) -> str:
+    """A list of 8 lists of 8 lists ...: 8^13 texts are reached from it, and a hundred entries hold them."""
+    return "{% set l = [text, text] %}" + "{% set l = [l, l, l, l, l, l, l, l] %}" * 12 + use
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "{{ l }}", "{{ l | tojson }}", "{{ l | upper }}", "{{ l | lower }}", "{{ l | title }}", "{{ l | capitalize }}",
+        "{{ l | trim }}", "{{ l | replace('a', 'b') }}", "{{ text | replace('A', l) }}", "{{ l | join }}",
+        "{{ l | join(l) }}", "{{ [l] | join }}", "{{ l ~ '' }}", "{{ metadata[l] }}", "{{ text[l] }}",
+        *("{% set m = [text, text] %}" + "{% set m = [m, m, m, m, m, m, m, m] %}" * 12
+          + f"{{% if l {sign} m %}}{{% endif %}}" for sign in ("==", "!=", "<", "in", "not in")),
+    ],
+)  # fmt: skip
+def test_what_is_reached_counts_and_not_how_long_it_is(use: str) -> None:
+    began = time.process_time()
+    with pytest.raises(TemplateError, match=r"it does too much|has no entry of that list"):
+        shown(shared_list(use))
+    assert time.process_time() - began < 1
+
+
+def test_lists_may_be_nested_only_so_deep_on_any_machine() -> None:
+    with pytest.raises(TemplateError, match="values are nested deeper than 250"):
+        shown("{% set l = [text] %}" + "{% set l = [l] %}" * 300 + "{{ l }}")
+
+
+@pytest.mark.parametrize("filters", ["items", "first | items", "length | first", "list | items", "default(1, 2, 3)"])
+def test_a_filter_that_does_not_fit_a_value_is_the_templates_fault(filters: str) -> None:
+    with pytest.raises(TemplateError, match="item 'i1': "):
+        shown(f"{{{{ text | {filters} }}}}")
 
 
 def doubling(operator: str) -> str:

@@ -31,6 +31,7 @@ from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import SimulatedJudge as Answers
 from dicast.app.providers.simulated.answers import nonce_of
+from dicast.app.rendering import AsyncRenderer
 from dicast.workers.admission.outages import Outages
 from dicast.workers.admission.request import Admitted, Lease
 from tests.ledger.bench import KEYS, Bench
@@ -127,7 +128,7 @@ class Desk:
         self.released: list[Lease] = []
 
     def _asker(self, settler: Settler, folder: Path) -> Asker:
-        return Asker(self.pools, self.pools, settler, KeptImages(str(folder / "results")))
+        return Asker(self.pools, self.pools, settler, KeptImages(str(folder / "results")), AsyncRenderer())
 
     async def job(self, ref: PageRef) -> Any:
         return await self.jobs.get(ref.job, ref.incarnation)

@@ -117,3 +117,30 @@ def test_a_given_key_is_the_installations_own():
             given(settings(NONCE_KEY=own), "b")}  # fmt: skip
     assert len(keys) == 3
     assert own in settings(NONCE_KEY=own).secrets(), "it is masked in logs"
+
+
+async def test_a_template_arranges_what_is_asked_and_one_that_does_not_fit_costs_no_call(bench, desk):
+    spec = a_job(items=2, dimensions=1).model_copy(update={"template": "Read this:\n{{ text | upper }}"})
+    judge = desk(Scripted())
+    await judge.do(await bench.started(spec, units=2), 0)
+    (request,) = judge.provider.asked
+    assert f"Read this:\n> {spec.items[0].text.upper()}\nEND OF MATERIAL" in request.user
+
+    absent = spec.model_copy(update={"id": "absent", "template": "{{ text }}{{ metadata.author }}"})
+    ref = await bench.started(absent, units=2)
+    await judge.do(ref, 1)
+    (result,) = (await judge.results(ref)).values()
+    assert result["error"]["message"] == f"the job's template: item '{absent.items[1].id}': it has no 'author'"
+    assert result["error"]["kind"] == FailureKind.REJECTED and len(judge.provider.asked) == 1
+
+
+async def test_where_no_process_for_templates_can_be_started_a_unit_comes_again(bench, desk, monkeypatch):
+    spec = a_job(items=1, dimensions=1).model_copy(update={"template": "{{ text }}"})
+    judge = desk(Scripted())
+    ref = await bench.started(spec, units=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("dicast.app.rendering.sys.executable", "/nowhere/python")
+        await judge.do(ref, 0)
+    assert await judge.results(ref) == {} and judge.provider.asked == []
+    await judge.again(ref, 0, 1)
+    assert (await judge.results(ref))[0]["opinion"].get("score") is not None

@@ -44,6 +44,7 @@ from dicast.app.pipeline.sweep import CancelledUnits, StillPages, Sweeper, Unatt
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.pipeline.unserved import Unserved
 from dicast.app.providers.base import Provider
+from dicast.app.rendering import AsyncRenderer
 from dicast.config.pools import UnknownPool
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import LeaseStore
@@ -124,7 +125,7 @@ class VirtualNode:
         recorder, dead_nodes = Recorder(self.ledger, self.spool, suspension), DeadNodes(self.ledger, self)
         policy = RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20)
         settler = Settler(self.ledger, recorder, policy, asking, Blames(outages, asking), self)
-        asker = Asker(self, SimSecret(), settler, KeptImages(""))
+        asker = Asker(self, SimSecret(), settler, KeptImages(""), AsyncRenderer())
         claimer, self.jobs = Claimer(self.ledger, recorder, dead_nodes), JobCache(self.ledger)
         self.judge = Judge(self.jobs, claimer, asking, self, asker, settler)
         self.gatherer = SimGatherer(self.ledger, results, self, stops, self)
