@@ -163,10 +163,20 @@ def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, st
 
 
 def _refused(request: Request, claims: Claims, error: DicastError) -> None:
-    details = {"problem": error.problem, "address": request.client.host if request.client else ""}
+    """Note a refusal in the audit log: of a subject by its name, also where its token is good no more; of whoever shows
+    no token of this installation as a stranger's."""
+    parts, address = parts_of(request), request.client.host if request.client else ""
+    action, object = f"{request.method} {_template(request)}", request.url.path
+    details = {"problem": error.problem, "address": address}
     if isinstance(error, TokenRefused):
         details |= {"reason": error.reason, "subject": error.subject, "token": error.id}
-    parts_of(request).record(claims, f"{request.method} {_template(request)}", request.url.path, "refused", details)
+        if error.subject:
+            parts.audit.record(error.subject, action, object, "refused", details)
+            return
+    if claims is NOBODY:
+        parts.audit.refuse_stranger(address, action, object, details)
+    else:
+        parts.record(claims, action, object, "refused", details)
 
 
 def _template(request: Request) -> str:

@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,9 +16,10 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from dicast.app.access.audit import Audit, Part
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import doors, jobs, patience
+from dicast.app.server import doors, jobs, patience, serving
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
 from dicast.app.server.rates import Rates, RequestRate
@@ -26,6 +28,7 @@ from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.store.connection import connect
+from tests.e2e.cluster import until
 from tests.server.serving import JOB, SECRET, client, installation, problem, served
 
 
@@ -115,6 +118,29 @@ def test_servers_share_the_rates_of_tokens_and_addresses(tmp_path: Path, redis_u
         assert b.get("/healthz").status_code == 200
     said = [line.details["problem"] for line in one.audit.lines() if line.details.get("problem") == "too-many-requests"]
     assert 1 <= len(said) < len(refused) + guesses.count(429), "not each refusal has a line of its own"
+
+
+def test_strangers_are_counted_and_push_nothing_out_of_the_log(
+    dicast: Dicast, address: str, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sums their minute up by itself, though nobody comes any more."""
+    assert http.patch("/pools", json={"slo": 7}).status_code == 200
+    before = list(dicast.audit.lines())
+    with client(address, "stranger's") as stranger, client(address) as nobody:
+        for _ in range(60):
+            problem(stranger.get("/jobs"), 401, "token-refused")
+            problem(nobody.post("/jobs", json=JOB), 401, "token-refused")
+    parts = Counter(part for part, _ in dicast.audit.entries())
+    assert parts[Part.ORDERS] + parts[Part.WORK] == len(before)
+    assert parts[Part.STRANGERS] <= 8, "of each kind the first in a minute, and the sums of one that is over"
+    monkeypatch.setattr(serving, "SETTLE_EVERY_S", 0.01)
+    later = Audit(dicast.store, "dicast", dicast.token_secrets, clock=lambda: time.time() + 120)
+    monkeypatch.setitem(dicast.__dict__, "audit", later)
+    with serving.counts_settled(dicast):
+        until(lambda: later.pending() == 0, "all that is counted is summed up")
+    lines = [line for part, line in later.entries() if part is Part.STRANGERS]
+    assert sum(sum(line.details.get("counts", {"": 1}).values()) for line in lines) == 120
+    assert later.verify().whole
 
 
 # ------------------------------------------------------------------ origins
