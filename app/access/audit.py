@@ -6,18 +6,25 @@ the head, sealed likewise, tells how many there are. Two things a chain cannot t
 a state that it was once in, which is why each line's number and hash go into the process's log as well; and who wrote,
 among those who have the secret. Without a secret the key is kept in the store, where nodes cannot reach it.
 
-The newest `LINES_MAX` lines are kept. Of those that are dropped the last one's hash stays, sealed, as the anchor.
+The log has four parts (`Part`), each a chain with a bound of its own, so that what one kind of caller does never
+displaces the lines of another kind. What anybody may repeat without end gets lines up to a number a minute, and is
+counted beyond that: the counts of a minute become one line, or a few, when it is over. Lines and counts together are
+exact. Of the lines that a part drops, the last one's hash stays, sealed, as the anchor.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import hmac
+import ipaddress
 import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +39,37 @@ from dicast.workers.store.scripts import script_text
 
 logger = logging.getLogger(__name__)
 
-LINES_MAX = 100_000
+
+class Part(StrEnum):
+    """Whose doings a part of the log holds."""
+
+    ORDERS = "orders"
+    """What operators did: with tokens, pools and nodes. Logs of earlier versions are wholly in it."""
+    WORK = "work"
+    """What was done with jobs, uploads and ratings, and nodes that joined and left."""
+    REFUSALS = "refusals"
+    """What was refused to subjects of this installation's tokens, or changed nothing."""
+    STRANGERS = "strangers"
+    """What was refused to whoever showed no token of this installation: samples, and counts by network."""
+
+    @property
+    def key(self) -> str:
+        """The part in the names of its keys."""
+        return "" if self is Part.ORDERS else str(self)
+
+
+LINES_MAX: Mapping[Part, int] = {
+    Part.ORDERS: 100_000, Part.WORK: 100_000, Part.REFUSALS: 50_000, Part.STRANGERS: 50_000
+}  # fmt: skip
+WORK_ACTIONS = frozenset({
+    "job.submit", "job.cancel", "job.resume", "upload", "rating.open", "rating.finish", "rating.scores", "node.join",
+    "node.leave",
+})  # fmt: skip
+"""Actions whose lines are of the part `WORK`; all others' are orders."""
+NOTHING_DONE = frozenset({"refused", "nothing to do"})
+"""Outcomes of what changed nothing."""
 DROP = 1_000
-"""Lines that are dropped together, when there are so many more than `LINES_MAX`."""
+"""Lines that are dropped together, when a part has so many more than it may."""
 PAGE = 1_000
 WORD_CHARS = 200
 DETAILS_BYTES = 2_000
@@ -42,7 +77,29 @@ TRIES = 1_000
 """Each failure means that another's line was added: under any load that a store bears, far fewer come to pass."""
 STORE_KEY = "store"
 """Stands for the key that the store keeps, where a secret's fingerprint would."""
+MINUTE_S = 60
+KIND_CHARS = 120
+SUMMED_TOGETHER = 12
+"""Counts in one line: so many fit into its details."""
+NOBODY = "nobody"
 _HERE = Path(__file__).parent
+
+
+class _Share(NamedTuple):
+    """What a minute may bring: lines of one group, lines in all, and different counts, beyond which groups are summed
+    up together as `rest`."""
+
+    of_group: int
+    lines: int
+    counts: int
+    rest: str
+
+
+SHARES: Mapping[Part, _Share] = {
+    Part.WORK: _Share(0, 0, 2_000, "others"),
+    Part.REFUSALS: _Share(10, 1_000, 2_000, "others"),
+    Part.STRANGERS: _Share(1, 10, 100, "other networks"),
+}
 
 
 class AuditError(DicastError, RuntimeError):
@@ -70,6 +127,16 @@ class AuditLine:
 _LINE = TypeAdapter(AuditLine)
 
 
+class _Words(NamedTuple):
+    """What a line says, before it has its place."""
+
+    actor: str
+    action: str
+    object: str
+    outcome: str
+    details: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
     """What a check of the log found."""
@@ -77,12 +144,14 @@ class AuditFinding:
     lines: int
     """Lines that were checked."""
     first: int
-    """Number of the first line held; those before are dropped."""
+    """Number of the first line held, of the part `ORDERS`; those before are dropped."""
     broken: int | None = None
     """Number of the first line that is not as it was written."""
     problem: str = ""
     weak: int = 0
     """Lines at the beginning that are sealed by the key that the store keeps, from before there was a secret."""
+    part: str = ""
+    """The part in which a line is broken."""
 
     @property
     def whole(self) -> bool:
@@ -100,42 +169,79 @@ class _Head(NamedTuple):
     """Lines in the list."""
 
 
-class Audit:
-    """The audit log of one installation. Threads and processes may share it. `all_secrets`: the first seals, the others
-    are known too. `clock` gives unix s instead of the store's."""
+class _Seals:
+    """The keys that seal lines. `all_secrets`: the first seals, the others are known too."""
+
+    def __init__(self, client: StoreClient, keys: AccessKeys, all_secrets: Iterable[TokenSecret]) -> None:
+        self._redis, self._keys = client, keys
+        self._secrets = {secret.fingerprint: secret.key("audit") for secret in all_secrets}
+
+    @property
+    def has_secret(self) -> bool:
+        return bool(self._secrets)
+
+    def own(self) -> tuple[str, bytes]:
+        """The fingerprint and the key of what is written now."""
+        for fingerprint, key in self._secrets.items():
+            return fingerprint, key
+        return STORE_KEY, self._stored_key()
+
+    def key(self, fingerprint: str) -> bytes | None:
+        """None for a secret that is not known here."""
+        return self._stored_key() if fingerprint == STORE_KEY else self._secrets.get(fingerprint)
+
+    def is_good(self, seal: str, what: str, number: int, hash: str) -> bool:
+        fingerprint, _, _ = seal.partition(".")
+        key = self.key(fingerprint)
+        return key is not None and hmac.compare_digest(_seal(key, fingerprint, what, number, hash), seal)
+
+    def _stored_key(self) -> bytes:
+        name = self._keys.audit_key
+        self._redis.set(name, secrets.token_hex(32), nx=True)
+        return str(self._redis.get(name)).encode()
+
+
+class _Chain:
+    """One part of the log."""
 
     def __init__(
-        self, client: StoreClient, namespace: str, all_secrets: Iterable[TokenSecret] = (),
-        clock: Callable[[], float] | None = None, lines_max: int = LINES_MAX,
+        self, client: StoreClient, keys: AccessKeys, part: Part, seals: _Seals, clock: Callable[[], float] | None,
+        lines_max: int,
     ) -> None:  # fmt: skip
-        self._redis, self._keys, self._clock, self._lines_max = client, AccessKeys(namespace), clock, lines_max
-        self._secrets = {secret.fingerprint: secret.key("audit") for secret in all_secrets}
+        self._redis, self._keys, self._part, self._seals, self._clock = client, keys, part, seals, clock
+        self._lines_max, self._name = lines_max, part.key
+        self._what = f"{part.key} ".lstrip()
         self._lock = threading.Lock()
         self._append = client.register_script(script_text(_HERE / "append_line.lua"))
         self._trim = client.register_script(script_text(_HERE / "trim_audit.lua"))
 
-    def record(
-        self, actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any] | None = None
-    ) -> AuditLine:
-        """Add a line; it is in the store on return. Long words are cut, long details left out. Give no secrets."""
+    def __len__(self) -> int:
+        return int(self._redis.llen(self._keys.audit(self._name)))
+
+    def append(self, words: _Words, counts: Mapping[str, str] | None = None) -> AuditLine | None:
+        """Add a line; it is in the store on return. With `counts`, which it sums up, they are gone then; None if
+        somebody else has summed them up."""
         with self._lock:  # the threads of a process need not race with each other
             for _ in range(TRIES):
-                line, held = self._try(actor, action, object, outcome, details or {})
+                line, held = self._try(words, counts or {})
                 if held:
                     break
             else:
                 raise AuditError(f"the audit log took no line in {TRIES} tries: others wrote each time")
             if held > self._lines_max + DROP:
                 self._drop()
+        if held < 0:
+            return None
         logger.info(
             "%s %s %s: %s", line.actor, line.action, line.object, line.outcome,
-            extra={"event": "audit", "audit_number": line.number, "audit_hash": line.hash},
+            extra={"event": "audit", "audit_part": str(self._part), "audit_number": line.number,
+                   "audit_hash": line.hash},
         )  # fmt: skip
         return line
 
-    def lines(self, newest: int | None = None) -> Iterator[AuditLine]:
+    def lines(self, newest: int | None) -> Iterator[AuditLine]:
         """Lines that can be read, oldest first; only the `newest` so many."""
-        start = 0 if newest is None else max(0, self._redis.llen(self._keys.audit) - newest)
+        start = 0 if newest is None else max(0, len(self) - newest)
         for text in self._texts(start):
             line = _read(text)
             if line is not None:
@@ -152,7 +258,7 @@ class Audit:
 
     def _checked(self, head: _Head) -> AuditFinding:
         first, number, previous, weak, strong = head.trimmed + 1, head.trimmed, head.anchor, 0, False
-        if head.trimmed and not self._sealed(head.anchor_seal, "anchor", head.trimmed, head.anchor):
+        if head.trimmed and not self._seals.is_good(head.anchor_seal, f"{self._what}anchor", head.trimmed, head.anchor):
             return AuditFinding(0, first, number, "the seal of the lines that were dropped is not good")
         for text in self._texts(0, head.number - head.trimmed):
             line = _read(text)
@@ -161,45 +267,44 @@ class Audit:
                 return AuditFinding(number - head.trimmed, first, number + 1, problem, weak)
             number, previous = line.number, line.hash
             strong = strong or line.key != STORE_KEY
-            weak += line.key == STORE_KEY and bool(self._secrets)
+            weak += line.key == STORE_KEY and self._seals.has_secret
         lines = number - head.trimmed
         if number != head.number or previous != head.hash or head.held != lines:
             here = head.trimmed + head.held
             return AuditFinding(lines, first, min(number, here) + 1, _CUT.format(head.number, here), weak)
-        if head.number and not self._sealed(head.seal, "head", head.number, head.hash):
+        if head.number and not self._seals.is_good(head.seal, f"{self._what}head", head.number, head.hash):
             return AuditFinding(lines, first, number, "the head's seal is not good: lines may be gone after it", weak)
         return AuditFinding(lines, first, weak=weak)
 
-    def _try(
-        self, actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any]
-    ) -> tuple[AuditLine, int]:
+    def _try(self, words: _Words, counts: Mapping[str, str]) -> tuple[AuditLine, int]:
         head, now = self._head_and_time()
-        fingerprint, key = self._own_key()
+        fingerprint, key = self._seals.own()
         line = AuditLine(
-            head.number + 1, now, _word(actor), _word(action), _word(object), _word(outcome), _small(details),
-            fingerprint, head.hash,
+            head.number + 1, now, _word(words.actor), _word(words.action), _word(words.object), _word(words.outcome),
+            _small(words.details), fingerprint, head.hash,
         )  # fmt: skip
-        line = AuditLine(**{**asdict(line), "hash": _hash(key, line)})
-        k, seal = self._keys, _seal(key, fingerprint, "head", line.number, line.hash)
+        line = replace(line, hash=_hash(key, line))
+        k, seal = self._keys, _seal(key, fingerprint, f"{self._what}head", line.number, line.hash)
+        summed = [word for pair in counts.items() for word in pair]
         held = self._append(
-            keys=[k.audit, k.audit_head], args=[head.number, head.hash, orjson.dumps(line), line.hash, seal]
+            keys=[k.audit(self._name), k.audit_head(self._name), k.audit_counts],
+            args=[head.number, head.hash, orjson.dumps(line), line.hash, seal, *summed],
         )
         return line, int(held)
 
     def _drop(self) -> None:
-        head = self._head()
-        text = self._redis.lindex(self._keys.audit, DROP - 1)
-        line = _read(text or "")
+        head, k = self._head(), self._keys
+        line = _read(self._redis.lindex(k.audit(self._name), DROP - 1) or "")
         if line is None:
             return  # somebody else drops them, or they are broken, which `verify` is to find
-        fingerprint, key = self._own_key()
-        seal = _seal(key, fingerprint, "anchor", head.trimmed + DROP, line.hash)
-        self._trim(keys=[self._keys.audit, self._keys.audit_head], args=[head.trimmed, DROP, line.hash, seal])
+        fingerprint, key = self._seals.own()
+        seal = _seal(key, fingerprint, f"{self._what}anchor", head.trimmed + DROP, line.hash)
+        self._trim(keys=[k.audit(self._name), k.audit_head(self._name)], args=[head.trimmed, DROP, line.hash, seal])
 
     def _texts(self, start: int, most: int | None = None) -> Iterator[str]:
         end = None if most is None else start + most
         while end is None or start < end:
-            page = self._redis.lrange(self._keys.audit, start, min(start + PAGE, end or start + PAGE) - 1)
+            page = self._redis.lrange(self._keys.audit(self._name), start, min(start + PAGE, end or start + PAGE) - 1)
             yield from page
             start += len(page)
             if not page:
@@ -214,48 +319,167 @@ class Audit:
             return "it does not follow the line before: lines are altered, removed or reordered"
         if line.key == STORE_KEY and strong:
             return "it is sealed without the secret, after lines that are sealed with it"
-        key = self._key(line.key)
+        key = self._seals.key(line.key)
         if key is None:
             return f"it is sealed with a secret that is not known here (fingerprint {line.key[:16]})"
         if not hmac.compare_digest(_hash(key, line), line.hash):
             return "it is altered"
         return ""
 
-    def _own_key(self) -> tuple[str, bytes]:
-        for fingerprint, key in self._secrets.items():
-            return fingerprint, key
-        return STORE_KEY, self._kept_key()
-
-    def _key(self, fingerprint: str) -> bytes | None:
-        return self._kept_key() if fingerprint == STORE_KEY else self._secrets.get(fingerprint)
-
-    def _kept_key(self) -> bytes:
-        name = self._keys.audit_key
-        self._redis.set(name, secrets.token_hex(32), nx=True)
-        return str(self._redis.get(name)).encode()
-
-    def _sealed(self, seal: str, what: str, number: int, hash: str) -> bool:
-        fingerprint, _, _ = seal.partition(".")
-        key = self._key(fingerprint)
-        return key is not None and hmac.compare_digest(_seal(key, fingerprint, what, number, hash), seal)
-
     def _head(self) -> _Head:
         return self._head_and_time()[0]
 
     def _head_and_time(self) -> tuple[_Head, float]:
         pipe = self._redis.pipeline()
-        pipe.hmget(self._keys.audit_head, *_HEAD).llen(self._keys.audit).time()
+        pipe.hmget(self._keys.audit_head(self._name), *_HEAD).llen(self._keys.audit(self._name)).time()
         (count, hash, seal, trimmed, anchor, anchor_seal), held, (seconds, micros) = pipe.execute()
         head = _Head(int(count or 0), hash or "", seal or "", int(trimmed or 0), anchor or "", anchor_seal or "", held)
         return head, self._clock() if self._clock is not None else seconds + micros / 1e6
+
+
+class Audit:
+    """The audit log of one installation. Threads and processes may share it. `all_secrets`: the first seals, the others
+    are known too. `clock` gives unix s instead of the store's; `lines_max` bounds each part instead of `LINES_MAX`."""
+
+    def __init__(
+        self, client: StoreClient, namespace: str, all_secrets: Iterable[TokenSecret] = (),
+        clock: Callable[[], float] | None = None, lines_max: int | None = None,
+    ) -> None:  # fmt: skip
+        self._redis, self._keys, self._clock = client, AccessKeys(namespace), clock
+        seals = _Seals(client, self._keys, all_secrets)
+        self._chains = {
+            part: _Chain(client, self._keys, part, seals, clock, LINES_MAX[part] if lines_max is None else lines_max)
+            for part in Part
+        }
+        self._count = client.register_script(script_text(_HERE / "count_event.lua"))
+
+    def record(
+        self, actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any] | None = None
+    ) -> AuditLine | None:
+        """Add a line of something that a known subject, or an operator, has done: it is in the store on return. Long
+        words are cut, long details left out. Give no secrets. What changed nothing is only counted, and None returned,
+        when the subject has had its lines of this minute."""
+        words = _Words(actor, action, object, outcome, details or {})
+        if outcome in NOTHING_DONE:
+            reason = words.details.get("reason") or words.details.get("problem") or outcome
+            return self._bounded(Part.REFUSALS, words, actor, f"{action}: {reason}", "")
+        part = Part.WORK if action in WORK_ACTIONS else Part.ORDERS
+        return self._chains[part].append(words)
+
+    def refuse_stranger(self, address: str, action: str, object: str, details: Mapping[str, Any]) -> AuditLine | None:
+        """Note that somebody at this address, whom no token names, was refused. None if it was only counted."""
+        kind = str(details.get("reason") or details.get("problem") or "refused")
+        words = _Words(NOBODY, action, object, "refused", details)
+        return self._bounded(Part.STRANGERS, words, network(address), kind, kind)
+
+    def count(self, actor: str, action: str, object: str) -> None:
+        """Count an operation that has no line of its own: how often a subject did it with an object becomes a line of
+        the part `WORK` when the minute is over."""
+        self._bounded(Part.WORK, _Words(actor, action, object, "done", {}), actor, f"{action} {object}", "")
+
+    def settle(self) -> None:
+        """Sum up what was counted in minutes that are over. Any process may do so at any time; each count becomes part
+        of one line."""
+        present = str(int(self._now() // MINUTE_S))
+        sums: dict[tuple[str, str, str], dict[str, str]] = {}
+        spent = []
+        for field, value in self._redis.hgetall(self._keys.audit_counts).items():
+            minute, part, group, _, what = (*field.split("\0"), "", "", "", "")[:5]
+            if minute == present or not part:
+                continue
+            if what == "count":
+                together = (minute, part, "" if part == Part.STRANGERS else group)
+                sums.setdefault(together, {})[field] = value
+            else:
+                spent.append(field)
+        for (minute, part, group), counts in sorted(sums.items()):
+            ordered = sorted(counts.items())
+            for start in range(0, len(ordered), SUMMED_TOGETHER):
+                some = dict(ordered[start : start + SUMMED_TOGETHER])
+                self._chains[Part(part)].append(_sum(int(minute), Part(part), group, some), some)
+        if spent:
+            self._redis.hdel(self._keys.audit_counts, *spent)
+
+    def pending(self) -> int:
+        """How much is counted that no line sums up yet."""
+        counts = self._redis.hgetall(self._keys.audit_counts)
+        return sum(int(value) for field, value in counts.items() if field.endswith("\0count"))
+
+    def lines(self, newest: int | None = None) -> Iterator[AuditLine]:
+        """Lines of all parts that can be read, oldest first; only the `newest` so many."""
+        for _, line in self.entries(newest):
+            yield line
+
+    def entries(self, newest: int | None = None) -> Iterator[tuple[Part, AuditLine]]:
+        """The same, each with its part."""
+        parts = (zip(repeat(part), chain.lines(newest)) for part, chain in self._chains.items())
+        merged = heapq.merge(*parts, key=lambda entry: entry[1].at)
+        sizes = [len(chain) for chain in self._chains.values()]
+        beyond = 0 if newest is None else sum(min(size, newest) for size in sizes) - newest
+        return islice(merged, max(0, beyond), None)
+
+    def verify(self) -> AuditFinding:
+        """Check every part from its beginning, and name the first line that is broken, with its part. Lines that are
+        added meanwhile are not looked at."""
+        findings = {part: chain.verify() for part, chain in self._chains.items()}
+        lines, weak = (sum(getattr(each, name) for each in findings.values()) for name in ("lines", "weak"))
+        first = findings[Part.ORDERS].first
+        for part, finding in findings.items():
+            if not finding.whole:
+                return AuditFinding(lines, first, finding.broken, finding.problem, weak, part)
+        return AuditFinding(lines, first, weak=weak)
+
+    def _bounded(self, part: Part, words: _Words, group: str, kind: str, line_kind: str) -> AuditLine | None:
+        """A line, or a count where the minute has had its lines."""
+        share, now = SHARES[part], "" if self._clock is None else self._clock()
+        gets_line, is_new = self._count(
+            keys=[self._keys.audit_counts],
+            args=[
+                now, part, _field(group, WORD_CHARS), _field(kind), line_kind, share.of_group, share.lines,
+                share.counts, share.rest,
+            ],
+        )  # fmt: skip
+        line = self._chains[part].append(words) if gets_line else None
+        if is_new:
+            self.settle()
+        return line
+
+    def _now(self) -> float:
+        return self._clock() if self._clock is not None else float(self._redis.time()[0])
 
 
 _HEAD = ("count", "hash", "seal", "trimmed", "anchor", "anchor_seal")
 _CUT = "the log has {} lines by its head, and {} are here: the end is cut off, or altered"
 
 
+def network(address: str) -> str:
+    """The network that an address is counted by: /24 of IPv4, /48 of IPv6; 'unknown' for what is no address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    return str(ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 48}", strict=False))
+
+
+def _sum(minute: int, part: Part, group: str, counts: Mapping[str, str]) -> _Words:
+    """The line that sums up some counts of a minute, and of a group; strangers' groups are summed up together."""
+    kinds: dict[str, int] = {}
+    for field, value in counts.items():
+        _, _, network, kind, _ = field.split("\0")
+        kinds[f"{network} {kind}" if part is Part.STRANGERS else kind] = int(value)
+    details = {"since": minute * MINUTE_S, "seconds": MINUTE_S, "counts": kinds}
+    return _Words(group or NOBODY, "counted", "", "done" if part is Part.WORK else "refused", details)
+
+
+def _field(word: str, most: int = KIND_CHARS) -> str:
+    """A part of a count's name."""
+    return word.encode(errors="replace").decode().replace("\0", "?")[:most] or "unknown"
+
+
 def _read(text: str) -> AuditLine | None:
-    """None for what was never written so."""
+    """The line, or None for a text that was never written as one."""
     try:
         line = _LINE.validate_json(text)
     except ValidationError:

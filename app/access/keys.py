@@ -13,8 +13,8 @@ class AccessKeys:
 
     namespace: str
 
-    def at(self, name: str) -> str:
-        return f"{{{encode(self.namespace)}}}.access:{name}"
+    def at(self, name: str, part: str = "") -> str:
+        return f"{{{encode(self.namespace)}}}.access:{name}{part and ':' + part}"
 
     @property
     def tokens(self) -> str:
@@ -41,15 +41,18 @@ class AccessKeys:
         """hash: 'current' -> number of the key that signs; an older number -> unix s until when it is accepted"""
         return self.at("signing")
 
-    @property
-    def audit(self) -> str:
-        """list: the audit log's lines, oldest first, JSON"""
-        return self.at("audit")
+    def audit(self, part: str = "") -> str:
+        """list: the lines of a part of the audit log, oldest first, JSON; '': of operators' orders"""
+        return self.at("audit", part)
+
+    def audit_head(self, part: str = "") -> str:
+        """hash count, hash, seal: the last line's number and hash; trimmed, anchor, anchor_seal: of the last dropped"""
+        return self.at("audit_head", part)
 
     @property
-    def audit_head(self) -> str:
-        """hash count, hash, seal: the last line's number and hash; trimmed, anchor, anchor_seal: of the last dropped"""
-        return self.at("audit_head")
+    def audit_counts(self) -> str:
+        """hash minute, part, group, kind -> what the audit log only counts, until the minute is over"""
+        return self.at("audit_counts")
 
     @property
     def audit_key(self) -> str:

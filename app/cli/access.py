@@ -104,22 +104,29 @@ def rotate_key(terminal: Terminal, overlap: str) -> None:
 
 
 def show_audit(terminal: Terminal, newest: int, *, json: bool) -> None:
-    lines = application(terminal).audit.lines(newest)
+    """Show the newest lines of all parts, by their times, and what is counted and has no line yet."""
+    log = application(terminal).audit
+    entries = log.entries(newest)
     if json:
-        for line in lines:
-            terminal.emit(orjson.dumps(line).decode())
+        for part, line in entries:
+            terminal.emit(orjson.dumps({**asdict(line), "part": part}).decode())
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("line", "time", "actor", "action", "object", "outcome", "details"):
         table.add_column(title, no_wrap=title in ("line", "time"), overflow="fold")
-    for line in lines:
+    for part, line in entries:
         details = orjson.dumps(line.details).decode() if line.details else ""
-        told = (line.actor, line.action, line.object, line.outcome, details)
-        table.add_row(Text(f"{line.number}"), Text(_time(line.at)), *(Text(printable(x, CELL_CHARS)) for x in told))
+        words = (line.actor, line.action, line.object, line.outcome, details)
+        table.add_row(
+            Text(f"{part.key} {line.number}".lstrip()), Text(_time(line.at)),
+            *(Text(printable(word, CELL_CHARS)) for word in words),
+        )  # fmt: skip
     if table.row_count:
         terminal.out.print(table)
     else:
         terminal.say("There are no lines.")
+    if pending := log.pending():
+        terminal.say(f"{pending:,} more are counted, and become lines when their minute is over and a server runs.")
 
 
 def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
@@ -131,7 +138,7 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
         terminal.emit(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
         return code
     if finding.first > 1:
-        terminal.say(f"Lines 1 to {finding.first - 1:,} are dropped; the check begins with their sealed hash.")
+        terminal.say(f"Orders 1 to {finding.first - 1:,} are dropped; the check begins with their sealed hash.")
     if finding.weak:
         terminal.say(
             f"{finding.weak:,} lines are from before there was a DICAST_TOKEN_SECRET: whoever could read the store "
@@ -140,7 +147,8 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
     if finding.whole:
         terminal.say(f"The audit log is whole: {finding.lines:,} lines.", "green")
     else:
-        terminal.say(f"The audit log is broken at line {finding.broken}: {finding.problem}.", "red")
+        of = f" of the part '{finding.part}'"
+        terminal.say(f"The audit log is broken at line {finding.broken}{of}: {finding.problem}.", "red")
     return code
 
 

@@ -25,15 +25,21 @@ def issue(
         list[str],
         typer.Option(
             "--scope", metavar="SCOPE",
-            help="node:register, node:admin, job:submit, job:read or pool:admin; may be repeated.",
+            help="What it is for, one of those above; may be repeated.",
         ),
     ],
     ttl: Annotated[str, typer.Option(metavar="TIME", help=f"How long it is good: {Span}.")] = "30d",
     node: Annotated[
-        str, typer.Option(metavar="NAME", help="With node:register: the only name under which a node may join with it.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With node:register: the only name under which a node may join with it; else the only node that it "
+            "sees and steers.",
+        ),
     ] = "",
     pools: Annotated[
-        list[str] | None, typer.Option("--pool", metavar="POOL", help="Jobs of it may use only this; may be repeated.")
+        list[str] | None,
+        typer.Option("--pool", metavar="POOL", help="It uses, sees and changes only this pool; may be repeated."),
     ] = None,
     labels: Annotated[
         list[str] | None,
@@ -41,6 +47,15 @@ def issue(
     ] = None,
 ) -> None:  # fmt: skip
     """Issue a token and print it. It is kept nowhere, so keep it well.
+
+    \b
+    Scopes, none of which includes another:
+      node:register  to join as a node
+      node:admin     to see nodes, and to cordon, drain, remove and steal
+      job:submit     to submit, cancel and resume jobs, and to upload files
+      job:read       to see jobs, results, pools, nodes, and how all stands
+      pool:admin     to see pools, and to change their limits
+      rating:write   to rate a job's sample blind
 
     \b
       dicast token issue gpu-machines --scope node:register --ttl 30d

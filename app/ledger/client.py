@@ -236,6 +236,15 @@ class LedgerClient:
         """How many jobs have not ended."""
         return int(self._redis.zcard(self._keys.unfinished))
 
+    def unfinished_pools(self) -> Iterator[list[str]]:
+        """Of each job that has not ended, the pools that its units go to."""
+        jobs = self._redis.zrange(self._keys.unfinished, 0, -1)
+        for start in range(0, len(jobs), LISTED_TOGETHER):
+            pipe = self._redis.pipeline(transaction=False)
+            for job in jobs[start : start + LISTED_TOGETHER]:
+                pipe.hget(self._keys.job(job), "lanes")
+            yield from (_pools_of(lanes) for lanes in pipe.execute() if lanes is not None)
+
     def older(self, than: tuple[int, str] | None = None) -> Iterator[tuple[JobStatus, list[str]]]:
         """Jobs with the pools that their units go to, newest first: those that were submitted before `than` (when in
         ms, and its id), whose record need not be there any more."""

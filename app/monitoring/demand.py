@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -95,14 +95,20 @@ def demand_metrics(demand: Demand) -> Iterator[Metric]:
         ("dicast_running_jobs_done_units", "Those of them that have ended", work.done),
     ):
         yield GaugeMetricFamily(name, help, value)
+    dead = CounterMetricFamily("dicast_dead_letters", "Messages set aside, by reason", labels=["reason"])
+    for reason, count in sorted(demand.dead_letters.items()):
+        dead.add_metric([reason], count)
+    yield from (*pool_demand_metrics(demand, workers.by_pool), dead)
+
+
+def pool_demand_metrics(demand: Demand, pools: Iterable[str]) -> Iterator[Metric]:
+    """The same of each of these pools alone, as far as there is any."""
+    workers = demand.wanted
     by_pool = GaugeMetricFamily("dicast_pool_wanted_workers", "Workers that one pool alone is worth", labels=["pool"])
     waiting = GaugeMetricFamily("dicast_pool_waiting_calls", "Calls still to be made, not open", labels=["pool"])
     serving = GaugeMetricFamily("dicast_pool_nodes", "Living workers that take its units", labels=["pool"])
-    dead = CounterMetricFamily("dicast_dead_letters", "Messages set aside, by reason", labels=["reason"])
-    for pool in sorted(workers.by_pool):
+    for pool in sorted(set(pools) & set(workers.by_pool)):
         by_pool.add_metric([pool], workers.by_pool[pool])
         waiting.add_metric([pool], workers.waiting[pool])
         serving.add_metric([pool], demand.serving.get(pool, 0))
-    for reason, count in sorted(demand.dead_letters.items()):
-        dead.add_metric([reason], count)
-    yield from (by_pool, waiting, serving, dead)
+    yield from (by_pool, waiting, serving)

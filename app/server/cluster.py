@@ -9,7 +9,10 @@ from typing import Annotated, Any
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from dicast.app.access.scopes import Claims
 from dicast.app.cluster.cluster import ClusterStatus
+from dicast.app.server import bounds
+from dicast.app.server.bounds import check_unbound
 from dicast.app.server.doors import guarded_router
 from dicast.app.server.events import Happening, Stream, event_id
 from dicast.app.server.nodes import Admin, Looker
@@ -54,6 +57,7 @@ class Moves(BaseModel):
 @router.post("/cluster/steal")
 def steal(parts: GivenParts, claims: Admin, stealing: Stealing | None = None) -> Moves:
     """Have messages that wait at overloaded nodes, or at nodes that take no work, go back for idle ones."""
+    check_unbound(claims, "stealing is among")
     depths = {} if stealing is None else stealing.queue_depths
     done = parts.dicast.cluster.steal(by=claims.subject, queue_depths=depths or None)
     moves = [Move(donor=donor, receiver=receiver, units=units) for donor, receiver, units in done.moves]
@@ -61,27 +65,27 @@ def steal(parts: GivenParts, claims: Admin, stealing: Stealing | None = None) ->
 
 
 @router.get("/cluster/status")
-def cluster_status(parts: GivenParts, _: Looker) -> ClusterStatus:
+def cluster_status(parts: GivenParts, claims: Looker) -> ClusterStatus:
     """The installation in numbers: nodes by status, capacity, open calls, what waits and for how long, and what no
     living node may take."""
-    return parts.dicast.cluster.status()
+    return bounds.cluster_status(parts, claims)
 
 
 @router.get("/cluster/events", response_class=Response, responses=EVENTS)
-def cluster_events(request: Request, parts: GivenParts, _: Looker) -> Response:
+def cluster_events(request: Request, parts: GivenParts, claims: Looker) -> Response:
     """All nodes whenever one comes, goes or changes its status, its pools or its width: events named `nodes`. Loads and
     open calls are left out: `GET /cluster/status` has them."""
 
     def happenings(last: str | None) -> Iterator[Happening]:
-        seen = _seen(parts)
+        seen = _seen(parts, claims)
         if event_id(seen) != last:
             yield Happening("nodes", seen)
 
     return Stream(request, happenings)
 
 
-def _seen(parts: Parts) -> list[dict[str, Any]]:
+def _seen(parts: Parts, claims: Claims) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in asdict(node).items() if name not in _ALWAYS_MOVING}
-        for node in parts.dicast.cluster.nodes()
+        for node in bounds.visible_nodes(parts, claims)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -52,7 +53,12 @@ class Needs:
     def __init__(self, *scopes: Scope, body_bytes: int | None, body_s: float, rate: int) -> None:
         self.scopes, self.body_bytes, self.body_s, self.rate = scopes, body_bytes, body_s, rate
 
-    def __call__(self, request: Request) -> Claims:
+    @property
+    def takes_turns(self) -> bool:
+        """Whether few requests of a subject are worked on at once: not of those that take as long as a body comes."""
+        return bool(self.scopes) and self.body_bytes is not None
+
+    async def __call__(self, request: Request) -> Claims:  # else it would wait for a thread
         found: Claims = request.state.claims
         return found
 
@@ -77,8 +83,10 @@ class Guarded(APIRoute):
             if unknown := sorted(set(request.query_params) - known):
                 raise RequestRefused(f"query.{unknown[0][:60]}: there is no such parameter here")
             most = parts_of(request).uploads.file_bytes if wanted.body_bytes is None else wanted.body_bytes
+            turns = parts_of(request).turns.one(request.state.claims.subject) if wanted.takes_turns else nullcontext()
             try:
-                return await handle(_bounded(request, most, wanted.body_s))
+                async with turns:
+                    return await handle(_bounded(request, most, wanted.body_s))
             except DicastError as error:
                 if error.problem not in _TOLD and (request.method in _UNSAFE or error.problem == "not-allowed"):
                     await run_in_threadpool(_refused, request, request.state.claims, error)
@@ -163,10 +171,20 @@ def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, st
 
 
 def _refused(request: Request, claims: Claims, error: DicastError) -> None:
-    details = {"problem": error.problem, "address": request.client.host if request.client else ""}
+    """Note a refusal in the audit log: of a subject by its name, also where its token is good no more; of whoever shows
+    no token of this installation as a stranger's."""
+    parts, address = parts_of(request), request.client.host if request.client else ""
+    action, object = f"{request.method} {_template(request)}", request.url.path
+    details = {"problem": error.problem, "address": address}
     if isinstance(error, TokenRefused):
         details |= {"reason": error.reason, "subject": error.subject, "token": error.id}
-    parts_of(request).record(claims, f"{request.method} {_template(request)}", request.url.path, "refused", details)
+        if error.subject:
+            parts.audit.record(error.subject, action, object, "refused", details)
+            return
+    if claims is NOBODY:
+        parts.audit.refuse_stranger(address, action, object, details)
+    else:
+        parts.record(claims, action, object, "refused", details)
 
 
 def _template(request: Request) -> str:

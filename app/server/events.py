@@ -51,7 +51,7 @@ class Stream(EventSourceResponse):
     has. What it gives is sent in its order. Raises `TooManyStreams` where it is to begin."""
 
     def __init__(self, request: Request, look: Callable[[str | None], Iterable[Happening]]) -> None:
-        self._streams = parts_of(request).streams
+        self._streams, self._subject = parts_of(request).streams, request.state.claims.subject
         stopping = anyio.Event()
         events = _events(request, look, request.headers.get("last-event-id"), stopping)
         super().__init__(
@@ -59,7 +59,7 @@ class Stream(EventSourceResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.one(), suppress(SendTimeoutError):
+        with self._streams.one(self._subject), suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
 
 

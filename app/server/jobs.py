@@ -20,8 +20,9 @@ from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.app.operations import jobs as operations
 from dicast.app.refusals import JobRefused, validated
+from dicast.app.server.bounds import check_labels, check_pools, may_see
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import NotAllowed, RequestRefused, TypeRefused
+from dicast.app.server.errors import RequestRefused, TypeRefused
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
@@ -143,23 +144,6 @@ def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJo
         ratings = job.ratings.model_copy(update={"path": str(parts.uploads.find(job.ratings.path))})
         job = job.model_copy(update={"ratings": ratings})
     return job
-
-
-def check_pools(claims: Claims, pools: set[str]) -> None:
-    """Raises `NotAllowed` if a token may not use one of these pools."""
-    if claims.pools is not None and (foreign := sorted(pools - claims.pools)):
-        raise NotAllowed(f"the token may not use pool {foreign[0]!r}")
-
-
-def check_labels(claims: Claims, labels: set[str]) -> None:
-    """Raises `NotAllowed` if a token may not have its units go to nodes with one of these labels."""
-    if claims.labels is not None and (foreign := sorted(labels - claims.labels)):
-        raise NotAllowed(f"the token may not use nodes labelled {foreign[0]}")
-
-
-def may_see(claims: Claims, pools: list[str]) -> bool:
-    """Whether a token may know of a job: one that is for some pools is for their jobs alone."""
-    return claims.pools is None or claims.pools.issuperset(pools)
 
 
 @router.get("/jobs")

@@ -15,6 +15,7 @@ from dicast.app.access.membership import Membership
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.cluster.errors import UnknownNode
 from dicast.app.cluster.view import NodeStatus, NodeView
+from dicast.app.server.bounds import check_all_pools, node_of, seen_by, steered, visible_nodes
 from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotThere
 from dicast.app.server.parts import GivenParts, Parts
@@ -81,9 +82,9 @@ class Draining(BaseModel):
 
 
 @router.get("/cluster/nodes")
-def list_nodes(parts: GivenParts, _: Looker, status: NodeStatus | None = None) -> list[NodeView]:
-    """All nodes that are known, or those of one status, by name."""
-    return parts.dicast.cluster.nodes(status)
+def list_nodes(parts: GivenParts, claims: Looker, status: NodeStatus | None = None) -> list[NodeView]:
+    """All nodes that the token may know of, or those of one status, by name."""
+    return visible_nodes(parts, claims, status)
 
 
 @router.post("/cluster/nodes", status_code=201)
@@ -91,6 +92,7 @@ def join(
     parts: GivenParts, claims: Annotated[Claims, needs(Scope.NODE_REGISTER, rate=NODES_RATE)], joining: Joining
 ) -> JoinedNode:
     """Join the installation as a node. The same name again is another node, unless it shows that it is the same."""
+    check_all_pools(claims, "a node that joins reaches the store of")
     joined = _members(parts).join(claims, joining.name, was=joining.node, old_token=joining.heartbeat_token)
     parts.record(claims, "node.join", joined.node, details={"name": joining.name, "again": joined.node == joining.node})
     login = StoreLogin(url=joined.store.url, user=joined.store.user, password=joined.store.password)
@@ -101,9 +103,9 @@ def join(
 
 
 @router.get("/cluster/nodes/{node}")
-def show_node(parts: GivenParts, _: Looker, node: NodeName) -> NodeView:
+def show_node(parts: GivenParts, claims: Looker, node: NodeName) -> NodeView:
     """One node."""
-    return parts.dicast.cluster.node(node)
+    return node_of(parts, claims, node)
 
 
 @router.delete("/cluster/nodes/{node}", status_code=204)
@@ -118,10 +120,10 @@ def remove(
         parts.record(claims, "node.leave", node)
         return Response(status_code=204)
     try:
-        found = parts.dicast.cluster.node(node).id
+        found = parts.dicast.cluster.node(steered(parts, claims, node)).id
         parts.dicast.cluster.remove(found, by=claims.subject, force=force)
     except UnknownNode:
-        if parts.members is None or not parts.dicast.store_users.has(node):
+        if parts.members is None or claims.pools is not None or not parts.dicast.store_users.has(node):
             raise
         found = node  # it has joined, and never begun to work
         parts.record(claims, "node.remove", node)
@@ -147,20 +149,21 @@ def heartbeat(
 @router.post("/cluster/nodes/{node}/cordon")
 def cordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
     """Have a node begin no calls until that is taken back; its view tells when it has acknowledged that."""
-    return parts.dicast.cluster.cordon(node, by=claims.subject)
+    return seen_by(claims, parts.dicast.cluster.cordon(steered(parts, claims, node), by=claims.subject))
 
 
 @router.post("/cluster/nodes/{node}/uncordon")
 def uncordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
     """Have a node take work again."""
-    return parts.dicast.cluster.uncordon(node, by=claims.subject)
+    return seen_by(claims, parts.dicast.cluster.uncordon(steered(parts, claims, node), by=claims.subject))
 
 
 @router.post("/cluster/nodes/{node}/drain")
 def drain(parts: GivenParts, claims: Admin, node: NodeName, draining: Draining | None = None) -> NodeView:
     """Have a node begin no calls, and end those that are open before a deadline; the rest is handed back."""
     given = Draining() if draining is None else draining
-    return parts.dicast.cluster.drain(node, by=claims.subject, deadline_s=given.deadline_s)
+    cluster = parts.dicast.cluster
+    return seen_by(claims, cluster.drain(steered(parts, claims, node), by=claims.subject, deadline_s=given.deadline_s))
 
 
 def _members(parts: Parts) -> Membership:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
 from dicast import config
 from dicast.app.access.scopes import Claims, Scope
+from dicast.app.monitoring.demand import pool_demand_metrics
+from dicast.app.monitoring.metrics import node_metrics, pool_metrics
 from dicast.app.monitoring.snapshot import read_shared
+from dicast.app.server.bounds import may_see, sees_pool, visible_state
 from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import NotThere
-from dicast.app.server.parts import GivenParts
+from dicast.app.server.parts import GivenParts, Parts
 from dicast.workers.admission.pool_state import findings
 
 router = guarded_router("overview")
@@ -59,10 +65,10 @@ class Status(BaseModel):
 
 
 @router.get("/status")
-def status(parts: GivenParts, _: Looker) -> Status:
-    """Workers, open calls, unfinished jobs, pools, and what needs attention."""
+def status(parts: GivenParts, claims: Looker) -> Status:
+    """Workers, open calls, unfinished jobs, pools, and what needs attention, as far as the token may know of it."""
     dicast = parts.dicast
-    shared = read_shared(dicast.store_url, dicast.keys)
+    shared = visible_state(parts, claims, read_shared(dicast.store_url, dicast.keys))
     pools = [
         PoolGlance(
             pool=state.pool, open=state.open, limit=state.limit, effective_limit=state.effective_limit,
@@ -70,14 +76,19 @@ def status(parts: GivenParts, _: Looker) -> Status:
         )
         for state in shared.pools
     ]  # fmt: skip
-    unfinished = dicast.ledger.count_unfinished()
+    if claims.pools is None:
+        open_calls, unfinished = dicast.ledger.open_calls().get("all", 0), dicast.ledger.count_unfinished()
+    else:
+        open_calls = sum(pool.open for pool in pools)
+        unfinished = sum(may_see(claims, of_job) for of_job in dicast.ledger.unfinished_pools())
     said = [f"pool {pool.pool}: {finding}" for pool in pools for finding in pool.findings]
-    said += [f"worker {node.name} takes no work: {node.stuck}" for node, _ in shared.nodes if node.stuck]
+    stuck = ((node.name, node.stuck if claims.pools is None else "") for node, _ in shared.nodes if node.stuck)
+    said += [f"worker {name} takes no work" + (f": {why}" if why else "") for name, why in stuck]
     if unfinished and not shared.nodes:
         said.append("no worker is alive, and jobs wait")
     return Status(
         version=VERSION, installation=dicast.settings.namespace, workers=len(shared.nodes),
-        slots=sum(node.slots for node, _ in shared.nodes), open_calls=dicast.ledger.open_calls().get("all", 0),
+        slots=sum(node.slots for node, _ in shared.nodes), open_calls=open_calls,
         unfinished_jobs=unfinished, pools=pools, findings=said,
     )  # fmt: skip
 
@@ -85,9 +96,31 @@ def status(parts: GivenParts, _: Looker) -> Status:
 @router.get(
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 )
-def metrics(parts: GivenParts, _: Looker) -> Response:
-    """What Prometheus scrapes: the metrics that all workers share."""
-    return Response(generate_latest(parts.dicast.metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+def metrics(parts: GivenParts, claims: Looker) -> Response:
+    """What Prometheus scrapes: the metrics that all workers share. A token for some pools, or for a node, is told of
+    these alone, without the installation's totals."""
+    registry = parts.dicast.metrics
+    if claims.pools is not None or claims.node:
+        registry = CollectorRegistry()
+        registry.register(_BoundMetrics(parts, claims))
+    return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _BoundMetrics(Collector):
+    """What a bound token may know of the pools and nodes."""
+
+    def __init__(self, parts: Parts, claims: Claims) -> None:
+        self._parts, self._claims = parts, claims
+
+    def describe(self) -> list[Metric]:
+        return []  # registering is no scrape
+
+    def collect(self) -> Iterator[Metric]:
+        shared, demand = self._parts.dicast.scrape()
+        shared = visible_state(self._parts, self._claims, shared)
+        yield from pool_metrics(shared.pools)
+        yield from node_metrics(shared.nodes)
+        yield from pool_demand_metrics(demand, [p for p in demand.wanted.by_pool if sees_pool(self._claims, p)])
 
 
 @router.get(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 from fastapi import Depends, Request
 
 from dicast.app.access.audit import Audit
@@ -26,29 +28,58 @@ from dicast.app.server.rates import Rates, RequestRate
 from dicast.app.server.uploads import Uploads
 
 STREAMS_MAX = 256
+STREAMS_SHARE = 32
+"""Streams of one subject."""
+AT_ONCE = 16
+"""Requests of one subject that are worked on at once; there are 40 threads."""
 SHARED_S = 1.0
 ADDRESS_FACTOR = 4
 """An address may make so many times the requests that a token may: several users sit behind one."""
 
 
 class Streams:
-    """Counts the event streams that this server has open, and refuses more than it can feed."""
+    """Counts the event streams that this server has open, and refuses more than it can feed, and more of one subject
+    than its share."""
 
-    def __init__(self, most: int = STREAMS_MAX) -> None:
-        self._most, self._open, self._lock = most, 0, threading.Lock()
+    def __init__(self, most: int = STREAMS_MAX, share: int = STREAMS_SHARE) -> None:
+        self._most, self._share, self._open, self._lock = most, share, Counter[str](), threading.Lock()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Counts as one stream within. Raises `TooManyStreams`."""
+    def one(self, subject: str) -> Iterator[None]:
+        """Counts as one stream of a subject within. Raises `TooManyStreams`."""
         with self._lock:
-            if self._open >= self._most:
+            if self._open.total() >= self._most:
                 raise TooManyStreams(f"{self._most} event streams are open here, and no more are taken")
-            self._open += 1
+            if self._open[subject] >= self._share:
+                raise TooManyStreams(f"{self._share} event streams of {subject} are open here, and no more are taken")
+            self._open[subject] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._open -= 1
+                self._open[subject] -= 1
+                self._open += Counter()  # forgets who has none
+
+
+class Turns:
+    """Has a subject's requests wait for each other, where they are many: else those of one, when they are slow, would
+    take all threads, and everybody else's would wait."""
+
+    def __init__(self, most: int = AT_ONCE) -> None:
+        self._most, self._limiters, self._users = most, dict[str, anyio.CapacityLimiter](), Counter[str]()
+
+    @asynccontextmanager
+    async def one(self, subject: str) -> AsyncIterator[None]:
+        """One request of a subject. For the server's loop alone."""
+        limiter = self._limiters.setdefault(subject, anyio.CapacityLimiter(self._most))
+        self._users[subject] += 1
+        try:
+            async with limiter:
+                yield
+        finally:
+            self._users[subject] -= 1
+            if not self._users[subject]:
+                del self._users[subject], self._limiters[subject]
 
 
 class LastLook:
@@ -85,6 +116,7 @@ class Parts:
     secrets: tuple[str, ...]
     last_look: LastLook
     streams: Streams = field(default_factory=Streams)
+    turns: Turns = field(default_factory=Turns)
     browser: Browser = field(default_factory=Browser)
 
     @classmethod
@@ -128,4 +160,8 @@ def parts_of(request: Request) -> Parts:
     return found
 
 
-GivenParts = Annotated[Parts, Depends(parts_of)]
+async def _given_parts(request: Request) -> Parts:  # a plain function would wait for a thread
+    return parts_of(request)
+
+
+GivenParts = Annotated[Parts, Depends(_given_parts)]

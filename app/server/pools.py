@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.operations import pools as operations
+from dicast.app.server.bounds import check_pools, check_unbound, sees_pool, visible_state
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import NotAllowed, RequestRefused
-from dicast.app.server.jobs import check_pools
-from dicast.app.server.parts import GivenParts
+from dicast.app.server.errors import RequestRefused
+from dicast.app.server.parts import GivenParts, Parts
 
 router = guarded_router("pools")
 
@@ -108,16 +108,24 @@ class Objectives(BaseModel):
 
 
 @router.get("/pools")
-def list_pools(parts: GivenParts, _: Looker) -> PoolsView:
-    """Every pool: its limit and why it is so, who waits, what was refused, and what needs attention."""
-    return PoolsView.model_validate(operations.document(parts.dicast, operations.look(parts.dicast)))
+def list_pools(parts: GivenParts, claims: Looker) -> PoolsView:
+    """Every pool that the token is for: its limit and why it is so, who waits, what was refused, and what needs
+    attention."""
+    return _view(parts, claims)
 
 
 @router.get("/pools/{pool}")
-def show_pool(parts: GivenParts, _: Looker, pool: PoolPath) -> PoolView:
+def show_pool(parts: GivenParts, claims: Looker, pool: PoolPath) -> PoolView:
     """One pool."""
-    found = operations.document(parts.dicast, operations.look(parts.dicast, pool))["pools"]
-    return PoolView.model_validate(next(each for each in found if each["pool"] == pool))
+    check_pools(claims, {pool})
+    return next(each for each in _view(parts, claims, pool).pools if each.pool == pool)
+
+
+def _view(parts: Parts, claims: Claims, only: str | None = None) -> PoolsView:
+    shared = visible_state(parts, claims, operations.look(parts.dicast, only))
+    document = operations.document(parts.dicast, shared)
+    pools = [pool for pool in document["pools"] if sees_pool(claims, pool["pool"])]
+    return PoolsView.model_validate({**document, "pools": pools})
 
 
 @router.patch("/pools/{pool}")
@@ -135,20 +143,19 @@ def change_pool(parts: GivenParts, claims: Admin, pool: PoolPath, change: PoolCh
 @router.patch("/pools")
 def change_all_pools(parts: GivenParts, claims: Admin, change: CapChange) -> CapChange:
     """Cap the limit of every pool, whatever else is set."""
-    if claims.pools is not None:
-        raise NotAllowed("the token is for some pools, and this is about all")
+    check_unbound(claims, "the cap is of")
     operations.cap_all(parts.dicast, change.slo)
     parts.record(claims, "pool.cap", "*", details={"slo": change.slo})
     return change
 
 
 @router.get("/slo")
-def objectives(parts: GivenParts, _: Looker) -> Objectives:
+def objectives(parts: GivenParts, claims: Looker) -> Objectives:
     """The service level objectives: the cap on every pool, each pool's target and how its error budget stands."""
     dicast = parts.dicast
     states = {state.pool: state for state in operations.look(dicast).pools}
     budgets = []
-    for name in sorted({*dicast.pools.pools, *states}):
+    for name in sorted(name for name in {*dicast.pools.pools, *states} if sees_pool(claims, name)):
         state = states.get(name)
         wanted = dicast.configured_overrides(name).with_live({} if state is None else state.override)
         budgets.append(

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from dicast.app.access.scopes import TokenRefused
 from dicast.app.domain.printable import printable
@@ -116,10 +117,20 @@ def _foreseen(request: Request, error: Exception) -> Response:
     return of_error(error, parts_of(request).masked(str(error)))
 
 
-def _http(_: Request, error: Exception) -> Response:
+def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     slug = _OF_STATUS.get(error.status_code, "request-refused" if error.status_code < 500 else "internal")
-    return problem(error.status_code, slug, error.detail or HTTPStatus(error.status_code).phrase, headers=error.headers)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return problem(error.status_code, slug, error.detail or HTTPStatus(error.status_code).phrase, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """All methods of a path, as `Allow` has them; Starlette names those of the first route alone."""
+    methods = set[str]()
+    for route in request.app.router.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods
+    return ", ".join(sorted(methods))
 
 
 def _invalid(_: Request, error: Exception) -> Response:

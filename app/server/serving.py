@@ -28,6 +28,7 @@ CONNECTIONS_MAX = 2048
 
 SILENT_S = 30.0
 USERS_EVERY_S = 2.0
+SETTLE_EVERY_S = 10.0
 BACKLOG = 2048
 
 
@@ -101,15 +102,36 @@ def users_kept(dicast: Dicast) -> Iterator[None]:
         stopped.set()
 
 
+@contextmanager
+def counts_settled(dicast: Dicast) -> Iterator[None]:
+    """Sees within that what the audit log counts becomes lines soon after its minute is over, also when nothing more
+    happens. Several servers may do so at once."""
+    stopped = threading.Event()
+
+    def settle() -> None:
+        while not stopped.wait(SETTLE_EVERY_S):
+            try:
+                dicast.audit.settle()
+            except RedisError as error:
+                logger.warning("the audit log's counts could not be summed up: %s", type(error).__name__)
+
+    thread = supervised_thread("audit counts", settle, give_up=_given_up)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+
+
 def _given_up(name: str) -> None:
-    logger.error("%s fails again and again, and is not tried any more: nodes are missed after a fail-over", name)
+    logger.error("%s: the server's thread fails again and again, and is not started any more", name)
 
 
 def serve(dicast: Dicast, host: str, port: int, tell: Callable[[str], None] | None = None) -> None:
     """Serve until SIGINT or SIGTERM; `tell` somebody who sits before it where, instead of a line in the log. Raises
     `SettingsError` or `AddressRefused`."""
     config = configured(dicast, host)
-    with listening(host, port) as made, users_kept(dicast):
+    with listening(host, port) as made, users_kept(dicast), counts_settled(dicast):
         name = host if ":" not in host else f"[{host.strip('[]')}]"
         where = f"http://{name}:{made.getsockname()[1]}"
         if tell is not None:

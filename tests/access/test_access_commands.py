@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dicast.app.access.scopes import Scope
 from dicast.app.application import create_app
 from tests.access.conftest import SECRET
 from tests.access.servers import store_server
@@ -98,6 +99,14 @@ def test_mistakes_are_named(run, words, complaint):
 def test_without_a_secret_there_are_no_tokens(at_once):
     assert "DICAST_TOKEN_SECRET is not set" in refused(at_once("token", "list"))
     assert "must have >= 32 bytes" in refused(at_once("token", "list", DICAST_TOKEN_SECRET="s" * 31))
+
+
+def test_the_help_names_every_scope_that_can_be_issued(run):
+    lines = run("token", "issue", "--help").stdout.splitlines()
+    named = {line.split()[0] for line in lines if line.startswith("    ") and ":" in line.split(" to ")[0]}
+    assert named & set(Scope) == set(Scope) - {Scope.NODE_HEARTBEAT}
+    refusal = run("token", "issue", "x", "--scope", "node:heartbeat").stderr
+    assert all(scope in refusal for scope in set(Scope) - {Scope.NODE_HEARTBEAT})
 
 
 def test_the_audit_log_tells_of_it_and_is_checked(run, app):

@@ -18,6 +18,7 @@ import httpx2
 import psutil
 import pytest
 
+from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.server import events, parts, serving
 from dicast.app.server.serving import CONNECTIONS_MAX
@@ -102,6 +103,29 @@ def test_streams_are_counted_and_bounded(
             return reply.status_code == 200
 
     until(free, "places are given back", 10)
+
+
+def test_one_subject_takes_no_more_streams_than_its_share(
+    http: httpx2.Client, address: str, dicast: Dicast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever tokens it has; a view, a list and every other request go on besides."""
+    monkeypatch.setattr(parts.Parts, "streams", parts.Streams(4, share=2))
+    greedy = [dicast.tokens.issue("greedy", [Scope.JOB_READ], ttl_s=600) for _ in range(2)]
+    with client(address, greedy[0]) as first, client(address, greedy[1]) as second:
+        with first.stream("GET", "/cluster/events") as one, second.stream("GET", "/cluster/events") as two:
+            assert one.status_code == two.status_code == 200
+            for each in (first, second):
+                problem(each.get("/cluster/events"), 503, "too-many-streams")
+                assert each.get("/cluster/nodes").status_code == 200
+            with http.stream("GET", "/cluster/events") as other:
+                assert other.status_code == 200
+
+        def free() -> bool:
+            with first.stream("GET", "/cluster/events") as reply:
+                return reply.status_code == 200
+
+        until(free, "its places are given back", 10)
+    until(lambda: not parts.Parts.streams._open, "nobody is kept in mind", 10)
 
 
 def test_a_slow_reader_holds_no_memory_and_is_cut_off(

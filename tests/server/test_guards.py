@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import inspect
 import logging
+import re
 import socket
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,9 +18,10 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from dicast.app.access.audit import Audit, Part
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import doors, jobs, patience
+from dicast.app.server import doors, interface, jobs, parts, patience, serving
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
 from dicast.app.server.rates import Rates, RequestRate
@@ -26,6 +30,7 @@ from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.store.connection import connect
+from tests.e2e.cluster import until
 from tests.server.serving import JOB, SECRET, client, installation, problem, served
 
 
@@ -117,6 +122,29 @@ def test_servers_share_the_rates_of_tokens_and_addresses(tmp_path: Path, redis_u
     assert 1 <= len(said) < len(refused) + guesses.count(429), "not each refusal has a line of its own"
 
 
+def test_strangers_are_counted_and_push_nothing_out_of_the_log(
+    dicast: Dicast, address: str, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sums their minute up by itself, though nobody comes any more."""
+    assert http.patch("/pools", json={"slo": 7}).status_code == 200
+    before = list(dicast.audit.lines())
+    with client(address, "stranger's") as stranger, client(address) as nobody:
+        for _ in range(60):
+            problem(stranger.get("/jobs"), 401, "token-refused")
+            problem(nobody.post("/jobs", json=JOB), 401, "token-refused")
+    parts = Counter(part for part, _ in dicast.audit.entries())
+    assert parts[Part.ORDERS] + parts[Part.WORK] == len(before)
+    assert parts[Part.STRANGERS] <= 8, "of each kind the first in a minute, and the sums of one that is over"
+    monkeypatch.setattr(serving, "SETTLE_EVERY_S", 0.01)
+    later = Audit(dicast.store, "dicast", dicast.token_secrets, clock=lambda: time.time() + 120)
+    monkeypatch.setitem(dicast.__dict__, "audit", later)
+    with serving.counts_settled(dicast):
+        until(lambda: later.pending() == 0, "all that is counted is summed up")
+    lines = [line for part, line in later.entries() if part is Part.STRANGERS]
+    assert sum(sum(line.details.get("counts", {"": 1}).values()) for line in lines) == 120
+    assert later.verify().whole
+
+
 # ------------------------------------------------------------------ origins
 def test_other_sites_pages_and_other_names_are_refused(tmp_path: Path, redis_url: str) -> None:
     dicast = installation(tmp_path, redis_url, DICAST_REQUIRE_AUTH="false", DICAST_SERVER_NAMES="dicast.example, b")
@@ -183,9 +211,21 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(http: httpx2.Clie
     problem(http.get("/jobs/..%2f..%2fetc%2fpasswd"), 404, "not-found")
     reply = http.put("/jobs")
     problem(reply, 405, "method-not-allowed")
-    assert reply.headers["allow"] in ("GET", "POST")
+    assert reply.headers["allow"] == "GET, POST"
     for path in ("/docs", "/redoc"):
         problem(http.get(path), 404, "not-found")
+
+
+def test_allow_names_every_method_of_a_path(http: httpx2.Client) -> None:
+    methods: dict[str, set[str]] = {}
+    for route in interface.routes():
+        methods.setdefault(route.path, set()).update(route.methods or ())
+    for path, there in methods.items():
+        filled = re.sub(r"{\w+}", "x", path)
+        for method in {"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE"} - there:
+            reply = http.request(method, filled)
+            assert reply.status_code == 405, (method, path)
+            assert reply.headers["allow"] == ", ".join(sorted(there)), (method, path)
 
 
 def test_an_unforeseen_error_tells_a_name_and_nothing_else(
@@ -240,6 +280,36 @@ def test_a_slow_request_holds_up_no_other(http: httpx2.Client, address: str, tok
         assert http.get("/healthz").status_code == http.get("/jobs").status_code == 200
         go_on.set()
         problem(held.result(), 404, "unknown-job")
+
+
+def test_ones_slow_requests_take_no_threads_from_others(dicast: Dicast, address: str, token: str, monkeypatch) -> None:
+    """There are 40 threads; one subject asks for 60 at once, none of which ends."""
+    inside, go_on = threading.Semaphore(0), threading.Event()
+
+    def waits(*_: object) -> None:
+        inside.release()
+        go_on.wait(30)
+        raise jobs.UnknownJob("slow")
+
+    monkeypatch.setattr(jobs, "look", waits)
+    other = dicast.tokens.issue("another", [Scope.JOB_READ], ttl_s=600)
+    with ThreadPoolExecutor(60) as pool, client(address, other) as quick:
+        asked = [pool.submit(httpx2.get, f"{address}/jobs/slow", headers={"Authorization": f"Bearer {token}"},
+                             timeout=40) for _ in range(60)]  # fmt: skip
+        try:
+            for _ in range(parts.AT_ONCE):
+                assert inside.acquire(timeout=20)
+            assert quick.get("/healthz").status_code == quick.get("/jobs").status_code == 200
+            assert not inside.acquire(blocking=False), "no more of one subject's at once"
+        finally:
+            go_on.set()
+        assert [reply.result().status_code for reply in asked] == [404] * 60
+
+
+def test_no_route_waits_on_the_loop() -> None:
+    """Routes that are coroutines do nothing but wait for what runs in threads: whoever adds one looks at it here."""
+    coroutines = {route.path for route in interface.routes() if inspect.iscoroutinefunction(route.endpoint)}
+    assert coroutines == {"/jobs", "/uploads", "/healthz"}
 
 
 def test_who_opens_connections_and_says_nothing_is_cut_off(

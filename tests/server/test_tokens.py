@@ -85,6 +85,10 @@ class Given:
     bad: dict[str, tuple[str | None, str]]
     """By kind: the header's value, and the reason for which it is refused."""
 
+    def new_minute(self) -> None:
+        """From now on refusals have lines of their own again, and are not only counted."""
+        self.dicast.store.delete("{dicast}.access:audit_counts")
+
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory, module_url: str) -> Iterator[Given]:
@@ -165,6 +169,7 @@ def test_only_the_right_token_opens(given: Given, method: str, path: str) -> Non
     url, scopes = EXAMPLES[method, path]
     lines = given.dicast.audit
     for scope in Scope:
+        given.new_minute()
         token = good(given.dicast)[scope]
         reply = ask(given.http, method, url, f"Bearer {token}")
         if scope in scopes or not scopes:
@@ -173,15 +178,14 @@ def test_only_the_right_token_opens(given: Given, method: str, path: str) -> Non
             problem(reply, 403, "token-refused")
             assert reply.headers["www-authenticate"] == 'Bearer realm="dicast", error="insufficient_scope"'
             line = next(lines.lines(1))
-            assert (line.outcome, line.details["reason"], line.details["subject"]) == (
-                "refused",
-                "scope",
-                f"has {scope}",
-            )
+            assert (line.actor, line.outcome, line.details["reason"], line.details["subject"]) == (
+                f"has {scope}", "refused", "scope", f"has {scope}",
+            )  # fmt: skip
     if not scopes:
         assert ask(given.http, method, url, None).status_code not in (401, 403)
         return
     for kind, (authorization, reason) in given.bad.items():
+        given.new_minute()
         reply = ask(given.http, method, url, authorization)
         problem(reply, 401, "token-refused")
         assert reply.headers["www-authenticate"].startswith('Bearer realm="dicast"'), kind
