@@ -299,6 +299,7 @@ class Dicast(Celery):  # type: ignore[misc]
             keys=self.keys,
             node=self.node.id,
             lease_s=self.lease_s,
+            cut_frees=lambda pool: self.pools.get(pool).cut_frees,
             observer=logs.GateLog(),
             governor=loop_resource(self._governor, Governor.close),
             width=self.width,

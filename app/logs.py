@@ -208,6 +208,12 @@ def released(*, agent: str, dimension: str, active_slots: int, **context: object
     """A lease goes back: written before the store hears of it, so that the log, too, ends it before the next begins."""
 
 
+@_event(logging.INFO, "cut")
+def cut(*, agent: str, dimension: str, active_slots: int, counts_on_s: float, **context: object) -> None:
+    """A call was cut, and the provider may still be working on it: its lease counts for `counts_on_s` more, and is one
+    of the `active_slots` until then. When it ends, a "released" with the reason "expired" tells it."""
+
+
 @_event(logging.INFO, "retry")
 def retrying(
     *, agent: str, dimension: str, attempt: int, status_code: int | None, delay_s: float, **context: object
@@ -283,6 +289,9 @@ class GateLog:
 
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
         released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+
+    def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None:
+        cut(active_slots=open_calls, counts_on_s=round(counts_on_s, 3), pool=pool, lease=lease, **_named(unit))
 
     def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None:
         over_share(project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share)

@@ -127,8 +127,9 @@ class PoolSpec(BaseModel):
     """One `[pools.<name>]` table, defaults filled in. `limit` to `tpm` are first values: live state is not kept here.
 
     `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
-    `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT does.
-    `labels` are those that a node must have to take the pool's units.
+    `cut_frees`: the provider is known to end a call when its connection is closed, so that a call that was cut is open
+    there no longer. `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT
+    does. `labels` are those that a node must have to take the pool's units.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -144,6 +145,7 @@ class PoolSpec(BaseModel):
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_tokens"
     schema_lengths: Flag = True
     nonce_in_schema: Flag = False
+    cut_frees: Flag = False
     images: Flag = False
     limit: Calls = None
     ceiling: Calls = None
@@ -328,6 +330,7 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         "dialect": dialect,
         "model": _DEFAULT_MODELS.get(provider),
         "nonce_in_schema": provider == "local",
+        "cut_frees": provider in ("local", "simulated"),
         "images": provider == "simulated",
         "api_key_env": own_key,
         **_dialect_options(spec, dialect),

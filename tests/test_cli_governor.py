@@ -207,7 +207,28 @@ def test_leases_are_listed_with_who_holds_them(at_once: Dicast, environ: dict[st
     assert not lease["probe"]
     assert 0 <= lease["age_s"] < 60 and 0 < lease["left_s"] < 61
     shown = " ".join(at_once("governor", "show").stdout.split())
-    assert re.search(r"leases news, unit 0\.0\.1 of job j on n, \d+ s old, ends in ", shown), shown
+    assert re.search(r"leases news, unit 0\.0\.1 of job j on n, model m, \d+ s old, ends in ", shown), shown
+    assert (lease["model"], lease["cut"]) == ("m", False)
+
+
+def test_calls_that_were_cut_are_told_beside_the_open_ones(at_once: Dicast, environ: dict[str, str]) -> None:
+    """Whoever wonders why a pool is full finds the calls that nobody waits for any more."""
+    at_once("governor", "set", "--limit", "4", "--fixed")
+    traffic(environ)
+
+    async def cut() -> None:
+        app = create_app(environ)
+        async with connect_async(app.store_url) as client:
+            back = [Returned("l1~0.0.1", None, 300.0)]
+            await LeaseStore(client, app.keys).admit(pool="sim", node="n", ttl_ms=60_000, give_back=back, wanted=[])
+
+    asyncio.run(cut())
+    [pool] = json.loads(at_once("governor", "show", "--json").stdout)["pools"]
+    assert (pool["open"], pool["cut"], pool["zombies"]) == (1, 1, 0)
+    assert 240 < pool["cut_for_s"] < 301
+    shown = " ".join(at_once("governor", "show").stdout.split())
+    assert re.search(r"; cut: 1, which count for up to \d min more", shown), shown
+    assert ", was cut" in shown
 
 
 def test_the_limit_that_binds_is_named(at_once: Dicast, environ: dict[str, str]) -> None:

@@ -87,7 +87,7 @@ def is_busy(state: PoolState) -> bool:
 def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:
     """A line a living worker: its width, its free slots, and what its rules go by."""
     rows = Table.grid(padding=(0, 2, 0, 0))
-    held = Counter(lease.node for lease in leases)
+    held = Counter(lease.node for lease in leases if not lease.cut)
     for node, status in nodes:
         free = max(0, status.current - held[node.id])
         width = f"{status.current} of {status.configured} calls wide: {status.reason}; {free} free"
@@ -149,6 +149,8 @@ def _limit(state: PoolState, configured: Mapping[str, Any]) -> Text:
 def _open(state: PoolState) -> Text:
     free = max(0, state.effective_limit - state.open)
     text = Text(f"{state.open:,} of {state.effective_limit:,}, {free:,} free, granted {state.granted:,} in all")
+    if state.cut:
+        text.append(f"; cut: {state.cut:,}, which count for up to {span(state.cut_for_s)} more", style="yellow")
     if state.waiting:
         some = "1 project waits" if len(state.waiting) == 1 else f"{len(state.waiting)} projects wait"
         text.append(f"; {some}: {_few(state.waiting)}", style="cyan")
@@ -158,8 +160,9 @@ def _open(state: PoolState) -> Text:
 def _leases(leases: Sequence[OpenLease]) -> Text:
     """The oldest."""
     lines = [
-        f"{printable(lease.project, 30)}, {_unit(lease)} on {printable(lease.node, 40)}, {span(lease.age_s)} old, "
-        f"ends in {span(lease.left_s)}{', the probe' if lease.probe else ''}"
+        f"{printable(lease.project, 30)}, {_unit(lease)} on {printable(lease.node, 40)}, "
+        f"{f'model {printable(lease.model, 40)}, ' if lease.model else ''}{span(lease.age_s)} old, "
+        f"ends in {span(lease.left_s)}{', the probe' if lease.probe else ''}{', was cut' if lease.cut else ''}"
         for lease in leases[:LEASES_SHOWN]
     ]
     more = len(leases) - LEASES_SHOWN

@@ -88,7 +88,8 @@ class Cluster:
     # ------------------------------------------------------------------ what there is
     def nodes(self, status: NodeStatus | None = None) -> list[NodeView]:
         """All that are known, or those of one status, by name."""
-        held = Counter(read_holder(record).node for record in self._app.store.hvals(self._app.keys.holders))
+        holders = map(read_holder, self._app.store.hvals(self._app.keys.holders))
+        held = Counter(holder.node for holder in holders if not holder.cut)
         listed = [seen for seen in self._app.registry.sightings() if not _is_removed(seen)]
         views = [view(seen, held[seen.node.id]) for seen in listed]
         return [node for node in views if status in (None, node.status)]

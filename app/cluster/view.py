@@ -54,7 +54,7 @@ class NodeView:
 
 
 def view(seen: Sighting, open_calls: int) -> NodeView:
-    """A node of which the store knows so many leases."""
+    """A node of which the store knows so many open calls, without those that were cut."""
     node, width, vitals = seen.node, seen.width, seen.vitals
     status, reason = status_of(seen, open_calls)
     heard = seen.heard_s_ago is not None

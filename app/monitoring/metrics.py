@@ -213,10 +213,11 @@ _GAUGES: tuple[tuple[str, str, _Value], ...] = (
     ("ceiling", "Most that the limit may become", lambda s: s.ceiling),
     ("floor", "Least that the limit may become", lambda s: s.floor),
     ("open", "Open calls", lambda s: s.open),
-    ("load", "Open calls and assigned units over the limit", lambda s: s.load),
+    ("load", "Open calls and assigned units over the limit, 1 at most", lambda s: s.load),
     ("waiting_projects", "Projects that were refused a lease and still want one", lambda s: len(s.waiting)),
     ("error_rate", "Share of the calls that failed, lately", lambda s: s.error_rate),
     ("decision_age_seconds", "Since the last decision", lambda s: s.decided_s_ago),
+    ("cut_calls", "Open calls that were cut, and that the provider may still work on", lambda s: s.cut),
     ("zombie_leases", "Leases of nodes that cannot be heard", lambda s: s.zombies),
 )
 _COUNTERS: tuple[tuple[str, str, _Value], ...] = (

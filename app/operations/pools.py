@@ -50,7 +50,7 @@ def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
         for state in states
     ]  # fmt: skip
     unused = [{"pool": name, "live": False, "configured": configured(dicast, name)} for name in idle(dicast, states)]
-    held = Counter(lease.node for lease in shared.leases)
+    held = Counter(lease.node for lease in shared.leases if not lease.cut)
     nodes = [
         {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
         for node, status in shared.nodes

@@ -104,14 +104,16 @@ class Asker:
         self, call: Call, lease: Lease, provider: Provider, request: ChatRequest, own_s: float
     ) -> ChatReply | NextSteps:
         """The provider's answer within `own_s`, or sooner where the units' deadline is; or what follows if there is
-        none."""
+        none. A call whose own time is over, and which the provider has not ended, is a slow one: its lease counts for
+        as long again."""
         loop, reporter = asyncio.get_running_loop(), f"{call.ref}.{call.token}"
         started = loop.time()
         timeout_s = max(0.0, min(own_s, call.ends_at - started))
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                lease.end_call = partial(limit.reschedule, started)
+                lease.end_call, lease.at_provider = partial(limit.reschedule, started), request.transit.is_open
                 reply = await provider.complete(request)
+            request.transit.ended = True
             lease.outcome = answered(reply, reporter, time.time())
             return reply
         except TimeoutError:
@@ -119,12 +121,17 @@ class Asker:
                 lease.release()
                 return await self._settler.interrupted(call, loop.time() - started)
             cut = _cut(timeout_s, own_s)
+            if timeout_s >= own_s:
+                lease.further_s = own_s
             if timeout_s >= WHOLE_ENOUGH * own_s:
                 lease.outcome = CallOutcome(NO_ANSWER, reporter=reporter, error=cut.message)
             lease.release()
             call.log(logs.timed_out, timeout_s=round(timeout_s, 3))
             return await self._settler.failed(call, cut, loop.time() - started, {})
         except ProviderFailure as failure:
+            request.transit.ended = failure.ended
+            if failure.kind is FailureKind.TIMEOUT:
+                lease.further_s = own_s
             lease.outcome = refused(failure, reporter, time.time())
             lease.release()
             return await self._settler.failed(call, failure, loop.time() - started, {})

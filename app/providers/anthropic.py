@@ -60,7 +60,7 @@ class AnthropicProvider:
     async def complete(self, request: ChatRequest) -> ChatReply:
         structured = self.structured_output and request.schema is not None
         body = self._body(request, structured=structured)
-        response = await self._exchange.call(self._post.send(body), request)
+        response = await self._exchange.call(self._post.send(body, request.transit), request)
         try:
             return self._reply(response, request, structured=structured)
         except MalformedBody as reason:

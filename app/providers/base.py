@@ -27,10 +27,24 @@ class ImagePart(NamedTuple):
     detail: str | None = None
 
 
+@dataclass(slots=True)
+class Transit:
+    """How far one call has come, for whoever cuts it. `written`: the request, or a part of it, may have left this
+    process; providers that can tell set it to False before, and to True then. `ended`: the provider is known to work on
+    it no more, for its answer or its error was read, or it has closed the connection."""
+
+    written: bool = True
+    ended: bool = False
+
+    def is_open(self) -> bool:
+        """Whether the provider may be working on the call."""
+        return self.written and not self.ended
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object). `images`
-    stand within the user's text, in order."""
+    stand within the user's text, in order. `transit` is noted while the one call is made."""
 
     model: str
     system: str
@@ -40,6 +54,7 @@ class ChatRequest:
     schema: Mapping[str, Any] | None = None
     schema_name: str = "opinion"
     images: Sequence[ImagePart] = ()
+    transit: Transit = field(default_factory=Transit, compare=False, repr=False)
 
     @property
     def pieces(self) -> Iterator[str | ImagePart]:
@@ -75,7 +90,8 @@ class ProviderFailure(DicastError):
     """The call failed. `message` is safe to log: keys and judged texts never enter it.
 
     `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable. `reached` tells
-    that the request may have come to the provider: False only if it is known that it did not.
+    that the request may have come to the provider: False only if it is known that it did not. `ended` tells that the
+    provider is known to work on it no more: False after this side's timeouts, and where it stopped reading.
     """
 
     problem = "provider-failure"
@@ -89,6 +105,7 @@ class ProviderFailure(DicastError):
         retry_after_s: float | None = None,
         headers: Mapping[str, str] | None = None,
         reached: bool = True,
+        ended: bool = True,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -97,6 +114,7 @@ class ProviderFailure(DicastError):
         self.retry_after_s = retry_after_s
         self.headers: Mapping[str, str] = headers or {}
         self.reached = reached
+        self.ended = ended or not reached
 
 
 class Provider(Protocol):

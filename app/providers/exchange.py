@@ -44,6 +44,11 @@ _EXHAUSTED_WORDS = ("you have reached your specified", "credit balance is too lo
 
 # Beside its own errors, an SDK lets through what its transport does not translate: aiohttp's errors, and a
 # UnicodeError where the server's reason phrase is no UTF-8.
+# The other side has closed the connection; other errors of the network say nothing of what the provider does.
+_ENDED_BY_SERVER = (
+    aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError, ConnectionAbortedError,
+    BrokenPipeError,
+)  # fmt: skip
 _TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError, UnicodeError)
 
 
@@ -119,9 +124,10 @@ class Exchange:
         for link in chain:
             if isinstance(link, ResponseTooLarge | httpx2.DecodingError):
                 too_large = isinstance(link, ResponseTooLarge)
-                return ProviderFailure(FailureKind.MALFORMED, str(link) if too_large else "the body cannot be unpacked")
+                unread = str(link) if too_large else "the body cannot be unpacked"
+                return ProviderFailure(FailureKind.MALFORMED, unread, ended=False)
         if isinstance(root, TimeoutError | httpx2.TimeoutException):
-            return ProviderFailure(FailureKind.TIMEOUT, f"no answer in time ({name})")
+            return ProviderFailure(FailureKind.TIMEOUT, f"no answer in time ({name})", ended=False)
         if isinstance(root, httpx2.InvalidURL | httpx2.UnsupportedProtocol | aiohttp.InvalidURL):
             return ProviderFailure(FailureKind.REJECTED, f"the pool's base_url cannot be called ({name})")
         if isinstance(root, UnicodeEncodeError) and not _encodable(request):
@@ -129,7 +135,10 @@ class Exchange:
         # An operating system error names host and reason; a parser's error would quote what the server sent.
         detail = f": {self._redactor.clean(str(root))}" if isinstance(root, OSError) else ""
         refused = any(isinstance(link, aiohttp.ClientConnectorError | ConnectionRefusedError) for link in chain)
-        return ProviderFailure(FailureKind.CONNECTION, f"connection failed ({name}){detail}", reached=not refused)
+        ended = any(isinstance(link, _ENDED_BY_SERVER) for link in chain)
+        return ProviderFailure(
+            FailureKind.CONNECTION, f"connection failed ({name}){detail}", reached=not refused, ended=ended
+        )
 
 
 class _Error(NamedTuple):

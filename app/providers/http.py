@@ -18,6 +18,7 @@ import yarl
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
+from dicast.app.providers.base import Transit
 from dicast.workers.policy.headers import is_about_limits
 
 NO_KEY = "none"
@@ -65,13 +66,17 @@ class HttpAnswer:
 
 class SentOnce(aiohttp.BytesPayload):
     """A body that is forgotten as soon as it has been written: a call is open for seconds more, and needs it no longer.
-    aiohttp sends no POST again."""
+    aiohttp sends no POST again. `transit` learns that it is being written, which aiohttp does when it has connected."""
+
+    def __init__(self, value: bytes, transit: Transit) -> None:
+        super().__init__(value)
+        self._transit = transit
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Raises RuntimeError the second time."""
         if self._consumed:
             raise RuntimeError("the body has been sent")
-        self._consumed = True
+        self._consumed = self._transit.written = True
         await super().write_with_length(writer, content_length)
         self._value = b""
 

@@ -17,6 +17,7 @@ import orjson
 import yarl
 from multidict import CIMultiDict, istr
 
+from dicast.app.providers.base import Transit
 from dicast.app.providers.http import Connections, HttpAnswer, SentOnce
 
 Body = dict[str, Any]
@@ -26,7 +27,7 @@ CONTENT_LENGTH = istr("content-length")
 class Post(Protocol):
     """Sends one body to a provider."""
 
-    async def send(self, body: Body) -> HttpAnswer:
+    async def send(self, body: Body, transit: Transit) -> HttpAnswer:
         """What came back, whatever its status. Raises what SDK, httpx2 and aiohttp raise where nothing did."""
         ...
 
@@ -46,8 +47,8 @@ class SdkPost:
     def __init__(self, sdk: SdkClient, path: str, status_error: type[Exception]) -> None:
         self._sdk, self._path, self._status_error = sdk, path, status_error
 
-    async def send(self, body: Body) -> HttpAnswer:
-        """See `Post`."""
+    async def send(self, body: Body, transit: Transit) -> HttpAnswer:
+        """See `Post`. The SDK does not tell when it writes: from the start on, `transit` says that it may have."""
         try:
             response: httpx2.Response = await self._sdk.post(self._path, cast_to=httpx2.Response, body=body)
         except self._status_error as error:
@@ -70,8 +71,9 @@ class DirectPost:
         self._build, self._connections = build, connections
         self._prepared: dict[str, tuple[yarl.URL, CIMultiDict[str]]] = {}
 
-    async def send(self, body: Body) -> HttpAnswer:
+    async def send(self, body: Body, transit: Transit) -> HttpAnswer:
         """See `Post`."""
+        transit.written = False
         model = body["model"]
         if model not in self._prepared:  # Azure's address names the model
             request = await self._build(model)
@@ -79,7 +81,7 @@ class DirectPost:
             names = CIMultiDict((istr(name), value) for name, value in request.headers.items())
             self._prepared[model] = yarl.URL(str(request.url)), names
         url, prepared = self._prepared[model]
-        content, headers = SentOnce(_dumped(body)), prepared.copy()
+        content, headers = SentOnce(_dumped(body), transit), prepared.copy()
         headers[CONTENT_LENGTH] = str(content.size)
         return await self._connections.post(url, headers, content)
 

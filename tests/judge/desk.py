@@ -124,6 +124,7 @@ class Desk:
         settler = Settler(ledger, self.recorder, retries, self.asking, blames, self.pools)
         claimer = Claimer(ledger, self.recorder, self.dead_nodes)
         self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self._asker(settler, folder), settler)
+        self.cut_frees = True
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
 
@@ -141,7 +142,9 @@ class Desk:
         unit = Admitted(ref.job, "p", {})
         lease = None
         if lease_s:
-            lease = Lease(self.released.append, lambda call: call(), "l", unit, ends_at, probe=probe)
+            lease = Lease(
+                self.released.append, lambda call: call(), "l", unit, ends_at, probe=probe, cut_frees=self.cut_frees
+            )
             self.leases.append(lease)
         return await self.judge.judge(ref, MessageId.parse(str(token)), lease, **more)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.opinion import Usage
 from dicast.app.ledger.records import Due, MessageId, Recorded, Written
+from dicast.app.pipeline import judge as judge_module
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.workers.policy.admission import CallOutcome
@@ -66,6 +69,78 @@ async def test_a_call_is_cut_before_its_lease_ends_and_the_pool_learns_of_it(
     assert outcome.told == f"waits 0.0 s after timeout: {told.error}"
     counters = bench.client.status("j").counters
     assert (counters["calls"], counters["timeouts"], counters["calls_without_answer"]) == (1, 1, 1)
+
+
+class Cut(Endless):
+    """Never answers. `transit` is how far its calls come."""
+
+    def __init__(self, **transit: bool) -> None:
+        super().__init__()
+        self._transit = transit
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        for name, value in self._transit.items():
+            setattr(request.transit, name, value)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize(
+    "cut_frees, transit, counts_on_s", [(False, {}, 0.0), (False, {"written": False}, None), (True, {}, None)]
+)
+@pytest.mark.parametrize("how", ["cut", "released", "cancelled"])
+async def test_a_call_that_was_cut_counts_on_until_its_deadline(bench, desk, cut_frees, transit, counts_on_s, how):
+    """Whoever cuts it, and in whatever order: Celery gives a revoked message's lease back before its task is ended."""
+    ref, judge = await unit_of(bench), desk(Cut(**transit))
+    judge.cut_frees = cut_frees
+    working = asyncio.ensure_future(judge.do(ref, 0))
+    async with asyncio.timeout(5):
+        while not judge.provider.asked:  # noqa: ASYNC110  (a call that nobody announces)
+            await asyncio.sleep(0.001)
+    (lease,) = judge.leases
+    if how == "cut":
+        lease.cut()
+    else:
+        if how == "released":
+            lease.release()
+        working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert judge.released == [lease]
+    assert lease.counts_on_s == counts_on_s
+
+
+@pytest.mark.parametrize(
+    "answer, counts_on_s",
+    [
+        (good, None),
+        (LIMITED, None),
+        (failing(ProviderFailure(FailureKind.CONNECTION, "closed by the other side")), None),
+        (failing(ProviderFailure(FailureKind.CONNECTION, "refused", reached=False, ended=False)), None),
+        (failing(ProviderFailure(FailureKind.CONNECTION, "no route", ended=False)), 0.0),
+        (failing(ProviderFailure(FailureKind.MALFORMED, "too large", ended=False)), 0.0),
+        (failing(ProviderFailure(FailureKind.TIMEOUT, "no answer in time", ended=False)), 60.0),
+    ],
+)
+async def test_a_call_whose_end_is_known_counts_no_more(bench, desk, answer, counts_on_s):
+    ref, judge = await unit_of(bench), desk(Scripted(answer))
+    judge.cut_frees = False
+    await judge.do(ref, 0)
+    assert judge.leases[0].counts_on_s == counts_on_s
+
+
+@pytest.mark.parametrize("left_ms, counts_on_s", [(-1, 60.0), (100, 0.0)])
+async def test_a_call_that_outlasts_its_own_time_counts_for_as_long_again(
+    bench, desk, monkeypatch, left_ms, counts_on_s
+):
+    """One that is cut at its unit's deadline does until its own."""
+    limited = asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda _: limited(0.0))
+    monkeypatch.setattr(
+        judge_module, "_ends_at", lambda _: math.inf if left_ms < 0 else time.monotonic() + left_ms / 1000
+    )
+    ref, judge = await unit_of(bench), desk(Endless())
+    judge.cut_frees = False
+    await judge.do(ref, 0)
+    assert judge.leases[0].counts_on_s == counts_on_s
 
 
 @pytest.mark.parametrize("asked", [True, False])

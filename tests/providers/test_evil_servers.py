@@ -172,6 +172,35 @@ async def test_a_reset_in_the_middle_is_a_connection_failure(dialect, provider_a
         failure = await failure_of(provider_at(dialect, server.base_url))
     assert failure.kind is CONNECTION
     assert failure.reached, "it may have been charged"
+    assert failure.ended, "the other side has closed the connection"
+
+
+@pytest.mark.parametrize(
+    "raw, ended",
+    [
+        (b"HTTP/1.1 500 X\r\ncontent-length: 2\r\n\r\n{}", True),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", True),
+        (b"", True),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{}", True),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", False),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 500000\r\n\r\n" + b" " * 500_000, False),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}", False),
+    ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else str(value),
+)
+async def test_what_was_not_read_to_its_end_may_go_on_at_the_provider(dialect, provider_at, raw, ended):
+    async with RawServer(sends(raw)) as server:
+        failure = await failure_of(provider_at(dialect, server.base_url))
+    assert failure.ended is ended, failure.message
+
+
+async def test_a_provider_that_is_silent_may_still_be_working(dialect, provider_at):
+    async def silent(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async with RawServer(silent) as server:
+        failure = await failure_of(provider_at(dialect, server.base_url, timeout_s=0.2))
+    assert (failure.kind, failure.ended) == (FailureKind.TIMEOUT, False)
 
 
 async def test_a_good_answer_that_asks_for_a_pause_tells_it(dialect, provider_at):

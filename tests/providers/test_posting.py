@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+import aiohttp
 import pytest
 
-from dicast.app.providers.base import ImagePart, ProviderFailure
+from dicast.app.providers.base import ImagePart, ProviderFailure, Transit
 from tests.providers.conftest import SCHEMA, RawServer, Script, answer, chat, good_body, make
 
 REQUESTS = {
@@ -99,3 +101,43 @@ async def test_a_proxy_of_the_environment_is_the_sdk_s_business(monkeypatch: pyt
     assert [request.split(b"\r\n")[0] for request in proxy.requests] == [
         b"POST http://nowhere.invalid/v1/chat/completions HTTP/1.1"
     ]
+
+
+# ---------------------------------------------------------------------- how far a call has come
+async def cut_after(provider: Any, reached: asyncio.Event) -> Transit:
+    """A call that is cut when it has come so far."""
+    request = chat()
+    call = asyncio.create_task(provider.complete(request))
+    async with asyncio.timeout(5):
+        await reached.wait()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await provider.close()
+    return request.transit
+
+
+@pytest.mark.parametrize("calls, is_open", [("direct", False), ("sdk", True)])
+async def test_a_call_that_is_cut_before_it_is_written_is_not_open_at_the_provider(
+    dialect: str, calls: str, is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK does not tell what it has written, and is taken to have."""
+    connecting = asyncio.Event()
+
+    async def connect(*_: Any, **__: Any) -> Any:
+        connecting.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect)
+    assert (await cut_after(make(dialect, "http://127.0.0.1:9", calls=calls), connecting)).is_open() is is_open
+
+
+@pytest.mark.parametrize("calls", ["direct", "sdk"])
+async def test_a_call_that_is_cut_while_it_waits_is_open_at_the_provider(dialect: str, calls: str) -> None:
+    arrived = asyncio.Event()
+
+    async def silent(*_: Any) -> None:
+        arrived.set()
+        await asyncio.get_running_loop().create_future()
+
+    async with RawServer(silent) as server:
+        assert (await cut_after(make(dialect, server.base_url, calls=calls), arrived)).is_open()

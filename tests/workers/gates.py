@@ -37,6 +37,7 @@ class Host:
         self.store = self
         self.config = SimpleNamespace(
             lease_s=lambda pool: {"p": 60.0}.get(pool, 10.0),
+            cut_frees=lambda pool: pool != "deaf",
             node="n",
             keys=Keys("t"),
             observer=self,
@@ -93,6 +94,9 @@ class Host:
 
     def released(self, unit, pool, lease, open_calls):
         self.events.append(("released", unit.job, pool, lease))
+
+    def cut(self, unit, pool, lease, open_calls, counts_on_s):
+        self.events.append(("cut", unit.job, pool, lease, round(counts_on_s, 1)))
 
     def over_share(self, unit, pool, limit, projects, *, width, share):
         self.told.append((unit.project, pool, limit, projects, width, share))

@@ -17,8 +17,8 @@ from tests.workers.gates import Host, Request, until_turned
 HEADER = {"job": "j", "project": "g", "model": "m", "input_tokens": 70, "output_tokens": 30}
 
 
-def a_gate(host, requests=1, **header):
-    door = Gate(host, "p")
+def a_gate(host, requests=1, *, pool="p", **header):
+    door = Gate(host, pool)
     for number in range(requests):
         door.hold(Request(id=str(number), **header))
     return door
@@ -29,7 +29,7 @@ async def test_the_store_is_asked_for_what_the_message_says():
     await a_gate(host, **HEADER)._step()
     (asked,) = host.asked
     (want,) = asked.pop("wanted")
-    assert asked == {"pool": "p", "node": "n", "ttl_ms": 60_000, "give_back": []}
+    assert asked == {"pool": "p", "node": "n", "ttl_ms": 60_000, "give_back": [], "cut_frees": True}
     assert want._replace(jitter=0.0) == Want("lease", "j", "g", "m", 70.0, 30.0, 0.0)
 
 
@@ -68,6 +68,29 @@ async def test_a_granted_request_starts_with_a_lease_that_ends_with_its_time():
     assert request.request_dict == {"lease": lease}
     assert (lease.id, lease.unit) == ("lease", request.unit)
     assert began + 60.0 <= lease.expires_at < began + 70.0
+
+
+@pytest.mark.parametrize(
+    "pool, open_at_provider, further_s, told",
+    [
+        ("deaf", True, 0.0, ("cut", "j", "deaf", "lease", 10.0)),
+        ("deaf", True, 25.0, ("cut", "j", "deaf", "lease", 25.0)),
+        ("deaf", False, 25.0, ("released", "j", "deaf", "lease")),
+        ("p", True, 25.0, ("released", "j", "p", "lease")),
+    ],
+)
+async def test_a_call_that_the_provider_may_still_work_on_counts_on(pool, open_at_provider, further_s, told):
+    host = Host()
+    host.verdicts = [LeaseAnswer.GRANTED]
+    door = a_gate(host, pool=pool)
+    await door._step()
+    lease = host.started[0].lease
+    lease.at_provider, lease.further_s = (lambda: open_at_provider), further_s
+    lease.release()
+    assert host.events[-1] == told
+    assert host.leased == 0  # this worker has a slot for another call, of any pool
+    await door._step()
+    assert host.given_back == [Returned("lease", None, further_s if told[0] == "cut" else None)]
 
 
 async def test_a_lease_given_back_from_another_thread_comes_back_on_the_loop():

@@ -1,15 +1,18 @@
 """Leases on a real server: the cap holds, and counts equal leases, whatever happens."""
 
 import asyncio
+import json
 import random
 
 import pytest
 import redis.asyncio
 
 from dicast.workers.admission.holders import Holder, read_holder
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.open_leases import open_leases
 from dicast.workers.nodes.orders import OrderKind, Orders
 from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys
 from tests.workers.pools import obey, parameters
@@ -39,11 +42,12 @@ class Asker:
     def __init__(self, store, pool="p", node="n"):
         self.store, self.pool, self.node, self.now_ms = store, pool, node, 1_000_000
 
-    async def __call__(self, *wanted, give_back=(), job="j", ttl_ms=TTL_MS):
+    async def __call__(self, *wanted, give_back=(), job="j", ttl_ms=TTL_MS, cut_frees=True):
         wants = [w if isinstance(w, Want) else Want(w, job, "proj") for w in wanted]
         return await self.store.admit(
-            pool=self.pool, node=self.node, ttl_ms=ttl_ms, give_back=list(give_back), wanted=wants, now_ms=self.now_ms
-        )
+            pool=self.pool, node=self.node, ttl_ms=ttl_ms, give_back=list(give_back), wanted=wants,
+            cut_frees=cut_frees, now_ms=self.now_ms,
+        )  # fmt: skip
 
 
 async def limit(client, **jobs):
@@ -314,3 +318,85 @@ async def test_to_a_node_that_has_an_order_nothing_is_granted(client, redis_url,
     orders.take_back("n")
     assert (await cordoned("e")).verdicts == [G]
     await check_books(client)
+
+
+# ---------------------------------------------------------------------- calls that were cut
+async def walk_to(asker, now_ms):
+    """The lease clock takes steps of 5 s at most."""
+    while asker.now_ms < now_ms:
+        asker.now_ms = min(now_ms, asker.now_ms + 5000)
+        await asker()
+
+
+@pytest.mark.parametrize("further_s, freed_ms", [(0.0, TTL_MS), (20.0, TTL_MS), (90.0, 100_000)])
+async def test_a_call_that_was_cut_counts_until_its_deadline_or_for_longer(client, store, further_s, freed_ms):
+    await limit(client, j=2)
+    ask = Asker(store)
+    began_ms = ask.now_ms
+    await ask("a", "b", cut_frees=False)
+    await walk_to(ask, began_ms + 10_000)
+    answer = await ask("c", give_back=[Returned("a", None, further_s), "b"])
+    assert (answer.verdicts, answer.open_in_pool) == ([G], 2)
+    assert (await ask("d", give_back=[Returned("a", None, further_s)])).verdicts == [R]  # told twice is told once
+    assert (await ask("d", give_back=["c"])).verdicts == [G]
+    await check_books(client)
+    await walk_to(ask, began_ms + freed_ms - 1)
+    assert (await ask("e")).verdicts == [R] or freed_ms > TTL_MS
+    assert "a" in await client.hkeys(KEYS.holders)
+    await walk_to(ask, began_ms + freed_ms)
+    assert "a" not in await client.hkeys(KEYS.holders)
+    await check_books(client)
+
+
+async def test_how_a_cut_call_ended_is_told_once_and_is_no_refusal(client, store):
+    await limit(client, j=9)
+    ask = Asker(store)
+    await ask("a", cut_frees=False)
+    for _ in range(2):
+        await ask(give_back=[Returned("a", CallOutcome(0, reporter="u", error="no answer"), 60.0)])
+    counters = await client.hgetall(KEYS.counters("p"))
+    assert float(counters["status:0"]) == 1
+    assert not [name for name in counters if name.startswith("refused:")]
+    events = [entry for _, fields in await client.xrange(KEYS.events("p")) for entry in json.loads(fields["events"])]
+    assert [event[0] for event in events] == ["sent", "done"]
+
+
+async def test_a_dead_nodes_calls_count_on_where_its_provider_goes_on_working(client, store, redis_url, caplog):
+    """The proof that a process is gone is none that its provider has ended the calls."""
+    caplog.set_level("INFO")
+    await limit(client, j=9)
+    dead, living = Node.here("w1@h", limit=4, slots=4), Node.here("w2@h", limit=4, slots=4)
+    registry = Registry(connect(redis_url), KEYS)
+    registry.announce(dead)
+    await Asker(store, node=dead.id)("a", "b", cut_frees=False)
+    await Asker(store, pool="wide", node=dead.id)("c")
+    ask = Asker(store, node=living.id)
+    assert registry.deregister(dead) == 1
+    assert sorted(await client.hkeys(KEYS.holders)) == ["a", "b"]
+    await check_books(client)
+    shown = {lease.lease: lease.cut for lease in await open_leases(client, KEYS)}
+    assert shown == {"a": True, "b": True}
+    (line,) = [r for r in caplog.records if getattr(r, "event", "") == "cut_at_end"]
+    assert (line.calls, line.node) == (2, dead.id)
+    await walk_to(ask, ask.now_ms + TTL_MS)
+    assert await client.hgetall(KEYS.holders) == {} == await client.hgetall(KEYS.open)
+
+
+async def test_a_node_whose_calls_were_all_cut_is_not_busy(client, store, redis_url):
+    await limit(client, j=9)
+    node = Node.here("w1@h", limit=4, slots=4)
+    registry = Registry(connect(redis_url), KEYS)
+    registry.announce(node)
+    await Asker(store, node=node.id)("a", cut_frees=False)
+    orders = Orders(connect(redis_url), KEYS)
+    assert orders.give(node.id, OrderKind.REMOVE, by="me", busy=False)[1] == 1
+    await Asker(store, node=node.id)(give_back=[Returned("a", None, 0.0)])
+    order, leases = orders.give(node.id, OrderKind.REMOVE, by="me", busy=False)
+    assert (order is not None, leases) == (True, 0)
+
+
+async def test_a_lease_tells_its_model(client, store):
+    await limit(client, j=9)
+    await Asker(store)(Want("a", "j", "proj", "gpt-x"))
+    (lease,) = await open_leases(client, KEYS)
+    assert (lease.model, lease.cut) == ("gpt-x", False)

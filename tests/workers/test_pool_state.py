@@ -22,6 +22,13 @@ CALM = PoolState(
 WAITING = {"a": ProjectState(2, True, 100.0)}
 
 
+@pytest.mark.parametrize(
+    "open_calls, assigned, load", [(0, 0, 0.0), (4, 0, 0.5), (8, 0, 1.0), (9, 0, 1.0), (4, 90, 1.0)]
+)
+def test_the_load_lies_between_0_and_1(open_calls, assigned, load):
+    assert replace(CALM, open=open_calls, assigned=assigned).load == load
+
+
 def test_a_calm_pool_has_no_findings():
     assert findings(CALM) == []
 

@@ -1,12 +1,13 @@
 #!lua
 -- admit.lua: give leases of one pool back, then grant or refuse new ones, in one step. Its model is
--- workers/policy/admission.py.
+-- workers/policy/admission.py, but for leases of calls that were cut.
 -- KEYS  1 clock  2 leases  3 holders  4 open  5 governor  6 job_limits  7 rates  8 waiting  9 events  10 counters
 --       11 short  12 epoch  13 orders  (keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel
 --       6 JSON of outcomes (outcome.lua)  7 JSON [[lease id, job, project, model, input, output tokens, jitter,
 --       last], ...], oldest first  8 most entries of the event stream  9 ms between decisions
 --       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
+--       13 '1' if the pool's provider ends a call when its connection is closed
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
 --        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node,
 --        {lease that is over, its holder, ...}, the number of the want that was granted as the breaker's probe (0:
@@ -27,7 +28,7 @@
 local clock, leases, holders, open, governor, job_limits, rates, waiting, event_stream, counts, short, epoch_key,
   orders = unpack(KEYS)
 local given_ms, pool, node, ttl_ms, freed_channel, outcomes, wants, events_max, decide_every_ms, known_epoch,
-  known_grants, grace_ms = unpack(ARGV)
+  known_grants, grace_ms, cut_frees = unpack(ARGV)
 outcomes, wants = cjson.decode(outcomes), cjson.decode(wants)
 ttl_ms, decide_every_ms = tonumber(ttl_ms), tonumber(decide_every_ms)
 known_epoch, known_grants, grace_ms = tonumber(known_epoch), tonumber(known_grants), tonumber(grace_ms)
@@ -51,9 +52,10 @@ local slots = slots_of(pool, cap, open, short, now_ms)
 local wanted = {}
 for i, want in ipairs(wants) do wanted[i] = want[1] end
 local step = {
-  pool = pool, node = node, ttl_ms = ttl_ms, open = open, job_limits = job_limits, short = short, params = params,
-  state = state, now = now, now_ms = now_ms, closed_until = closed_until, slots = slots, jobs = {}, change = {},
-  events = events, held = read_holders(holders, wanted), expiries = {}, records = {},
+  pool = pool, node = node, ttl_ms = ttl_ms, cut_frees = cut_frees == '1', open = open, job_limits = job_limits,
+  short = short, params = params, state = state, now = now, now_ms = now_ms, closed_until = closed_until,
+  slots = slots, jobs = {}, change = {}, events = events, held = read_holders(holders, wanted), expiries = {},
+  records = {},
 }
 local verdicts, reasons, waits, widths, parts, probe = {}, {}, {}, {}, {}, 0
 local retry_after, first_reason = -1, ''

@@ -131,13 +131,19 @@ class Gate:
         self._wake.set()
 
     def give_back(self, lease: Lease) -> None:
-        self._give_back.append(Returned(lease.id, lease.outcome))
+        self._give_back.append(Returned(lease.id, lease.outcome, lease.counts_on_s))
         self.host.leased -= 1
         self._leases.discard(lease)
         self._turns.come_back(lease.unit.job)
         self.host.config.width.record(lease.outcome)
-        self._open_calls = max(0, self._open_calls - 1)
-        self.host.config.observer.released(lease.unit, self.pool, lease.id, self._open_calls)
+        observer = self.host.config.observer
+        if lease.counts_on_s is None:
+            self._open_calls = max(0, self._open_calls - 1)
+            observer.released(lease.unit, self.pool, lease.id, self._open_calls)
+        else:
+            deadline_s = lease.expires_at - asyncio.get_running_loop().time()
+            counts_on_s = max(0.0, lease.counts_on_s, deadline_s)
+            observer.cut(lease.unit, self.pool, lease.id, self._open_calls, counts_on_s)
         self.kick()
 
     async def count(self) -> None:
@@ -265,6 +271,7 @@ class Gate:
                 ttl_ms=int(lease_s * 1000),
                 give_back=given,
                 wanted=wants,
+                cut_frees=config.cut_frees(self.pool),
             )
         except BaseException:
             # The step may have been taken all the same: the leases asked for are given back as well.
@@ -320,7 +327,10 @@ class Gate:
     def _lease(self, request: AdmittedRequest, lease: str, started: float, *, probe: bool) -> None:
         config = self.host.config
         expires_at = started + config.lease_s(self.pool)
-        request.lease = Lease(self.give_back, self.host.on_loop, lease, request.unit, expires_at, probe=probe)
+        request.lease = Lease(
+            self.give_back, self.host.on_loop, lease, request.unit, expires_at, probe=probe,
+            cut_frees=config.cut_frees(self.pool),
+        )  # fmt: skip
         request.lease.may_begin = config.suspension.may_begin
         self.host.leased += 1
         self._leases.add(request.lease)

@@ -21,14 +21,16 @@ class Observer(Protocol):
     def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
+    def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None: ...
     def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
     """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
-    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends. `governor` is the
-    running loop's own, `width` bounds the calls of this process, and `suspension` ends them."""
+    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends; `cut_frees` tells
+    of which pools the provider ends a call when its connection is closed. `governor` is the running
+    loop's own, `width` bounds the calls of this process, and `suspension` ends them."""
 
     store_url: str
     keys: Keys
@@ -40,6 +42,7 @@ class GateConfig:
     epoch: Epoch
     suspension: Suspension
     broker_is_store: bool = True
+    cut_frees: Callable[[str], bool] = lambda _: True
 
 
 class GateHost(Protocol):

@@ -59,8 +59,8 @@ local function lease(step, want)
   local spent = take(params, state, want, probe, step.now)
   local record = cjson.encode({
     pool = step.pool, job = want.job, project = want.project, model = want.model, node = step.node,
-    sent_ms = step.now_ms, probe = probe, open_before = slots.pool, estimate = want.input + want.output,
-    reserved = want.cost, spent = {spent[1], spent[2], spent[3]},
+    sent_ms = step.now_ms, probe = probe, cut_frees = step.cut_frees, open_before = slots.pool,
+    estimate = want.input + want.output, reserved = want.cost, spent = {spent[1], spent[2], spent[3]},
   })
   step.held[want.id] = record
   append(step.expiries, step.now_ms + step.ttl_ms, want.id)

@@ -1,7 +1,8 @@
 -- A lease's record in `holders`, JSON: who has the call open, and what it counted for.          Read by: holders.py
 -- {pool, job, project, model, node, sent_ms, probe: whether it tries a pool whose circuit breaker is not closed,
 --  open_before: calls that the pool had open, estimate: tokens that were asked for, reserved: {requests, input tokens,
---  output tokens}, spent: the model's counters just after the reservation, of the same three}
+--  output tokens}, spent: the model's counters just after the reservation, of the same three, cut_frees: whether the
+--  provider ends a call when its connection is closed, cut: true if nobody waits for the call's end any more}
 --@include ../store/many.lua
 
 -- A lease that a worker of version 0.1 left behind when it was killed is given back as well; its record is fields

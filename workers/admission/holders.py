@@ -10,7 +10,8 @@ import orjson
 
 class Holder(NamedTuple):
     """Who has a call open, and since when (lease-clock ms); a `probe` tries a pool whose circuit breaker is not closed.
-    What the call was reserved is for the scripts alone."""
+    A call that was `cut` is waited for by nobody, but the provider may still be working on it. What the call was
+    reserved is for the scripts alone."""
 
     pool: str
     job: str
@@ -18,6 +19,8 @@ class Holder(NamedTuple):
     node: str
     sent_ms: int
     probe: bool
+    model: str = ""
+    cut: bool = False
 
 
 def read_holder(record: str) -> Holder:
@@ -26,4 +29,4 @@ def read_holder(record: str) -> Holder:
         pool, job, project, node, sent_ms, _, probe = record.split("|", 7)[:7]
         return Holder(pool, job, unquote(project), node, int(sent_ms), probe == "1")
     fields = orjson.loads(record)
-    return Holder(*(fields[name] for name in Holder._fields))
+    return Holder(**{name: fields[name] for name in Holder._fields if name in fields})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -28,6 +29,7 @@ EVENTS_KEPT = 5000
 """Most entries of a pool's event stream, one a step that granted or ended calls; the governor trims it sooner."""
 DECIDE_EVERY_MS = 50
 ERROR_CHARS = 200
+FREE = -1
 
 
 class LeaseAnswer(IntEnum):
@@ -53,10 +55,13 @@ class Want(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A lease given back. Without an outcome its call was not made, or nobody knows how it ended."""
+    """A lease given back. Without an outcome its call was not made, or nobody knows how it ended. The lease of a call
+    that the provider may still be working on counts on, until its deadline or for `counts_on_s` from now on, whichever
+    is later; None: it is free."""
 
     lease: str
     outcome: CallOutcome | None = None
+    counts_on_s: float | None = None
 
 
 def tell_ended(flat: Sequence[str], reason: str) -> int:
@@ -115,12 +120,14 @@ class LeaseStore:
         ttl_ms: int,
         give_back: Sequence[str | Returned],
         wanted: Sequence[Want],
+        cut_frees: bool = True,
         now_ms: int | None = None,
     ) -> Admission:
         """Give back and ask for leases of one pool; verdicts are in the order of `wanted`.
 
         `ttl_ms` is the call's deadline: the lease lives that long at most, and is freed earlier only by its
-        holder or on proof of the holder's death. Raises redis errors when the store cannot answer; then
+        holder or on proof of the holder's death; on that proof only if `cut_frees`, which says that the pool's provider
+        ends a call when its connection is closed. Raises redis errors when the store cannot answer; then
         nothing is known of the batch, and nothing may be called. A store whose memory is full takes leases back, if
         none is asked for at the same time.
         """
@@ -135,6 +142,7 @@ class LeaseStore:
                 "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,
                 orjson.dumps([_returned(r) for r in give_back]), orjson.dumps(wanted, default=list),
                 EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
+                int(cut_frees),
             ],
         )  # fmt: skip
         open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *rest = reply
@@ -160,11 +168,14 @@ class LeaseStore:
 
 def _returned(given: str | Returned) -> list[object]:
     if isinstance(given, str):
-        return [given]
-    lease, outcome = given
+        return [given, FREE]
+    lease, outcome, counts_on_s = given
+    further_ms = FREE if counts_on_s is None else math.ceil(1000 * counts_on_s)
     if outcome is None:
-        return [lease]
+        return [lease, further_ms]
     readings = orjson.dumps(outcome.readings, default=list).decode() if outcome.readings else ""
     used = outcome.used
     error = outcome.error[:ERROR_CHARS].encode("utf-8", "replace").decode()
-    return [lease, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter, error]
+    return [
+        lease, further_ms, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter, error,
+    ]  # fmt: skip

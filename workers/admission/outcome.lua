@@ -1,6 +1,7 @@
 -- Gives leases of one pool back with their outcomes; appends what the governor has to know to `events`.
--- An outcome is [id], if the call was not made or its end is not known, or [id, status, input tokens, output tokens,
--- readings (JSON text, '' for none), reporter, error].                      Model: workers/policy/admission.py, release
+-- An outcome is [id, further ms], if the call was not made or its end is not known, or [id, further ms, status, input
+-- tokens, output tokens, readings (JSON text, '' for none), reporter, error]. Further ms from 0 on: the call was cut,
+-- and its lease counts on (release.lua); below: the lease is free.          Model: workers/policy/admission.py, release
 --@include release.lua
 --@include budgets.lua
 --@include enforce.lua
@@ -16,7 +17,7 @@ end
 
 -- A call that was made: settles its budgets and counts it. Returns whether the governor is to hear of it soon.
 local function note_end(params, state, holder, outcome, events, counters, now)
-  local id, status, input, output, readings, reporter, error = unpack(outcome)
+  local id, _, status, input, output, readings, reporter, error = unpack(outcome)
   local sent_at, used = holder.sent_ms / 1000, {1, input, output}
   local ok, refused, failed = ending_of(status)
   settle(params, state, holder.model, holder.reserved, used, ok)
@@ -32,17 +33,22 @@ local function note_end(params, state, holder, outcome, events, counters, now)
   return refused or failed
 end
 
--- Returns how many leases were really given back, and whether a call was refused or failed.
+-- Returns how many leases are really free again, and whether a call was refused or failed.
 local function give_back(params, state, books, outcomes, events, counters, now)
-  local ids, trouble = {}, false
-  for i, outcome in ipairs(outcomes) do ids[i] = outcome[1] end
-  local found, freed = release(books, ids)
+  local ended, cut, further_ms, trouble = {}, {}, {}, false
   for _, outcome in ipairs(outcomes) do
-    local id, status = outcome[1], outcome[2]
-    local holder = found[id]
+    local ids = outcome[2] < 0 and ended or cut
+    ids[#ids + 1], further_ms[outcome[1]] = outcome[1], outcome[2]
+  end
+  local found, freed = release(books, ended)
+  local kept = keep_cut(books, cut, further_ms, math.floor(now * 1000 + 0.5))
+  for _, outcome in ipairs(outcomes) do
+    local id, status = outcome[1], outcome[3]
+    local holder = found[id] or kept[id]
     if holder then
       found[id] = nil
-      local standing = state.projects[holder.project]
+      local standing = not kept[id] and state.projects[holder.project]
+      kept[id] = nil
       if standing then standing.open = math.max(0, standing.open - 1) end
       if id == state.probe then state.probe_until = math.min(state.probe_until, now + PROBE_HEARD_S) end
       if status and params then

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore
-from dicast.workers.admission.holders import read_holder
+from dicast.workers.admission.open_leases import OpenLease, open_leases
 from dicast.workers.admission.outages import Outage
 from dicast.workers.admission.pool_health import ModelHealth, health_now, limit_in_force
 from dicast.workers.policy.headers import BudgetUnit
@@ -100,6 +100,10 @@ class PoolState:
     settle_for_s: float = 0.0
     unknown_headers: Sequence[str] = ()
     outage: Outage | None = None
+    cut: int = 0
+    """Open calls that were cut: nobody waits for them, and the provider may still be working on them."""
+    cut_for_s: float = 0.0
+    """Until the last of them counts no more."""
     budget_cap: int | None = None
     """What the limit is capped at while errors use up their budget too fast."""
 
@@ -129,8 +133,9 @@ class PoolState:
 
     @property
     def load(self) -> float:
-        """Open calls, and units that were assigned to this pool and are not open yet, over the limit in force."""
-        return (self.open + self.assigned) / max(1, self.effective_limit)
+        """Open calls, and units that were assigned to this pool and are not open yet, over the limit in force; 1 where
+        there are more."""
+        return min(1.0, (self.open + self.assigned) / max(1, self.effective_limit))
 
     @property
     def availability(self) -> Availability:
@@ -161,11 +166,15 @@ class PoolStates:
 
     async def all(self) -> list[PoolState]:
         """Every pool with live state, by name."""
-        zombies = await self._zombies()
-        found = [await self._one(pool, zombies[pool]) for pool in await self._store.pools()]
+        leases = await open_leases(self._redis, self._keys)
+        zombies = await self._zombies(leases)
+        found = [
+            await self._one(pool, zombies[pool], [lease.left_s for lease in leases if lease.cut and lease.pool == pool])
+            for pool in await self._store.pools()
+        ]
         return [state for state in found if state is not None]
 
-    async def _one(self, pool: str, zombies: int) -> PoolState | None:
+    async def _one(self, pool: str, zombies: int, cut_s: Sequence[float]) -> PoolState | None:
         k = self._keys
         brief = await self._store.read(pool)
         if brief.parameters is None:
@@ -189,16 +198,16 @@ class PoolStates:
             reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
             unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.of(remembered),
-            budget_cap=policy.get("budget_use", {}).get("cap"),
+            budget_cap=policy.get("budget_use", {}).get("cap"), cut_s=cut_s,
         )  # fmt: skip
 
-    async def _zombies(self) -> Counter[str]:
-        """Leases by pool whose node cannot be heard."""
-        held = list(map(read_holder, (await self._redis.hgetall(self._keys.holders)).values()))
-        nodes = sorted({holder.node for holder in held})
+    async def _zombies(self, leases: Sequence[OpenLease]) -> Counter[str]:
+        """Leases by pool whose node cannot be heard, but for those of calls that were cut."""
+        held = [lease for lease in leases if not lease.cut]
+        nodes = sorted({lease.node for lease in held})
         heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
         silent = {node for node, beacon in zip(nodes, heard, strict=True) if beacon is None}
-        return Counter(holder.pool for holder in held if holder.node in silent)
+        return Counter(lease.pool for lease in held if lease.node in silent)
 
 
 def _state(
@@ -206,6 +215,7 @@ def _state(
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     override: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
     unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
+    cut_s: Sequence[float],
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -257,6 +267,8 @@ def _state(
         unknown_headers=unknown_headers,
         outage=outage,
         budget_cap=budget_cap,
+        cut=len(cut_s),
+        cut_for_s=max(cut_s, default=0.0),
     )
 
 

@@ -33,6 +33,27 @@ local function release(books, ids)
   return found, freed, records
 end
 
+-- Calls that were cut, and that the provider may still be working on: their leases leave their holders' hands, and
+-- count on until their deadlines, or `further_ms` (by id) from now on where that is later. Returns the holders of those
+-- that were open and not cut before, by id.
+local function keep_cut(books, ids, further_ms, now_ms)
+  local found, expiries, records = {}, {}, {}
+  local held = read_holders(books.holders, ids)
+  for _, id in ipairs(ids) do
+    local holder = held[id] and holder_of(held[id])
+    if holder and not holder.cut and not found[id] then
+      holder.cut = true
+      found[id] = holder
+      local ends_ms = tonumber(redis.call('ZSCORE', books.leases, id) or now_ms)
+      expiries[#expiries + 1], expiries[#expiries + 2] = math.max(ends_ms, now_ms + further_ms[id]), id
+      records[#records + 1], records[#records + 2] = id, cjson.encode(holder)
+    end
+  end
+  change_many('ZADD', books.leases, expiries)
+  change_many('HSET', books.holders, records)
+  return found
+end
+
 -- Ends leases whose deadline is over; returns how many, and {id, holder's record, ...} of them.
 local function release_expired(books, now_ms)
   local ids = redis.call('ZRANGEBYSCORE', books.leases, '-inf', now_ms, 'LIMIT', 0, 1000)

@@ -82,10 +82,15 @@ class Lease:
     circuit breaker is not closed, while all others wait. `may_begin` is asked on the loop, just before the call: a node
     that was cordoned in between begins none. `cut` ends the call by `end_call`, which is the call's own while it is
     open.
+
+    A lease that is given back while the provider may be working on its call, as `at_provider` tells, counts on until
+    its deadline, or for `further_s` where that is longer, unless `cut_frees`: the provider ends a call when its
+    connection is closed. `counts_on_s` says so from then on; None: it is free.
     """
 
     __slots__ = (
-        "_give_back", "_on_loop", "end_call", "expires_at", "id", "is_cut", "may_begin", "outcome", "probe", "unit",
+        "_give_back", "_on_loop", "at_provider", "counts_on_s", "cut_frees", "end_call", "expires_at", "further_s",
+        "id", "is_cut", "may_begin", "outcome", "probe", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +102,7 @@ class Lease:
         expires_at: float,
         *,
         probe: bool = False,
+        cut_frees: bool = True,
     ) -> None:
         self._give_back: Callable[[Lease], None] | None = give_back
         self._on_loop = on_loop
@@ -105,7 +111,10 @@ class Lease:
         self.may_begin: Callable[[], bool] = lambda: True
         self.end_call: Callable[[], None] | None = None
         self.is_cut = False
-        self.probe = probe
+        self.probe, self.cut_frees = probe, cut_frees
+        self.at_provider: Callable[[], bool] = _never
+        self.further_s = 0.0
+        self.counts_on_s: float | None = None
 
     def cut(self) -> bool:
         """Have the call end without an answer, and its unit be handed back; whether there was one. On the loop's
@@ -129,6 +138,8 @@ class Lease:
         """Give the lease back; more than once is once. Only on the loop's thread."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
+            if not self.cut_frees and self.at_provider():
+                self.counts_on_s = self.further_s
             give_back(self)
 
     def release_from_any_thread(self) -> None:

@@ -3,7 +3,7 @@
 -- KEYS  1 orders  2 holders  3 nodes  4 facts of those that are gone
 -- ARGV  1 node  2 order, JSON, or '' to take it back  3 '' if a node that holds leases is to be left alone
 --       4 channel that wakes nodes
--- Reply {the order that stands for the node then, or '', leases that it holds, or -1 if nobody knows such a node}
+-- Reply {the order that stands for the node then, or '', leases of its open calls, or -1 if nobody knows such a node}
 -- Holds: an order that asks for the same as the one that stands, or for less, does not replace it; a removal is final.
 --@include ../admission/holder.lua
 local orders, holders, nodes, gone_facts = unpack(KEYS)
@@ -13,7 +13,8 @@ local leases, cursor, entries = 0, '0', nil
 repeat
   cursor, entries = unpack(redis.call('HSCAN', holders, cursor, 'COUNT', 1000))
   for i = 2, #entries, 2 do
-    if holder_of(entries[i]).node == node then leases = leases + 1 end
+    local holder = holder_of(entries[i])
+    if holder.node == node and not holder.cut then leases = leases + 1 end
   end
 until cursor == '0'
 

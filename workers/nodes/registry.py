@@ -274,14 +274,21 @@ class Registry:
         self._redis.delete(self._keys.node(node.id))
 
     def deregister(self, node: Node, reason: str = LOST) -> int:
-        """Forget a node that is proven dead, or has left, and free its leases; returns how many it still held. The dead
-        stay listed for a day."""
+        """Forget a node that is proven dead, or has left, and free its leases; returns how many were freed. Those of
+        pools whose providers may still be working on its calls count until their deadlines. The dead stay listed for a
+        day."""
         k = self._keys
         keys = [
             k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent,
             k.nodes_registered, k.nodes_gone, k.gone_facts, k.orders,
         ]  # fmt: skip
-        return tell_ended(self._bury(keys=keys, args=[node.id, k.freed, DEAD if reason == LOST else ""]), reason)
+        freed, cut = self._bury(keys=keys, args=[node.id, k.freed, DEAD if reason == LOST else ""])
+        if cut:
+            logger.warning(
+                "%d calls of node %s were cut: they count until their deadlines, as the provider may still be working "
+                "on them", cut, node.id, extra={"event": "cut_at_end", "node": node.id, "calls": cut},
+            )  # fmt: skip
+        return tell_ended(freed, reason)
 
     def leave(self, node: Node) -> None:
         """This process is the node, and ends; its epoch is not compared any more."""

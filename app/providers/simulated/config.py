@@ -66,6 +66,7 @@ class Behaviour(BaseModel):
     headers: bool = _option(True, "send the provider's rate-limit headers where rpm or tpm is set")
     retry_after: bool = _option(True, "send retry-after with 429s")
     retry_after_value: str | None = _option(None, "send this as retry-after, whatever it means")
+    deaf: bool = _option(False, "go on with calls whose connection the caller has closed, and count them as open")
     exhausted: bool = _option(False, "refuse everything: the account has no money left")
     quality_noise: float | None = _number(None, "score by the text's line QUALITY 0.7 (0 to 1), so inexactly")
     quality_bias: float = _option(0.0, "what such a score is above or below that, on the criterion's scale")

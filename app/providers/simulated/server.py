@@ -5,8 +5,8 @@
     GET  /control   the behaviour in force
     GET  /stats     counts so far      GET /log?after=N   every request, oldest first
 
-A call is open from the moment its body is read until its answer is out or the caller has hung up. Refused calls are
-open too, but not served: the cap counts those being served.
+A call is open from the moment its body is read until its answer is out or the caller has hung up; of a provider that is
+`deaf`, until its answer would be out. Refused calls are open too, but not served: the cap counts those being served.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class SimulatedProvider:
         self._total = CallMeter()
         self._good_answers = 0
         self._answers: deque[tuple[str | None, str]] = deque(maxlen=_ANSWERS_KEPT)
+        self._deaf_calls: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -93,6 +94,9 @@ class SimulatedProvider:
         for timer in self._timers:
             timer.cancel()
         await self._runner.cleanup()
+        for call in self._deaf_calls:
+            call.cancel()
+        await asyncio.gather(*self._deaf_calls, return_exceptions=True)
         self._record.close()
 
     @property
@@ -180,6 +184,17 @@ class SimulatedProvider:
         except (BadRequest, AttributeError, ValueError) as error:
             return web.Response(status=400, body=dialect.error(400, str(error)), content_type=_JSON)
         lane = self._lanes.get(call.model, self._default)
+        if not lane.behaviour.deaf:
+            return await self._serve(request, dialect, call, lane)
+        serving = self._loop.create_task(self._serve(request, dialect, call, lane))
+        self._deaf_calls.add(serving)
+        serving.add_done_callback(self._deaf_calls.discard)
+        return await asyncio.shield(serving)
+
+    async def _serve(
+        self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane
+    ) -> web.StreamResponse:
+        """A call from its arrival to its end, both noted."""
         arrival = self._loop.time()
         self._total.arrive(arrival, None)
         lane.meter.arrive(arrival, lane.behaviour.cap)

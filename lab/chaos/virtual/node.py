@@ -230,6 +230,9 @@ class VirtualNode:
     async def govern(self) -> None: ...
 
     # ------------------------------------------------------------------ the gate's host
+    def cut_frees(self, _pool: str) -> bool:
+        return True
+
     def lease_s(self, _pool: str) -> float:
         return LEASE_S
 

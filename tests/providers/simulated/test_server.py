@@ -222,3 +222,22 @@ def test_options_are_checked():
             Behaviour().changed(wish)
     with pytest.raises(ConfigError, match="did you mean 'latency'"):
         Behaviour().changed({"latncy": 1})
+
+
+async def test_a_deaf_provider_goes_on_with_calls_that_were_given_up_and_counts_them_as_open():
+    async with SimulatedProvider(config(latency=0.3, sigma=0.0, deaf=True, cap=3)) as sim:
+        async with calls(sim, 3):
+            assert sim.stats()["open"] == 3
+        stats = await get(sim, "/stats")  # the callers have hung up
+        assert (stats["open"], stats["serving"], stats["by_status"]) == (3, 3, {})
+        assert await burst(sim, 1) == [429]
+        await until(lambda: sim.stats()["open"] == 0)
+        assert sim.stats()["by_status"] == {"200": 3, "429": 1}
+
+
+async def test_a_deaf_provider_ends_with_calls_open():
+    async with SimulatedProvider(config(latency=60, deaf=True)) as sim:
+        async with calls(sim, 2):
+            pass
+        assert sim.stats()["open"] == 2
+    assert sim.stats()["open"] == 0
