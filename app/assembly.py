@@ -18,7 +18,7 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.ledger.unit_verbs import POISON_DEATHS
-from dicast.app.pipeline.announce import Announcer
+from dicast.app.pipeline.announce import Announcer, ProgressReports
 from dicast.app.pipeline.ask import Asker
 from dicast.app.pipeline.blame import Blames
 from dicast.app.pipeline.claim import Claimer
@@ -111,7 +111,9 @@ class Services:
         cancelled = CancelledUnits(ledger, self.judge, self.messages)
         unattended = UnattendedJobs(ledger, self.messages, self.lanes, cancelled)
         sweeper = Sweeper(ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
-        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, app.cluster if settings.steal else None)
+        self.progress = ProgressReports(ledger, app.backend)
+        nodes = app.cluster if settings.steal else None
+        self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, nodes, self.progress)
         due = DueMessages(ledger, self.messages, self.jobs, unserved, self.faults)
         housekeeper = Housekeeper(due, adoption, recovery, unserved, self.beat, app.intervals.due_every_s)
         self._housekeeping = supervise("housekeeper", housekeeper.run)

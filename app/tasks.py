@@ -14,6 +14,7 @@ govern              the beat's other tick: each pool's limits are decided on
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.exceptions import Ignore, TaskRevokedError
+from redis.exceptions import RedisError
 
 from dicast.app import logs
 from dicast.app.application import app
@@ -31,6 +33,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.pipeline import calling_options, messages
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
+from dicast.app.pipeline.next_steps import TASK_END
 from dicast.app.pipeline.record import retry_until_available
 from dicast.workers.runtime.loop_bridge import off_loop
 
@@ -169,6 +172,9 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
         else:
             logger.exception("job %s cannot be started", job, extra={"job": job})
             await _troubled(job, error)
+    else:
+        with contextlib.suppress(RedisError, OSError):  # the housekeeping tells it a little later
+            await services().progress.store([job])
     raise Ignore  # its result is stored when the job completes
 
 
@@ -190,6 +196,8 @@ async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
     outcome = await service.judge.judge(
         ref, MessageId.parse(token), self.request.get("lease"), deployment, came_back=bool(came_back)
     )
+    if (end := self.request.get(TASK_END)) is not None:
+        end.steps = outcome
     if outcome.follow_ups:
         job = await service.jobs.get(ref.job, ref.incarnation)
         assert job is not None

@@ -9,6 +9,8 @@ from celery.worker.request import create_request_cls
 from kombu import Message
 
 from dicast.app.commands.requests import UnitRequest
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.pipeline.next_steps import TASK_END, NextSteps
 from dicast.app.tasks import app, judge_dimension
 from dicast.workers.admission.request import Admitted, Lease
 from dicast.workers.policy.admission import CallOutcome
@@ -21,7 +23,9 @@ class Monitors:
         self.told = []
 
     def send(self, type, **fields):
-        self.told.append((type, {name: fields[name] for name in ("terminated", "expired") if name in fields}))
+        self.told.append(
+            (type, {name: fields[name] for name in ("terminated", "expired", "exception") if name in fields})
+        )
 
 
 @pytest.fixture
@@ -96,3 +100,36 @@ def test_terminating_lets_no_call_begin_and_ends_the_one_that_is_open():
     kept.end_call = lambda: ended.append("call")
     request.terminate(None)
     assert (kept.may_begin(), kept.is_cut, ended) == (False, True, ["call"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (NextSteps(True, told="scored clear 4"), [("task-succeeded", {})]),
+        (
+            NextSteps(True, told="error: rejected: no such model", errors=[ErrorKind.REJECTED]),
+            [("task-failed", {"exception": "rejected: no such model"})],
+        ),
+        (
+            NextSteps(True, told="scored a 4; error: malformed: no JSON", errors=[ErrorKind.MALFORMED]),
+            [("task-failed", {"exception": "scored a 4; error: malformed: no JSON"})],
+        ),
+        (
+            NextSteps(True, told="error: cancelled: it was revoked", errors=[ErrorKind.CANCELLED]),
+            [("task-revoked", {"terminated": False, "expired": False})],
+        ),
+        (
+            NextSteps(False, told="waits 2.0 s after server: 503", retry=True),
+            [("task-retried", {"exception": "waits 2.0 s after server: 503"})],
+        ),
+        (NextSteps(False), []),
+    ],
+    ids=["scored", "failed", "partly failed", "cancelled", "retried", "in other hands"],
+)
+def test_monitors_are_told_what_became_of_a_unit(steps, told):
+    monitors = Monitors()
+    request, acknowledged = request_of("a", monitors)
+    request.request_dict[TASK_END].steps = steps
+    request.on_success((False, steps.told, 0.1))
+    assert monitors.told == told
+    assert acknowledged == ["a"]

@@ -48,8 +48,11 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
             raise ReadOnlyError
         return Gathered()
 
+    async def told(_):
+        pass
+
     part = SimpleNamespace(start=verb, plan=verb, gather=verb, finish=verb)
-    parts = SimpleNamespace(starter=part, lanes=part, gatherer=part)
+    parts = SimpleNamespace(starter=part, lanes=part, gatherer=part, progress=SimpleNamespace(store=told))
     monkeypatch.setattr("dicast.app.tasks.services", lambda: parts)
     with contextlib.suppress(Ignore):
         await task.run(*{plan_lane: ["j", "i", 0], gather_page: ["j", "i", 0, 0]}.get(task, ["j"]))

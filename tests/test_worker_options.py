@@ -1,11 +1,15 @@
 """What `celery worker` refuses, and how many calls its options allow."""
 
+import os
+import subprocess
+import sys
+
 import click
 import pytest
 from celery.concurrency.solo import TaskPool as Solo
 from celery.utils.sysinfo import AUTO_CONCURRENCY
 
-from dicast.app.commands.worker_options import REFUSED, OptionRefused, calls, check, given
+from dicast.app.commands.worker_options import REFUSED, OptionRefused, calls, check, check_queues, given
 from dicast.workers.runtime.pool import TaskPool
 
 
@@ -43,3 +47,40 @@ def test_what_is_set_by_default_is_not_given():
     worker.main([], standalone_mode=False)
     assert seen == [{"time_limit"}, frozenset()]
     assert given() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"queues": "dicast.control,provider.opnai"},
+            "-Q names no queue .*: provider.opnai; did you mean provider.openai",
+        ),
+        ({"queues": ["nothing"]}, "-Q names no queue .*: nothing; there are dicast.control, provider.openai$"),
+        ({"exclude_queues": "provider.x"}, "-X names no queue .*: provider.x"),
+    ],
+)
+def test_a_queue_that_is_not_there_is_refused_in_one_line(options, message):
+    with pytest.raises(OptionRefused, match=message) as refused:
+        check_queues(options, ["provider.openai", "dicast.control"])
+    assert "\n" not in str(refused.value)
+
+
+def test_queues_that_are_there_are_accepted():
+    check_queues(
+        {"queues": "provider.openai,dicast.control", "exclude_queues": None}, ["provider.openai", "dicast.control"]
+    )
+
+
+@pytest.mark.parametrize("option", ["-c0", "--concurrency=0"])
+def test_a_worker_without_calls_is_refused(option, tmp_path):
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "DICAST_STATE_DIR": str(tmp_path),
+        "REDIS_URL": "redis://127.0.0.1:1",
+    }
+    command = [sys.executable, "-m", "celery", "-A", "dicast", "worker", option]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "at least 1 call open, got 0" in done.stderr

@@ -11,11 +11,14 @@ from typing import Any
 from celery.signals import task_revoked
 from celery.worker.request import Request
 
+from dicast.app.domain.opinion import ErrorKind
 from dicast.app.pipeline.messages import EVALUATE
+from dicast.app.pipeline.next_steps import TASK_END, NextSteps, TaskEnd
 from dicast.workers.admission.request import AdmittedRequest, Lease
 from dicast.workers.runtime.task_events import Dispatcher
 
 _CUT: dict[str, Any] = {"terminated": True, "signum": None, "expired": False}
+_CANCELLED = _CUT | {"terminated": False}
 
 
 class _Told(Request):  # type: ignore[misc]
@@ -32,10 +35,18 @@ class UnitRequest(_Told, AdmittedRequest):
     claim, a result, the end of its page) is finished, and what is recorded of it is the ledger's.
 
     When it ends, monitors and Celery's signals are told that it was revoked, unless its call had ended before.
+
+    Celery's tracer takes every end for a success, since a chord counts units whatever became of them. Monitors are sent
+    what the ledger has: a unit that ended with an error has failed, one that waits is retried, and of one that another
+    worker has in hand they hear from that worker.
     """
 
     _terminated = False
     _terminated_lease: Lease | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._task_end = self.request_dict[TASK_END] = TaskEnd()
 
     def revoked(self) -> bool:
         return False
@@ -52,15 +63,32 @@ class UnitRequest(_Told, AdmittedRequest):
             task_revoked.send(self.task, request=self._context, **_CUT)
 
     def send_event(self, type: str, **fields: Any) -> None:
-        if self._was_cut and type == "task-succeeded":
-            type, fields = "task-revoked", _CUT
-        super().send_event(type, **fields)
+        if type == "task-succeeded":
+            if self._was_cut:
+                type, fields = "task-revoked", _CUT
+            elif self._task_end.steps is not None:
+                type, fields = _end_event(self._task_end.steps, fields)
+        if type:
+            super().send_event(type, **fields)
 
     @property
     def _was_cut(self) -> bool:
         """Whether no call was made, or its answer not waited for. Asked when the task is over."""
         lease = self._terminated_lease
         return self._terminated and (lease is None or lease.outcome is None)
+
+
+def _end_event(steps: NextSteps, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The event that tells a unit's end, with its fields; '' for none. `fields` are those of a success."""
+    if steps.retry:
+        return "task-retried", {"exception": steps.told, "traceback": ""}
+    if not steps.counts:
+        return "", {}
+    if not steps.errors:
+        return "task-succeeded", fields
+    if set(steps.errors) == {ErrorKind.CANCELLED}:
+        return "task-revoked", _CANCELLED
+    return "task-failed", {"exception": steps.told.removeprefix("error: "), "traceback": ""}
 
 
 class ControlRequest(_Told):

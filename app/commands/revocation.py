@@ -63,6 +63,8 @@ def _job(dicast: Dicast, name: str, *, cut: bool) -> Revoked:
     if finish:
         dicast.send_task(FINISH_JOB, args=(job,), queue=CONTROL_QUEUE)
     if is_revoked and not before.ended:
+        # Who waits is told now; the report is there when the open calls have ended.
+        dicast.backend.mark_as_revoked(name, REVOKED)
         calls = "are cut" if cut else "end and count"
         return Revoked((f"job {job} is revoked: open calls {calls}, no new ones are made",), jobs=frozenset({job}))
     if before is JobState.CANCELLING:

@@ -6,19 +6,24 @@ ledger's, ends the worker before it starts, with what to use instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
 from celery.utils.sysinfo import is_auto_concurrency
+from celery.utils.text import str_to_list
 from click.core import ParameterSource
 
+from dicast.app.domain.printable import printable
+from dicast.config.nearest import nearest
 from dicast.config.values import label
 from dicast.errors import DicastError
 from dicast.workers.runtime.pool import TaskPool
 
 _OWN_PROCESSES = "it is about child processes, and this worker has none: its calls share one event loop"
 _CALLS_OWN = "a call's time is limited by LLM_CALL_TIMEOUT, and by its pool's timeout_s"
+QUEUE_SHOWN = 100
 REFUSED = {
     "time_limit": ("--time-limit", _CALLS_OWN),
     "soft_time_limit": ("--soft-time-limit", _CALLS_OWN),
@@ -52,6 +57,35 @@ def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
         raise OptionRefused("--pool is refused: tasks run on this worker's own event loop; leave it out")
     if is_auto_concurrency(options.get("concurrency")):
         raise OptionRefused("-c auto is refused: calls wait for a provider, not for a CPU; give their number, or none")
+
+
+def refuse_no_calls() -> None:
+    """Have Celery's command refuse `-c 0`, which it takes for the default, before the value is lost."""
+    command = sys.modules.get("celery.bin.worker")
+    if command is None:  # not Celery's command line
+        return
+    option = next(param for param in command.worker.params if param.name == "concurrency")
+    parse = option.callback
+
+    def parsed(context: click.Context, param: click.Parameter, value: Any) -> Any:
+        number = parse(context, param, value)
+        if str(value).strip().isdecimal() and int(value) == 0:
+            raise click.BadParameter(
+                "a worker may have at least 1 call open, got 0; leave it out for DICAST_WORKER_SLOTS"
+            )
+        return number
+
+    option.callback = parsed
+
+
+def check_queues(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises `OptionRefused` for a queue of `-Q` or `-X` that is not among those of this application."""
+    for name, flag in (("queues", "-Q"), ("exclude_queues", "-X")):
+        for queue in str_to_list(options.get(name)) or ():
+            if queue not in known:
+                near = nearest(queue, known)
+                hint = f"; did you mean {near}?" if near else f"; there are {', '.join(sorted(known))}"
+                raise OptionRefused(f"{flag} names no queue of this application: {printable(queue, QUEUE_SHOWN)}{hint}")
 
 
 def labels(options: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,16 @@ from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.text import shown
 from dicast.app.ledger.keys import PageRef, new_incarnation
-from dicast.app.ledger.records import Bounded, FinishFailed, JobRecord, LaneState, OpenQuestion, Started, stored_spec
+from dicast.app.ledger.records import (
+    Bounded,
+    FinishFailed,
+    JobRecord,
+    JobStanding,
+    LaneState,
+    OpenQuestion,
+    Started,
+    stored_spec,
+)
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs
 
@@ -151,6 +160,13 @@ class JobVerbs(Verbs):
     async def unfinished(self) -> list[str]:
         """Jobs that have not ended, those without a message to their name included."""
         return list(await self._redis.zrange(self.keys.unfinished, 0, -1))
+
+    async def standings(self, jobs: Sequence[str]) -> list[JobStanding | None]:
+        """How far jobs are; None for one that has not begun, or has ended."""
+        pipe = self._redis.pipeline(transaction=False)
+        for job in jobs:
+            pipe.hmget(self.keys.job(job), "state", "units", "done", "scored", "failed")
+        return [JobStanding.of(*fields) for fields in await pipe.execute()]
 
     async def facts(self, jobs: Sequence[str]) -> list[dict[str, str] | None]:
         """What is to be known of jobs should the store lose them; None for one that it does not hold."""

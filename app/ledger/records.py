@@ -176,6 +176,23 @@ class FinishFailed(NamedTuple):
     given_up: bool
 
 
+class JobStanding(NamedTuple):
+    """How far a job is that has begun and not ended, in units."""
+
+    state: JobState
+    total: int
+    done: int
+    scored: int
+    failed: int
+
+    @classmethod
+    def of(cls, state: str | None, *units: str | None) -> JobStanding | None:
+        """From a job's fields in the ledger; None of a job that has not begun, has ended, or is not there."""
+        if state not in {JobState.RUNNING, JobState.CANCELLING, JobState.FINISHING}:
+            return None
+        return cls(JobState(state), *(int(count or 0) for count in units))
+
+
 class Bounded(NamedTuple):
     """What a running job is bounded by. Instants are ms of the lease clock, `unit_ms` and `pool_down_ms` durations;
     None where there is no such bound."""

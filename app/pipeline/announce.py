@@ -1,14 +1,16 @@
-"""How a job has ended, told to whoever waits for it."""
+"""How far a job is, and how it has ended, told to whoever waits for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from celery import Celery
 
 from dicast.app.ledger.client import JobLost
-from dicast.app.ledger.records import Ended
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Ended, JobStanding
 from dicast.app.pipeline.calling_options import Continuation
 from dicast.app.pipeline.messages import CONTROL_QUEUE
 
@@ -37,3 +39,32 @@ class Announcer:
             events.send(event, uuid=job_id, **place, **fields)
         for task_id, text in continuations.items():
             Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
+
+
+class StoresProgress(Protocol):
+    """See `dicast.workers.runtime.result_backend.RedisBackend`."""
+
+    def store_progress(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Store a running task's state. Blocks; changes nothing if the task's end is stored."""
+        ...
+
+
+class ProgressReports:
+    """Stores how far running jobs are as the state of their tasks: `AsyncResult.state` is PROGRESS, and `.info` has the
+    counts of units. For one event loop; a job of which nothing has changed since this process stored it is skipped."""
+
+    def __init__(self, ledger: Ledger, backend: StoresProgress) -> None:
+        self._ledger, self._backend = ledger, backend
+        self._stored: dict[str, JobStanding] = {}
+
+    async def store(self, jobs: Sequence[str] | None = None) -> None:
+        """Of these jobs; None: of all that have not ended. Raises redis errors."""
+        names = list(await self._ledger.unfinished() if jobs is None else jobs)
+        standings = dict(zip(names, await self._ledger.standings(names), strict=True)) if names else {}
+        if jobs is None:
+            self._stored = {job: standing for job, standing in self._stored.items() if job in standings}
+        for job, standing in standings.items():
+            if standing is not None and self._stored.get(job) != standing:
+                for task_id in {job, *await self._ledger.continuations(job)}:  # a canvas waits under a name of its own
+                    await asyncio.to_thread(self._backend.store_progress, task_id, standing._asdict())
+                self._stored[job] = standing

@@ -55,6 +55,8 @@ class Call:
     """It tries a pool that was down when it was allowed."""
     told: str = ""
     """What became of it, for people who look at the task: no text of the item, the judge or the key."""
+    errors: list[ErrorKind] = field(default_factory=list)
+    """The kinds of the errors that its units have ended with; shared by calls that are made of this one."""
     swapped: bool | None = field(init=False)
     """Whether the judge is shown a pair's texts in the other order."""
     shown: Item = field(init=False)
@@ -121,6 +123,7 @@ class Call:
         attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
     ) -> UnitResult:  # fmt: skip
         """A unit's error, as the ledger keeps it."""
+        self.errors.append(kind)
         content = unscored(
             self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
             attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,

@@ -38,15 +38,23 @@ class Nodes(Protocol):
         """Have work that waits at busy nodes go back for idle ones. Blocks."""
 
 
+class Reports(Protocol):
+    """See `dicast.app.pipeline.announce.ProgressReports`."""
+
+    async def store(self) -> None:
+        """Tell how far all running jobs are."""
+
+
 class Beat:
-    """The beat's work, whoever does it. Without `nodes`, work that waits at busy ones stays there."""
+    """The beat's work, whoever does it. Without `nodes`, work that waits at busy ones stays there; without `progress`,
+    nobody is told how far a job is."""
 
     def __init__(
         self, ledger: Ledger, adoption: Adoption, dead_nodes: DeadNodes, sweeper: Sweeper, pools: Governing,
-        nodes: Nodes | None = None,
+        nodes: Nodes | None = None, progress: Reports | None = None,
     ) -> None:  # fmt: skip
         self._ledger, self._adoption, self._dead_nodes = ledger, adoption, dead_nodes
-        self._sweeper, self._pools, self._nodes = sweeper, pools, nodes
+        self._sweeper, self._pools, self._nodes, self._progress = sweeper, pools, nodes, progress
 
     async def tick(self) -> None:
         """One of the beat's ticks."""
@@ -55,6 +63,8 @@ class Beat:
         await _surviving(self._dead_nodes.deregister)
         await _surviving(self._spread)
         await self._sweeper.sweep()
+        if self._progress is not None:
+            await _surviving(self._progress.store)
 
     async def _spread(self) -> None:
         if self._nodes is not None:

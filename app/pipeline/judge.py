@@ -117,7 +117,9 @@ class Judge:
         ended = [c for c in claims if c.verdict in CLOSED]
         recorded = await self._settler.close(call, ended) if ended else None
         settled = all(c.verdict is ClaimAnswer.DONE or c.verdict in CLOSED for c in claims)
-        return replace(NextSteps.after(recorded, counts=settled), told=call.told or "nothing to do")
+        return replace(
+            NextSteps.after(recorded, counts=settled), told=call.told or "nothing to do", errors=tuple(call.errors)
+        )
 
     async def _ask(self, call: Call, lease: Lease | None, refusal: ProviderFailure | None) -> NextSteps:
         """Have the call made, if it is worth one."""
@@ -135,7 +137,7 @@ class Judge:
                 if lease is not None:
                     lease.release()
                 steps = await self._settler.not_asked(call, unasked)
-            return replace(steps, told=call.told or "waits for a lease")
+            return replace(steps, told=call.told or "waits for a lease", errors=tuple(call.errors))
         except Exception as error:
             # A fault of this program: it must not leave the unit in the hands of a task that is gone.
             logger.exception("job %s, unit %s.%s.%s", call.ref.job, call.ref.lane, call.ref.page, call.token)
@@ -143,7 +145,7 @@ class Judge:
             made = call.latency_s > 0.0
             failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
             steps = await self._settler.failed(call, failure, 0.0, {"calls": int(made)}, made=made)
-            return replace(steps, told=call.told)
+            return replace(steps, told=call.told, errors=tuple(call.errors))
 
     def _places(self, call: Call) -> list[str]:
         lane = call.job.lanes[call.ref.lane]

@@ -215,4 +215,4 @@ class Settler:
         ]
         due = [Due(call.token, int(delay_s * 1000))]
         await self._recorder.defer(call.ref, counters or {}, deferrals, due)
-        return NextSteps(counts=False)
+        return NextSteps(counts=False, retry=True)

@@ -145,3 +145,79 @@ def test_flower_shows_the_work_and_its_buttons_do_or_say_no(cluster):
         assert c.report(job_id)["status"] == "cancelled"
     finally:
         flower.stop()
+
+
+def test_flower_shows_which_units_failed_and_which_come_again(cluster):
+    """A unit whose calls are all refused has failed, one that waits for its next call is retried, and no log has a
+    traceback. The job counts them all and is done."""
+    c = cluster("--latency", "0.05", RETRY_MAX_ATTEMPTS="1")
+    flower = Flower(c)
+    try:
+        worker = c.worker("-E")
+        until(lambda: json.loads(flower.ask("/api/workers?refresh=1", "GET") or "{}"), "it knows the worker")
+
+        def units(job_id):
+            shown = [t for t in flower.tasks() if t["uuid"].startswith(f"{job_id}~") and "judge" in t["name"]]
+            return Counter(t["state"] for t in shown), {t["exception"] for t in shown if t["state"] == "FAILURE"}
+
+        c.provider.control(faults={"invalid_json": 1.0})
+        job_id = c.submit(a_job(agents=1, dimensions=4))
+        assert c.report(job_id)["failed"] == 4
+        until(lambda: units(job_id)[0] == {"FAILURE": 4}, "its failed units are shown")
+        for exception in units(job_id)[1]:
+            assert exception.startswith("malformed: ") and "text to judge" not in exception
+        listed = json.loads(flower.ask("/api/tasks?state=FAILURE", "GET"))
+        assert {task["name"] for task in listed.values()} == {"dicast.judge_dimension"}
+        until(lambda: c.app.AsyncResult(job_id).state == "SUCCESS", "the job is done all the same")
+
+        c.provider.control(faults={}, noise_429=1.0, retry_after_value="3")
+        job_id = c.submit(a_job(agents=1, dimensions=2, id="later"))
+        until(lambda: units(job_id)[0] == {"RETRY": 2}, "units that come again are shown as such")
+        c.provider.control(noise_429=0.0)
+        assert c.report(job_id)["scored"] == 2
+        until(lambda: units(job_id)[0] == {"SUCCESS": 2}, "they are done")
+        assert "Traceback" not in worker.log.read_text()
+    finally:
+        flower.stop()
+
+
+def test_the_state_of_a_job_is_what_it_does(cluster):
+    c = cluster("--latency", "0.5", "--sigma", "0")
+    waits = c.app.AsyncResult(c.submit(a_job(agents=1, dimensions=12)))
+    assert waits.state == "PENDING"
+    c.worker("-c", "2", "-B")
+    until(lambda: waits.state == "PROGRESS", "it runs")
+    info = until(lambda: 0 < (waits.info or {}).get("done", 0) < 12 and waits.info, "it tells how far it is")
+    assert (info["total"], info["state"], info["failed"]) == (12, "running", 0)
+    assert waits.get(timeout=60)["scored"] == 12
+    assert waits.state == "SUCCESS"
+
+    revoked = c.app.AsyncResult(c.submit(a_job(agents=1, dimensions=12, id="revoked")))
+    until(lambda: revoked.state == "PROGRESS", "it runs")
+    revoked.revoke()
+    assert revoked.state == "REVOKED"
+    assert c.report("revoked")["status"] == "cancelled"
+    assert revoked.state == "REVOKED"
+
+
+def test_a_task_that_a_worker_does_not_know_goes_to_one_that_does_or_fails(cluster):
+    c = cluster("--latency", "0.05", PYTHONPATH=str(ROOT / "examples"))
+    stranger = c.worker()
+    report = {"job_id": "j", "project": "p", "units": 1, "scored": 1}
+    follow_up = c.app.signature("follow_up.headline", args=(report,), queue="dicast.control")
+    nobody_has_it = follow_up.apply_async()
+    headline = c.app.signature("follow_up.headline")
+    in_a_chain = (headline.clone(args=(report,)) | headline).apply_async()
+    with pytest.raises(Exception, match=r"follow_up\.headline") as failed:
+        nobody_has_it.get(timeout=60)
+    assert type(failed.value).__name__ == "NotRegistered"
+    with pytest.raises(Exception, match=r"follow_up\.headline"):
+        in_a_chain.get(timeout=60)
+    told = [line for line in c.logs() if line["event"] == "unknown_task"]
+    assert {line["task"] for line in told} == {"follow_up.headline"}
+    assert "-I" in told[-1]["message"]
+
+    c.worker("-I", "follow_up")
+    results = [follow_up.apply_async() for _ in range(4)]
+    assert [result.get(timeout=60) for result in results] == ["j: 1 of 1 scored"] * 4
+    assert stranger.process.poll() is None

@@ -208,7 +208,7 @@ async def test_an_answer_that_was_refused_says_whether_it_was_cut(bench, desk, t
 @pytest.mark.parametrize("answer, attempts, requeues, counted", [(AWAY, 1, 0, "retries"), (LIMITED, 0, 1, "requeues")])
 async def test_a_failed_call_spends_one_attempt_or_one_requeue(bench, desk, answer, attempts, requeues, counted):
     ref, judge = await unit_of(bench), desk(Scripted(answer))
-    assert await judge.do(ref, 0) == NextSteps(counts=False, told=judge_told(answer))
+    assert await judge.do(ref, 0) == NextSteps(counts=False, told=judge_told(answer), retry=True)
     await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     again = await claim(bench.two, ref, 0)
     assert (again.attempts, again.requeues, again.calls) == (attempts, requeues, 2)

@@ -405,7 +405,7 @@ READS = {
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
     "named", "calls_again", "is_revoked", "board", "first_pages", "described",
-    "asks", "asked",
+    "asks", "asked", "standings",
 }  # fmt: skip
 
 

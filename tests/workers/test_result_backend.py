@@ -399,3 +399,36 @@ def test_a_member_is_added_to_a_chord_once(repeated, monkeypatch):
     assert sent == []
     repeated.on_chord_part_return(a_member("grown", 1, body), states.SUCCESS, 1)
     assert len(sent) == 1
+
+
+# ---------------------------------------------------------------------- progress
+@pytest.mark.parametrize("end", [None, states.SUCCESS, states.FAILURE, states.REVOKED])
+async def test_progress_is_stored_until_the_end_is(backend, end):
+    name = f"progress-{end}"
+    assert backend.store_progress(name, {"done": 1, "total": 4})
+    if end is not None:
+        backend.store_result(name, "over" if end == states.SUCCESS else ValueError("over"), end)
+    assert backend.store_progress(name, {"done": 2, "total": 4}) is (end is None)
+    result = backend.app.AsyncResult(name)
+    assert result.state == (end or "PROGRESS")
+    if end is None:
+        assert result.info == {"done": 2, "total": 4}
+        assert not result.ready()
+        assert 0 < backend.client.ttl(backend.get_key_for_task(name)) <= backend.expires
+
+
+async def test_whoever_waits_hears_of_progress_and_waits_on(backend):
+    result, heard = backend.app.AsyncResult("waited for"), []
+    backend.store_progress(result.id, {"done": 0})
+
+    def ends(meta):
+        heard.append(meta["status"])
+        if meta["status"] == "PROGRESS" and meta["result"]["done"] == 1:
+            backend.store_result(result.id, "the report", states.SUCCESS)
+
+    def get():
+        threading.Timer(0.2, backend.store_progress, [result.id, {"done": 1}]).start()
+        return result.get(timeout=DEADLINE_S, on_message=ends)
+
+    assert await asyncio.to_thread(get) == "the report"
+    assert heard[-1] == "SUCCESS" and "PROGRESS" in heard

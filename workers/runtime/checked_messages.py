@@ -5,10 +5,14 @@ What cannot be handled is set aside among the dead letters, with a reason, and i
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from amqp.exceptions import AMQPError
+from celery.app.task import Context
+from celery.exceptions import NotRegistered
 from celery.worker.state import task_ready
 
 from dicast.workers.broker.dead_letters import DeadLetters
@@ -16,13 +20,39 @@ from dicast.workers.broker.objections import objection, raw
 from dicast.workers.runtime.pool_queues import PoolQueues
 from dicast.workers.runtime.watchdog import Watchdog
 from dicast.workers.store.errors import is_passing
+from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
+
+
+UNKNOWN_TRIES = 5
+UNKNOWN_PAUSE_S = 1.0
+"""A worker hands a task that it does not know back so often, each time after so long."""
+UNKNOWN_HELD_MAX = 8
+"""So many such messages wait here at once: they take the room of control work."""
+UNKNOWN_KEPT = 1000
+NAME_SHOWN = 200
+
+
+def shown(name: str) -> str:
+    """A stranger's name, short enough for a line of the log."""
+    return name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
+
+
+def _context(message: Any) -> Context | None:
+    """What Celery has to know of a task to have it fail; None of a message that cannot be read."""
+    try:
+        _, _, embedded = message.payload
+        return Context(message.headers, **{key: embedded.get(key) for key in ("chain", "chord", "errbacks")})
+    except Exception:  # noqa: BLE001  (whatever is wrong with a stranger's message)
+        return None
 
 
 class CheckedMessages(PoolQueues):
     """All on the hub's thread. `_watchdog` hears of every message, `_dead_letters` keeps what is set aside."""
 
+    _unknown: dict[str, int]
+    _unknown_held: int
     connection_errors: tuple[type[Exception], ...]
     _dead_letters: DeadLetters
     _watchdog: Watchdog
@@ -53,7 +83,44 @@ class CheckedMessages(PoolQueues):
         self._set_aside(message, "no task message")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
+        """A task that this worker does not have goes back to its queue a few times, so that a worker which has it may
+        take it. Then it fails, with what waits for it: Celery's `NotRegistered`."""
+        task_id, name = (shown(str(message.headers.get(field))) for field in ("id", "task"))
+        fields = {"event": "unknown_task", "task": name, "task_id": task_id}
+        tries = self._unknown.get(task_id, 0) + 1
+        in_common = message.delivery_info["routing_key"] in self._common
+        if in_common and tries <= UNKNOWN_TRIES and self._unknown_held < UNKNOWN_HELD_MAX:
+            if len(self._unknown) >= UNKNOWN_KEPT:
+                self._unknown.clear()
+            self._unknown[task_id] = tries
+            self._unknown_held += 1
+            if tries == 1:
+                logger.warning("task %s is not known here: it is left to a worker that has it", name, extra=fields)
+            self.timer.call_after(UNKNOWN_PAUSE_S, self._hand_back, (message,))
+            return
+        self._unknown.pop(task_id, None)
+        why = "is not known to this worker, and no other has taken it: it fails"
+        logger.error("task %s %s; workers that are to run it need -I and its module", name, why, extra=fields)
+        context = _context(message)
         self._set_aside(message, "unknown task")
+        if context is not None:
+            failing = asyncio.to_thread(self._fail_unknown, context, NotRegistered(name))
+            watch(self.pool.submit(failing), f"the end of task {task_id}")
+
+    def _hand_back(self, message: Any) -> None:
+        self._unknown_held -= 1
+        if not message.acknowledged:
+            message.reject_log_error(logger, self.connection_errors, requeue=True)
+
+    def _fail_unknown(self, context: Context, error: NotRegistered) -> None:
+        """Blocks. Whoever waits for the task, or for a chain or a chord that it is part of, gets the error."""
+        try:
+            self.app.backend.mark_as_failure(context.id, error, request=context)
+        except Exception as trouble:  # noqa: BLE001  (a stranger's message; the worker serves all the others)
+            logger.warning("who waits for task %s is not told that it failed: %r", shown(str(context.id)), trouble)
+        dispatcher = self.event_dispatcher
+        if dispatcher is not None:
+            self.pool.post(partial(dispatcher.send, "task-failed", uuid=context.id, exception=repr(error)))
 
     def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
         self._set_aside(message, "invalid task")

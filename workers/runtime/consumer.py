@@ -94,6 +94,7 @@ class AdmissionConsumer(CheckedMessages):
         tell_of_threads()
         fast_json.use_for_messages()
         self.forget_queues()
+        self._unknown, self._unknown_held = {}, 0
         self.asking = self.leased = 0
         self._lease_ids = itertools.count(1)
         self._services: list[asyncio.Task[None]] = []

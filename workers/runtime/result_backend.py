@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ CHORD_PART = CHORD_PART_RETURN_LUA.replace(
 """Celery's script, except that a repeat by the member which completed the chord is answered as the first time. Else,
 when that answer was lost, nobody would send the chord's body."""
 CHORD_MEMBER = Path(__file__).parent / "chord_member.lua"
+PROGRESS = "PROGRESS"
+"""The state of a task that tells how far it is, as Celery's documentation calls it."""
+PROGRESS_SCRIPT = Path(__file__).parent / "progress.lua"
 
 _SENTINEL_PARAMS = (
     "max_connections",
@@ -102,6 +105,23 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
     @functools.cached_property
     def _chord_member_script(self) -> Any:
         return self._blocking_client.register_script(script_text(CHORD_MEMBER))
+
+    @functools.cached_property
+    def _progress_script(self) -> Any:
+        return self._blocking_client.register_script(script_text(PROGRESS_SCRIPT))
+
+    def store_progress(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Store that a task is in `PROGRESS`, with `info` as its `AsyncResult.info`. False, and nothing is changed, if
+        the task's end is stored: a late report of its progress takes no end back."""
+        meta: dict[str, Any] = {
+            "task_id": task_id,
+            "status": PROGRESS,
+            "result": dict(info),
+            "traceback": None,
+            "children": [],
+        }
+        keys, args = [self.get_key_for_task(task_id)], [self.encode(meta), int(self.expires or 0)]
+        return bool(self._progress_script(keys=keys, args=args, client=self.client))
 
     def add_to_chord(self, group_id: str, result: Any) -> None:
         keys = [self.get_key_for_group(group_id, end) for end in (".d", ".t")]
