@@ -44,6 +44,14 @@ class Change(NamedTuple):
         old = self.file.read_bytes()
         return old[: self.start] + self.new.encode() + old[self.end :]
 
+    def compiles(self) -> bool:
+        """Whether it leaves a module that Python reads."""
+        try:
+            ast.parse(self.text())
+        except SyntaxError:
+            return False
+        return True
+
     def lines(self) -> tuple[str, str]:
         """The changed lines before and after, without their indentation."""
         old = self.file.read_bytes()
@@ -58,17 +66,9 @@ def _stripped(text: bytes) -> str:
 
 
 def changes(file: Path) -> list[Change]:
-    """All changes of a module that leave it one that can be compiled, from top to bottom."""
+    """All changes of a module, from top to bottom; few of them make it one that does not compile."""
     found = {(c.start, c.end, c.new): c for c in _Module(file).changes()}
-    return sorted((c for c in found.values() if _compiles(c)), key=lambda c: (c.start, c.end, c.new))
-
-
-def _compiles(change: Change) -> bool:
-    try:
-        ast.parse(change.text())
-    except SyntaxError:
-        return False
-    return True
+    return [found[key] for key in sorted(found)]
 
 
 class _Module:
