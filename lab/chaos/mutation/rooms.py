@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import filecmp
+import gc
 import hashlib
 import importlib
 import json
+import math
 import os
 import random
 import shutil
@@ -26,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -53,6 +56,7 @@ FIRST_S, ALL_S = 10.0, 45.0
 """What the tests of a change may take together, by the record: at first, and if none of these has noticed."""
 MOST_TESTS = 200
 DEADLINE_S, RECORD_DEADLINE_S = 240.0, 900.0
+CANNOT = "cannot be swapped"
 HOOK = """
 import atexit, os, pathlib, sys
 if pathlib.Path({traces!r}).is_dir() and "pytest" not in sys.argv[0]:
@@ -218,9 +222,109 @@ def sample(size: int, seed: int, only: Sequence[str] = ()) -> list[Change]:
 def run(found: Sequence[Change], told: Told) -> None:
     """Tell of each change which test noticed it, or ''."""
     _copy_tree()
-    tests = Tests()
-    for number, change in enumerate(found):
+    tests, rest = Tests(), []
+    within = [change for change in found if change.function]
+    (FOLDER / "noticed").write_text("")
+    _in_fork(lambda: _Session(within, tests).run(), math.inf)
+    answers = [line.split("\t") for line in (FOLDER / "noticed").read_text().splitlines()]
+    known = {int(number): test for number, test in answers}
+    for number, change in enumerate(within):
+        if known.get(number, CANNOT) == CANNOT:
+            rest.append(change)
+        else:
+            told(change, known[number])
+    rest += [change for change in found if not change.function]
+    for number, change in enumerate(rest):
         told(change, _noticed(change, tests, number))
+
+
+class _Session:
+    """Stands in the place of pytest's loop over the tests, and lets a fork go through those of each change, in which
+    the changed function has other code. So nothing is imported or collected but once."""
+
+    def __init__(self, found: Sequence[Change], tests: Tests) -> None:
+        self._found, self._tests, self._forked = found, tests, False
+
+    def run(self) -> int:
+        files = sorted({name.partition("::")[0] for change in self._found for name in self._tests.of(change, ALL_S)})
+        status = _pytest(["-x", *files], plugins=[self])
+        if self._forked:
+            os._exit(status)
+        return status
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """None in a fork: pytest goes on with the tests that it has left in `session`."""
+        items, functions = {item.nodeid: item for item in session.items}, _functions()
+        gc.freeze()
+        for number, change in enumerate(self._found):
+            path, before = TREE / change.file.relative_to(ROOT), change.file.read_bytes()
+            names = self._tests.of(change, FIRST_S)
+            more = [name for name in self._tests.of(change, ALL_S) if name not in set(names)]
+            _write(path, change.text(), 2 * number)
+            test = ""
+            for part in (names, more):
+                session.items = [items[name] for name in part if name in items]
+                if not test and session.items:
+                    test = self._noticing(change, functions)
+                    if self._forked:
+                        return None
+            _write(path, before, 2 * number + 1)
+            with (FOLDER / "noticed").open("a") as out:
+                out.write(f"{number}\t{test}\n")
+        return True
+
+    def _noticing(self, change: Change, functions: dict[tuple[str, str], list[FunctionType]]) -> str:
+        failed = FOLDER / "failed"
+        failed.write_text("")
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid:
+            status = _waited(pid, DEADLINE_S)
+            return CANNOT if status == 77 else "" if status == 0 else failed.read_text() or f"no end ({status})"
+        self._forked = True
+        os.setpgid(0, 0)
+        if not _swapped(change, functions):
+            os._exit(77)
+        return ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._forked and report.failed:
+            (FOLDER / "failed").write_text(report.nodeid)
+
+
+def _functions() -> dict[tuple[str, str], list[FunctionType]]:
+    """All functions of Dicast that there are, by file and qualified name."""
+    found: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and "/dicast/app/" in each.__code__.co_filename:
+            file = f"app/{each.__code__.co_filename.partition('/dicast/app/')[2]}"
+            found[file, each.__code__.co_qualname].append(each)
+    return found
+
+
+def _swapped(change: Change, functions: dict[tuple[str, str], list[FunctionType]]) -> bool:
+    """Give the changed function, and the one that it is made in, their new code. False if that cannot be: a module that
+    is not loaded yet will be loaded with the change."""
+    file = str(change.file.relative_to(ROOT))
+    if not any(name[0] == file for name in functions):
+        return True
+    codes = {code.co_qualname: code for code in _codes(compile(change.text(), str(TREE / "dicast" / file), "exec"))}
+    names = {change.function, change.function.partition(".<locals>")[0]}
+    there = [function for name in names for function in functions.get((file, name), ())]
+    try:
+        for function in there:
+            function.__code__ = codes[function.__code__.co_qualname]
+    except (ValueError, KeyError):  # it reads other variables of what surrounds it
+        return False
+    return bool(there)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes(part)
 
 
 def _noticed(change: Change, tests: Tests, number: int) -> str:
@@ -270,6 +374,11 @@ def _in_fork(work: Callable[[], int], deadline_s: float) -> int:
     pid = os.fork()
     if not pid:
         os._exit(_forked(work))
+    return _waited(pid, deadline_s)
+
+
+def _waited(pid: int, deadline_s: float) -> int:
+    """How a process ends; -1 if not in time. Nothing that it started is left."""
     end, status = time.monotonic() + deadline_s, 0
     try:
         while not (done := os.waitpid(pid, os.WNOHANG))[0]:
