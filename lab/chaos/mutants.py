@@ -21,6 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 COPIED = ("app", "workers", "config", "dicast", "lab", "tests", "pyproject.toml")
 FAST_TESTS = (
+    "tests/statistics/test_means.py", "tests/providers/test_redirects.py", "tests/workers/policy/test_rate.py",
     "tests/ledger", "tests/workers/test_leases.py", "tests/workers/test_nodes.py", "tests/workers/test_reaper.py",
     "tests/workers/test_bootsteps.py", "tests/workers/test_fetch.py", "tests/test_tasks.py", "tests/test_messages.py",
     "tests/test_spool.py", "tests/judge", "tests/workers/test_dead_letters.py", "tests/chaos/test_virtual.py",
@@ -466,6 +467,59 @@ MUTANTS = (
         "app/domain/escalation.py",
         "if not board.spared(unit.item, number, unit.dimension):",
         "if True:",
+    ),
+    Mutant(
+        "errors of independent values are summed",
+        "app/statistics/means.py",
+        "float(np.hypot(self.error, other.error))",
+        "self.error + other.error",
+    ),
+    Mutant("a direct call follows redirects", "app/providers/http.py", "allow_redirects=False", "allow_redirects=True"),
+    Mutant(
+        "an SDK's call follows redirects", "app/providers/http.py", "follow_redirects=False", "follow_redirects=True"
+    ),
+    Mutant(
+        "a question's item that takes long is passed over",
+        "app/pipeline/inquiring.py",
+        "        if not board.has_ended(item, agents):\n            break\n",
+        "        if not board.has_ended(item, agents):\n            continue\n",
+    ),
+    Mutant("a resumed job expires", "app/ledger/resume.lua", "redis.call('PERSIST', job)\n", ""),
+    Mutant(
+        "a batch that is due is lost",
+        "app/ledger/find_lost.lua",
+        "due_prefix .. 'b' .. (position - position % stride)) == false",
+        "due_prefix .. position) == false",
+    ),
+    Mutant(
+        "an untouched batch is sent again unit by unit",
+        "app/ledger/find_lost.lua",
+        "then found = {'b' .. group} end",
+        "then found = found end",
+    ),
+    Mutant(
+        "what was written of late is forgotten, and what is old is told again",
+        "app/pipeline/record.py",
+        "self._stored[0].at < now - REMEMBERED_S",
+        "self._stored[0].at > now - REMEMBERED_S",
+    ),
+    Mutant(
+        "a unit whose workers died is not counted as lost",
+        "app/pipeline/endings.py",
+        "WISHED = frozenset({ClaimAnswer.CANCELLED,",
+        "WISHED = frozenset({ClaimAnswer.POISON, ClaimAnswer.CANCELLED,",
+    ),
+    Mutant(
+        "a learned rate is used without its margin",
+        "workers/policy/rate.py",
+        "measured * (1.0 - margin)",
+        "measured",
+    ),
+    Mutant(
+        "every call is of its lane's first pool",
+        "app/pipeline/judge.py",
+        "pool=lane.pools[order.deployment]",
+        "pool=lane.pools[0]",
     ),
 )
 

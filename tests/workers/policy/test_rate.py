@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dicast.workers.policy.calls import CallLog
-from dicast.workers.policy.rate import LearnedRate
+from dicast.workers.policy.rate import MARGIN_DOWN, MARGIN_MOST, MARGIN_UNKEPT, MARGIN_UP, LearnedRate
 from tests.workers.policy.build import done, sent
 
 
@@ -104,3 +106,36 @@ def test_refusals_where_others_are_accepted_are_no_cap() -> None:
         now = 10.0 * (number + 1)
         assert not rate.is_alike(20, 2, around, 1.0, now)
         rate.refused_at = now
+
+
+def measured(rate: LearnedRate, accepted: int, span_s: float) -> float:
+    """The rate after one refusal, so many seconds and accepted calls after the log's first call."""
+    log = CallLog()
+    for number, at in enumerate([0.0, *(span_s * (number + 0.5) / accepted for number in range(accepted))]):
+        log.sent(sent(f"c{number}", at))
+        log.answered(done(f"c{number}", at + 0.1, at))
+    refused(rate, log, span_s, 1)
+    return rate.per_s
+
+
+def test_traffic_runs_slower_than_measured_by_the_margin_and_the_more_after_a_surprise() -> None:
+    rate = LearnedRate.starting(10.0, anchor=0.0, now=0.0)
+    assert measured(rate, 180, 20.0) == pytest.approx(9.0 * (1.0 - rate.margin))
+    assert rate.margin == pytest.approx(0.005 + MARGIN_UP)
+    for _ in range(9):
+        rate.since = rate.anchor = 0.0
+        measured(rate, 180, 20.0)
+    assert rate.margin == MARGIN_MOST
+
+
+def test_where_nothing_is_kept_the_margin_is_small_and_fixed() -> None:
+    rate = LearnedRate.starting(10.0, anchor=0.0, now=0.0)
+    rate.keeps, rate.proven = False, True
+    assert measured(rate, 180, 20.0) == pytest.approx(9.0 * (1.0 - MARGIN_UNKEPT))
+
+
+def test_a_refusal_that_was_provoked_measures_up_and_lowers_the_margin() -> None:
+    rate = LearnedRate.starting(10.0, anchor=0.0, now=0.0)
+    rate.trying, rate.trying_since = 4.0, 1.0
+    assert measured(rate, 240, 20.0) == pytest.approx(12.0 * (1.0 - 0.0025))
+    assert rate.margin == pytest.approx(0.005 - MARGIN_DOWN)
