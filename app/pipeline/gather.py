@@ -35,6 +35,7 @@ from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports import files
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
+from dicast.app.reports.ratings import keeps_ratings
 from dicast.app.reports.resuming import write_items
 
 RETENTION_S = 7 * 86_400
@@ -125,7 +126,10 @@ class Gatherer:
             return False
         header = await self._header(job, record)
         async with telling_of_files(self._ledger, job_id):
-            report = await asyncio.to_thread(self._filed, job, header)
+            try:
+                report = await asyncio.to_thread(self._filed, job, header)
+            except files.RunChanged:  # another has ended the job meanwhile, and it was resumed
+                return False
         if isinstance(job.spec.items, list):
             await self._keep_items(job)
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
@@ -180,8 +184,10 @@ class Gatherer:
 
     def _filed(self, job: JobRecord, header: ReportHeader) -> Report:
         """The job's files, and its report with the panel's scores and the statistics that it asks for."""
-        report = files.finish(self._results_dir, job.id, job.incarnation, header)
-        return keep_computed(own_folder(self._results_dir, job.id, job.incarnation), report)
+        place = self._results_dir, job.id, job.incarnation
+        rated = header.rated or keeps_ratings(*place)  # a resumed job has those that were added, too
+        report = files.finish(*place, header.model_copy(update={"rated": rated}), job.resumed)
+        return keep_computed(own_folder(*place), report)
 
     def _agent(self, agent: Agent, *, chief: bool) -> ReportAgent:
         return ReportAgent.of(agent, map(self._models.model, agent.choices), chief=chief)
