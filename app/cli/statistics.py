@@ -24,6 +24,7 @@ from dicast.app.reports.assessing import (
 from dicast.app.reports.files import REPORT, NoResults, ReportChanged, RunChanged, check_run, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.app.reports.ratings import submitted_ratings
+from dicast.config.nearest import nearest_file
 from dicast.config.settings import Settings, environment
 
 TRIES = 3
@@ -47,8 +48,10 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
         root = results_dir or Settings.from_env(environment()).results_dir
         return Finished(job_folder(root, job), read_report(root, job))
     except NoResults:
+        near = nearest_file(Path(root) / job)
         raise Refused(
             f"no finished job {job!r} in {root} (DICAST_RESULTS_DIR); a folder with a {REPORT} may be named, too"
+            + (f"; did you mean {near}?" if near else "")
         ) from None
     except ValidationError:
         raise Refused(f"the {REPORT} of {job} is damaged") from None

@@ -43,6 +43,15 @@ class StatisticsFailed(DicastError, RuntimeError):
     exit_code = Exit.FAILED
 
 
+def require_statistics() -> None:
+    """Raises `NoLibraries` unless what intervals and p-values need is installed."""
+    try:
+        import dicast.app.assessment.gating
+        import dicast.app.assessment.runs  # noqa: F401
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+
+
 def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:
     """Some libraries are loaded only when a figure needs them: any that is missing is told in the same way."""
 

@@ -22,7 +22,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -41,6 +41,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 _UNNAMED = "unnamed-"
 """Begins what stands for the incarnation of a folder that tells of none; no incarnation begins so."""
 _TRIES = 20
+_DELETED = ".deleted"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
 """What renaming raises when somebody else was first."""
 
@@ -161,6 +162,29 @@ def _set_aside(folder: Path, there: str) -> Path | None:
         aside = folder.rename(_aside(folder, there))
     sync_folder(folder.parent)
     return aside
+
+
+def remove(results_dir: str | Path, job_id: str, unwanted: Callable[[], bool]) -> bool:
+    """Remove the folder of the latest job of an id, if it is `unwanted` yet when nobody else may change it; whether
+    there was one. Raises ValueError for what is no job's id, OSError."""
+    folder = job_folder(results_dir, job_id)
+    for left in folder.parent.glob(f"{folder.name}~*{_DELETED}"):  # by who was killed over it
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        with writing(folder):
+            if not unwanted():
+                return False
+            gone = folder.rename(folder.with_name(f"{folder.name}~{uuid.uuid4().hex}{_DELETED}"))
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(gone)
+    return True
+
+
+def earlier_folders(results_dir: str | Path, job_id: str) -> list[Path]:
+    """What earlier jobs of an id had, which was set aside."""
+    folder = job_folder(results_dir, job_id)
+    return sorted(path for path in folder.parent.glob(f"{folder.name}~*") if not path.name.endswith((_DELETED, ".tmp")))
 
 
 def _incarnation_of(folder: Path) -> str | None:

@@ -181,7 +181,7 @@ def test_ratings_that_statistics_cannot_be_computed_with_stay_out_of_the_report(
     assert told.status_code == 200 and told.json()["ratings"] == 3 * len(items)
     assert told.json()["reason"].startswith("the ratings are not in the report: the statistics cannot be computed")
     assert (folder / "report.json").read_bytes() == before and not (folder / "ratings.jsonl").exists()
-    assert [(line.action, line.outcome) for line in dicast.audit.lines()][0] == ("rating.finish", "not kept")
+    assert next((line.action, line.outcome) for line in dicast.audit.lines()) == ("rating.finish", "not kept")
     show_statistics(Terminal(), str(folder), [], None, again=True, json=True)
 
 
