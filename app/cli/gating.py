@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from rich.text import Text
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.statistics import finished
 from dicast.app.domain.gate import GateVerdict, JobGate
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
-from dicast.app.domain.report import Report
+from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.reports.assessing import require_statistics
 from dicast.errors import Exit
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -44,7 +47,9 @@ class GateOptions:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise Refused(f"gate: {where} {first['msg'].removeprefix('Value error, ')}".replace(":  ", ": ")) from None
+            said = first["msg"].removeprefix("Value error, ")
+            got = f", got {first['input']!r}" if where and isinstance(first["input"], str | int | float) else ""
+            raise Refused(f"gate: {where} {said[:1].lower()}{said[1:]}{got}".replace(":  ", ": ")) from None
 
     @property
     def asks(self) -> bool:
@@ -60,10 +65,67 @@ def _threshold(pair: str) -> tuple[str, float]:
         raise Refused(f"--fail-under: DIMENSION=SCORE is wanted, such as clarity=4.2, got {pair!r}") from None
 
 
+def check_gate(options: GateOptions, job: EvaluationJob) -> None:
+    """All that a gate needs and that can be known before the job is judged: its thresholds fit the dimensions, the job
+    that it is held against has ended and has files here, the libraries are there, and what is to be written can be.
+    Raises `Refused` or `NoLibraries`."""
+    gate = options.gate(job.gate)
+    dimensions = [ReportDimension.of(dimension) for dimension in job.dimensions]
+    try:
+        gate.check_dimensions(
+            {d.id: (d.scale_min, d.scale_max) for d in dimensions}, [d.id for d in dimensions if d.nominal]
+        )
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    if gate.not_worse_than is not None:
+        try:
+            baseline = finished(gate.not_worse_than)
+        except Refused as error:
+            raise Refused(f"gate: not_worse_than: {error}") from None
+        if not {d.id for d in baseline.report.dimensions} & {d.id for d in dimensions}:
+            raise Refused(f"gate: not_worse_than: {gate.not_worse_than} and this job have no dimension in common")
+    if gate.not_worse_than is not None or gate.min_agreement is not None or (gate.confident and gate.fail_under):
+        require_statistics()
+    check_outputs(options)
+
+
+def check_outputs(options: GateOptions) -> None:
+    """Raises `Refused` where what a gate says could not be written."""
+    if options.junit_items and options.junit is None:
+        raise Refused("--junit-items belongs to --junit FILE, which is not given")
+    for option, file in (("--junit", options.junit), ("--csv", options.csv)):
+        if file is not None:
+            check_file(option, file)
+    if options.summary and (file := os.environ.get(SUMMARY)):
+        check_file(SUMMARY, file)
+
+
+def check_file(option: str, file: str) -> None:
+    """Raises `Refused` if no file can be written there. Nothing is left behind."""
+    path = Path(file)
+    if path.is_dir():
+        raise Refused(f"{option}: {file} is a folder; a file is wanted")
+    check_folder(option, path.absolute().parent)
+
+
+def check_folder(option: str, folder: Path, *, made: bool = False) -> None:
+    """Raises `Refused` if no file can be made in a folder, or, if it is `made` when it is needed, in what there is of
+    the way to it."""
+    place = folder.absolute()
+    while made and not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:  # asked by doing it: rights, a full disk and one that is read-only look alike
+        raise Refused(f"{option}: nothing can be written into {place}: {error.strerror or error}") from None
+
+
 def gate_job(terminal: Terminal, job: str, options: GateOptions, *, json: bool) -> Exit:
     """Show whether a finished job passes, and write what is wanted. Raises `Refused`, `NoLibraries`, OSError."""
     found = finished(job)
     gate = options.gate(found.report.gate)
+    check_outputs(options)
     if not gate.asks:
         raise Refused(f"job {found.report.job_id} has no gate: say `gate:` in the job, or --fail-under and the like")
     return gated(terminal, found.folder, found.report, gate, options, json=json)

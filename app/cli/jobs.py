@@ -1,26 +1,29 @@
-"""`dicast jobs list|show|cancel|resume|export`."""
+"""`dicast jobs list|show|cancel|resume|delete|export`."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
 from dicast.app.application import Dicast
-from dicast.app.cli.console import Terminal
+from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application, show_report
 from dicast.app.doctor import waiting
 from dicast.app.domain.printable import printable
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
-from dicast.app.operations.jobs import cancel, filed_report, results_of, resume
+from dicast.app.operations.jobs import cancel, delete, filed_report, results_of, resume
 from dicast.app.reports.heat_table import print_heat_map
+from dicast.errors import Exit
 
 STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}
 
@@ -92,6 +95,25 @@ def resume_job(terminal: Terminal, job_id: str) -> None:
         terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
     else:
         terminal.say(f"Nothing to do: every unit of job {job_id} has its score.")
+
+
+def delete_job(terminal: Terminal, job_id: str, *, yes: bool) -> Exit:
+    """Remove an ended job's record and files, when the person at the terminal has said so, or `yes`. Raises
+    `UnknownJob`, `JobNotEnded`, `BadJobId`, `Refused`, OSError."""
+    dicast = application(terminal)
+    if not yes:
+        if not (sys.stdin.isatty() and terminal.err.is_terminal):
+            raise Refused(f"nobody is there to be asked whether job {job_id} shall be deleted: --yes says so")
+        terminal.say(f"Job {job_id}: its record, its results and people's ratings of it are deleted for good.")
+        if not Confirm.ask("Delete it?", default=False, console=terminal.err):
+            terminal.say("Nothing was deleted.")
+            return Exit.INTERRUPTED
+    earlier = delete(dicast, job_id)
+    terminal.say(f"Deleted: job {job_id}, its record and its files.")
+    if earlier:
+        places = ", ".join(map(str, earlier))
+        terminal.say(f"Results of earlier jobs of this id, and files that were uploaded for it, stay: {places}")
+    return Exit.OK
 
 
 def export_job(

@@ -45,6 +45,9 @@ def report(
     ratings: Annotated[
         str | None, typer.Option(metavar="FILE", help="People's ratings, made since: they are kept with the job.")
     ] = None,
+    forget_ratings: Annotated[
+        bool, typer.Option("--forget-ratings", help="Take back all ratings that were added since the job has ended.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Show a finished job's report and what is known of its judges.
@@ -56,13 +59,17 @@ def report(
       dicast report JOB --ratings FILE
 
     Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
-    What is not computed yet is computed now and kept in report.json. Needs `pip install 'dicast[scores]'`.
+    What the job asks for and is not computed yet is computed now and kept in report.json. --by and --cluster are
+    another view, which changes nothing there. Needs `pip install 'dicast[scores]'`.
     """
     from dicast.app.cli.statistics import show_statistics
 
     if json and output is not None:
         raise typer.BadParameter("--json and --output are two forms: give one")
-    show_statistics(context.obj, job, by or [], cluster, again=again, json=json, page=output, ratings=ratings)
+    show_statistics(
+        context.obj, job, by or [], cluster, again=again, json=json, page=output, ratings=ratings,
+        forget_ratings=forget_ratings,
+    )  # fmt: skip
 
 
 def compare(

@@ -114,6 +114,9 @@ def run(
         bool, typer.Option("--dry-run", help="Only check and show the job, like `dicast validate`.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Submit the job, print its id, and exit.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Judge a job anew whose id has ended; its earlier results are moved aside.")
+    ] = False,
     json: AsJson = False,
     out: Out = None,
     project: Project = None,
@@ -143,7 +146,8 @@ def run(
       dicast run job.yaml --fail-under clarity=4.2 --max-errors 1%
 
     With a gate (`gate:` in the job, or these options) the exit code tells whether the results pass: see `dicast gate`.
-    Progress goes to standard error. A job that has an id is submitted only once; running it again shows it again.
+    Progress goes to standard error. A job that has an id is judged only once: running it again says when that was, and
+    shows its report; --new judges it anew.
     """
     from dicast.app.cli.early import early_worker
 
@@ -157,6 +161,7 @@ def run(
         )  # fmt: skip
         options = RunOptions(
             json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
+            new=new,
             gate=GateOptions(wanted, fail_under or (), junit, junit_items, csv, summary),
         )  # fmt: skip
         raise typer.Exit(run_job(context.obj, job, project, assignments or [], options, early))
@@ -246,6 +251,21 @@ def resume(context: typer.Context, job_id: JobId) -> None:
     from dicast.app.cli.jobs import resume_job
 
     resume_job(context.obj, job_id)
+
+
+@jobs.command(no_args_is_help=True)
+def delete(
+    context: typer.Context,
+    job_id: JobId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete an ended job: its record, its results and people's ratings.
+
+    Results of earlier jobs of the same id, and uploaded files, stay. A job that has not ended is refused.
+    """
+    from dicast.app.cli.jobs import delete_job
+
+    raise typer.Exit(delete_job(context.obj, job_id, yes=yes))
 
 
 @jobs.command(no_args_is_help=True)

@@ -7,6 +7,7 @@ import select
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,14 +25,14 @@ from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
 from dicast.app.cli.early import EarlyWorker, local_changes
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
-from dicast.app.cli.gating import GateOptions, gated
+from dicast.app.cli.gating import GateOptions, check_folder, check_gate, gated
 from dicast.app.cli.plan import notes, show_plan, without_key
 from dicast.app.doctor import waiting
 from dicast.app.doctor.store import URL_SHAPES, understood
 from dicast.app.domain.report import Report
-from dicast.app.ledger.client import JobLost, JobStatus
+from dicast.app.ledger.client import JobLost, JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
-from dicast.app.operations.jobs import cancel, send
+from dicast.app.operations.jobs import cancel, forget, send
 from dicast.app.reports.folders import job_folder
 from dicast.app.reports.statistics_table import print_statistics
 from dicast.app.reports.table import print_report
@@ -56,6 +57,7 @@ class RunOptions:
     local: bool = False
     detach: bool = False
     dry_run: bool = False
+    new: bool = False
     gate: GateOptions = GateOptions({})
 
 
@@ -77,6 +79,9 @@ def run_job(
             # All that can be checked without a store is, before anything is started.
             dicast = application(terminal, local_changes(options.out) if options.local else {})
             ready = dicast.prepared(document)
+            check_gate(options.gate, ready.job)
+            if options.out is not None:
+                check_folder("--out", Path(options.out), made=True)
             if options.dry_run:
                 show_plan(terminal, dicast, ready, json=options.json)
                 return Exit.OK
@@ -150,14 +155,45 @@ def _run_local(
 def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts) -> Exit:
     if not options.detach and not dicast.registry.alive():
         raise Refused(NO_WORKER)
+    if options.new:
+        with contextlib.suppress(UnknownJob):
+            forget(dicast, ready.id)
+    before = _state(dicast, ready.id)
     job_id = dicast.submit(ready)
+    if before is not None and before.state.ended and before.state is not JobState.LOST:
+        return _judged_before(terminal, dicast, before, options)
     if (error := send(dicast, job_id)) is not None:
         terminal.say(f"Job {job_id} is stored, but its message could not be sent ({error}); a worker will find it.")
     if options.detach:
         terminal.emit(orjson.dumps({"job_id": job_id}).decode() if options.json else job_id)
-        terminal.say(f"Submitted. See how it goes:\n  dicast jobs watch {job_id}")
+        done = "Submitted." if before is None else f"Submitted before: it is {before.state}."
+        terminal.say(f"{done} See how it goes:\n  dicast jobs watch {job_id}")
         return Exit.OK
     return _followed(terminal, dicast, job_id, options, interrupts)
+
+
+def _state(dicast: Dicast, job_id: str) -> JobStatus | None:
+    """Of a job that this one is the same as, or in conflict with."""
+    try:
+        status = dicast.ledger.status(job_id)
+    except UnknownJob:
+        return None
+    return None if status.state is JobState.LOST else status
+
+
+def _judged_before(terminal: Terminal, dicast: Dicast, status: JobStatus, options: RunOptions) -> Exit:
+    """Nothing is called for a job that has ended: its report is shown again, or only its id with `--detach`."""
+    ended = datetime.fromtimestamp((status.finished_ms or status.created_ms) / 1000).astimezone()
+    terminal.say(
+        f"Job {status.id} was judged before and ended {status.state} on {ended:%Y-%m-%d at %H:%M:%S}: nothing was "
+        "called.\n  dicast run --new ...       judges it anew\n"
+        f"  dicast jobs resume {status.id}  judges again what has no score",
+        "yellow",
+    )
+    if options.detach:
+        terminal.emit(orjson.dumps({"job_id": status.id}).decode() if options.json else status.id)
+        return Exit.OK
+    return _reported(terminal, dicast, status, options)
 
 
 def _followed(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,22 @@ from pydantic import ValidationError
 
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import NoLibraries, compute, keep, learn_panels
-from dicast.app.reports.files import REPORT, NoResults, read_report
+from dicast.app.reports.assessing import (
+    NoLibraries,
+    StatisticsFailed,
+    compute,
+    evaluated,
+    keep_evaluated,
+    learn_panels,
+)
+from dicast.app.reports.files import REPORT, NoResults, ReportChanged, RunChanged, check_run, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.ratings import submitted_ratings
+from dicast.config.nearest import nearest_file
 from dicast.config.settings import Settings, environment
 
+TRIES = 3
+"""Somebody else's change of a report has it computed anew so often."""
 NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install 'dicast[plots]'"
 
 
@@ -36,8 +48,10 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
         root = results_dir or Settings.from_env(environment()).results_dir
         return Finished(job_folder(root, job), read_report(root, job))
     except NoResults:
+        near = nearest_file(Path(root) / job)
         raise Refused(
             f"no finished job {job!r} in {root} (DICAST_RESULTS_DIR); a folder with a {REPORT} may be named, too"
+            + (f"; did you mean {near}?" if near else "")
         ) from None
     except ValidationError:
         raise Refused(f"the {REPORT} of {job} is damaged") from None
@@ -47,20 +61,25 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
 
 def show_statistics(
     terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool,
-    page: str | None = None, ratings: str | None = None,
+    page: str | None = None, ratings: str | None = None, forget_ratings: bool = False,
 ) -> None:  # fmt: skip
-    """Print the report with all figures, or write it to the HTML file `page`; what is not there yet is computed, and
-    kept in the report. `ratings` are added to the job's first. Without the libraries, what there is is shown, and what
-    is missing is said. Raises `NotKept`, `DatasetError`, `Refused`."""
+    """Print the report with all figures, or write it to the HTML file `page`. What the job itself asks for and is not
+    there yet is computed, and kept in the report; what `by` and `cluster` ask for is shown, and the job's own files
+    stay as they are. `ratings` are added to the job's, if the statistics can be computed with them; `forget_ratings`
+    takes back all that were added. Without the libraries, what there is is shown, and what is missing is said.
+    Raises `NotKept`, `DatasetError`, `RunChanged`, `StatisticsFailed`, `Refused`."""
     from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.table import print_report  # noqa: PLC0415
 
     found = finished(job)
+    if forget_ratings:
+        found = _without_added(terminal, found)
     if ratings is not None:
         found = _rated(terminal, found, ratings)
-    report, known = found.report, found.report.statistics
-    if again or by or cluster or known is None or known.state != "computed":
-        report = _computed(terminal, found, by, cluster)
+    known = found.report.statistics
+    if not by and not cluster and (again or known is None or known.state != "computed"):
+        found = _computed(terminal, found, again=again)
+    report = _seen(terminal, found, by, cluster) if by or cluster else found.report
     if json:
         terminal.emit(report.model_dump_json(indent=2))
         return
@@ -82,39 +101,91 @@ def _write_page(terminal: Terminal, folder: Path, report: Report, page: Path) ->
 
 def _renew_page(folder: Path, report: Report) -> None:
     """The page that lies beside the results tells what they now hold. Raises OSError."""
-    from dicast.app.reports.html.page import NAME, write_report  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.html.page import NAME, write_own_page  # noqa: PLC0415  (takes long to load)
 
     if (folder / NAME).exists():
-        write_report(folder, report, folder / NAME)
+        with contextlib.suppress(RunChanged, ReportChanged):  # who has changed it has the page renewed
+            write_own_page(folder, report)
 
 
 def _rated(terminal: Terminal, found: Finished, ratings: str) -> Finished:
-    """The job with these ratings among its own. Raises `DatasetError`, `Refused`."""
-    from dicast.app.operations.rating import add_ratings  # noqa: PLC0415  (takes long to load)
+    """The job with these ratings among its own, once its statistics have been computed with them. Raises
+    `DatasetError`, `NoLibraries`, `RunChanged`, `StatisticsFailed`, `Refused`."""
+    from dicast.app.operations.rating import added_ratings  # noqa: PLC0415  (takes long to load)
+
+    for _ in range(TRIES):
+        change, count = added_ratings(found.folder, found.report, ratings)
+        try:
+            report = evaluated(found.folder, found.report, change)
+        except (NoLibraries, StatisticsFailed) as error:
+            terminal.say(f"The ratings of {ratings} are not kept: statistics cannot be computed with them.", "red")
+            raise error from error.__cause__
+        try:
+            keep_evaluated(found.folder, found.report, report, change)
+            _renew_page(found.folder, report)
+        except ReportChanged:
+            found = Finished(found.folder, check_run(found.folder, found.report))
+        except OSError as error:
+            raise Refused(f"the ratings cannot be kept in {found.folder}: {error.strerror or error}") from None
+        else:
+            terminal.say(f"{count:,} ratings of {ratings} are kept with the job.")
+            return Finished(found.folder, report)
+    raise ReportChanged(found.report.job_id)
+
+
+def _without_added(terminal: Terminal, found: Finished) -> Finished:
+    """The job with the ratings that it was started with alone. Raises `NoAddedRatings`, `RunChanged`, `Refused`."""
+    from dicast.app.operations.rating import forget_ratings  # noqa: PLC0415  (takes long to load)
 
     try:
-        report, count = add_ratings(found.folder, found.report, ratings)
+        report, count = forget_ratings(found.folder, found.report)
+        _renew_page(found.folder, report)
     except OSError as error:
-        raise Refused(f"the ratings cannot be kept in {found.folder}: {error.strerror or error}") from None
-    terminal.say(f"{count:,} ratings of {ratings} are kept with the job.")
+        raise Refused(f"the ratings cannot be taken back in {found.folder}: {error.strerror or error}") from None
+    terminal.say(f"{count:,} added ratings are taken back; those that came with the job stay.")
     return Finished(found.folder, report)
 
 
-def _computed(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
-    """The report with its statistics, as far as this machine can compute and keep them."""
+def _computed(terminal: Terminal, found: Finished, *, again: bool) -> Finished:
+    """The job with the statistics that it asks for, as far as this machine can compute and keep them; `again`, also if
+    somebody else has kept some meanwhile. Raises `RunChanged`, `StatisticsFailed`."""
+    for _ in range(TRIES):
+        try:
+            report = evaluated(found.folder, found.report)
+        except NoLibraries as error:
+            terminal.say(str(error), "yellow")
+            return found
+        except StatisticsFailed as error:
+            if submitted_ratings(found.folder) is None:
+                raise
+            told = f"`dicast report {found.report.job_id} --forget-ratings` takes back the ratings that were added"
+            raise StatisticsFailed(f"{error}; {told}") from error.__cause__
+        try:
+            keep_evaluated(found.folder, found.report, report)
+            _renew_page(found.folder, report)
+        except ReportChanged:
+            found = Finished(found.folder, check_run(found.folder, found.report))
+            known = found.report.statistics
+            if not again and known is not None and known.state == "computed":
+                return found
+        except OSError as error:
+            terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
+            return Finished(found.folder, report)
+        else:
+            return Finished(found.folder, report)
+    raise ReportChanged(found.report.job_id)
+
+
+def _seen(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
+    """The report as it looks with other groups or clusters, which is kept nowhere. Raises `NotKept`, `RunChanged`,
+    `StatisticsFailed`."""
     try:
         report = learn_panels(found.folder, found.report)
         statistics = compute(found.folder, report, by or None, cluster)
     except NoLibraries as error:
         terminal.say(str(error), "yellow")
         return found.report
-    try:
-        report = keep(found.folder, report, statistics)
-        _renew_page(found.folder, report)
-        return report
-    except OSError as error:
-        terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
-        return report.model_copy(update={"statistics": statistics})
+    return report.model_copy(update={"statistics": statistics})
 
 
 def show_comparison(

@@ -124,6 +124,7 @@ class LedgerClient:
         self._submit = client.register_script(script_text(HERE / "submit.lua"))
         self._resume = client.register_script(script_text(HERE / "resume.lua"))
         self._cancel = client.register_script(script_text(HERE / "cancel.lua"))
+        self._delete = client.register_script(script_text(HERE / "delete.lua"))
         self._revoke_unit = client.register_script(script_text(HERE / "revoke_unit.lua"))
 
     def submit(
@@ -333,6 +334,22 @@ class LedgerClient:
         keys = [k.job(job), k.unfinished, k.base.clock, k.items(job), k.asking(job, incarnation or "")]
         args = ["", job, len(orjson.loads(lanes)), self._intervals.unattended_ms, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))
+
+    def incarnation(self, job: str) -> str | None:
+        """Which of the jobs of this id the ledger holds; None if it holds none, or a lost one."""
+        found = self._redis.hget(self._keys.job(job), "incarnation")
+        return None if found is None else str(found)
+
+    def delete(self, job: str, incarnation: str = "") -> str:
+        """Forget an ended job, or only that `incarnation` of it: its id is free then. Returns its state before, which
+        may forbid it, 'unannounced' where those who wait for its result have not been told yet, or '' where there is no
+        such job."""
+        k = self._keys
+        keys = [
+            k.job(job), k.items(job), k.pages(job), k.board(job), k.continuations(job), k.trouble(job),
+            k.asking(job, incarnation or self.incarnation(job) or ""), k.jobs, k.unfinished, k.bounded, k.outbox,
+        ]  # fmt: skip
+        return str(self._delete(keys=keys, args=[job, incarnation]))
 
     def open_calls(self) -> dict[str, int]:
         """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from dicast.errors import DicastError
 if TYPE_CHECKING:
     from dicast.app.application import Dicast
     from dicast.app.domain.report import Report
+
+
+ANNOUNCED_IN_S, LOOK_S = 5.0, 0.05
 
 
 class JobNotEnded(DicastError):
@@ -71,6 +75,43 @@ def resume(dicast: Dicast, job_id: str) -> bool:
     dicast.backend.forget(job_id)  # who waits for it now waits for the new report
     dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
     return True
+
+
+def forget(dicast: Dicast, job_id: str) -> None:
+    """For a job that is to be judged anew: have the ledger forget the ended one, so that its id is free. Its files
+    stay, until the later job begins and has them moved aside. Raises `UnknownJob` or `JobNotEnded`."""
+    if not _forgotten(dicast, job_id, "it can be judged anew"):
+        raise UnknownJob(job_id)
+
+
+def _forgotten(dicast: Dicast, job_id: str, what: str = "it can be deleted") -> str:
+    """Its state before, '' if the ledger holds no such job. Raises `JobNotEnded`."""
+    until = time.monotonic() + ANNOUNCED_IN_S
+    while (state := dicast.ledger.delete(job_id)) == "unannounced":
+        if time.monotonic() > until:
+            raise JobNotEnded(job_id, "not announced yet to those who wait for it", what)
+        time.sleep(LOOK_S)
+    if state and not JobState(state).ended:
+        raise JobNotEnded(job_id, state, what)
+    if state:
+        dicast.backend.forget(job_id)  # its result, which who waits for a later job of the id must not get
+    return state
+
+
+def delete(dicast: Dicast, job_id: str) -> list[Path]:
+    """Remove an ended job: its record in the ledger, its result, and its files with people's ratings, images and
+    reports. Files of earlier jobs of the id that were moved aside stay, and are returned; so do uploads, which other
+    jobs may name. May be killed and called again. Raises `UnknownJob`, `BadJobId` or `JobNotEnded`, OSError."""
+    from dicast.app.reports.folders import earlier_folders, remove  # noqa: PLC0415
+
+    try:
+        known = bool(_forgotten(dicast, job_id))
+        removed = remove(dicast.settings.results_dir, job_id, lambda: dicast.ledger.incarnation(job_id) is None)
+        if not known and not removed:
+            raise UnknownJob(job_id)
+        return earlier_folders(dicast.settings.results_dir, job_id)
+    except ValueError as error:
+        raise BadJobId(str(error)) from None
 
 
 def filed_report(dicast: Dicast, unknown: UnknownJob) -> Report:

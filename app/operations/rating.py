@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from dicast.app import datasets
 from dicast.app.domain.dimension import Dimension
@@ -21,17 +18,25 @@ from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.domain.scale import Scale
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.operations.texts import items_of
-from dicast.app.reports.assessing import keep_report
+from dicast.app.reports.assessing import keep_evaluated
 from dicast.app.reports.blind import Queue, QueuedItem, RatingRefused
-from dicast.app.reports.durable import replacing
-from dicast.app.reports.ratings import RATINGS, read_ratings
+from dicast.app.reports.files import ReportChanged, check_run, reading
+from dicast.app.reports.finishing import TRIES, keep_computed
+from dicast.app.reports.ratings import RatingsChange, read_ratings, submitted_ratings
 from dicast.app.submission.sampling import SHOWN, NoSample, SampleWishes, write_sample
+from dicast.errors import DicastError
 
 if TYPE_CHECKING:
     from dicast.app.application import Dicast
 
 MOST_ITEMS = 2000
 TEXT_BYTES = 64 * 2**20
+
+
+class NoAddedRatings(DicastError, LookupError):
+    """There are no ratings to take back."""
+
+    problem = "no-added-ratings"
 
 
 class WrongRatings(datasets.DatasetError):
@@ -110,11 +115,12 @@ def _told(of: ReportDimension, whole: Dimension | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def add_ratings(folder: Path, report: Report, path: str) -> tuple[Report, int]:
-    """The report of a job that has ended, whose ratings are now those that it had and those of this file, and how many
-    these are; its statistics are to be computed anew. Of two ratings by one person of the same thing that of the file
-    counts. Raises `DatasetError`, `WrongRatings`, OSError."""
-    known, pairs_of = _judged(folder)
+def added_ratings(folder: Path, report: Report, path: str) -> tuple[RatingsChange, int]:
+    """The ratings that a job has when those of a file are added, and how many these are. Of two ratings by one person
+    of the same thing that of the file counts. Nothing is written. Raises `DatasetError`, `WrongRatings`, `RunChanged`,
+    OSError."""
+    with reading(folder, report):
+        known, pairs_of = _judged(folder)
     ratings = {_key(rating): rating for rating in read_ratings(folder)}
     seen = set[tuple[str, str, str]]()
     for rating, place in datasets.ratings_of_file(RatingSource(path=path), _shells(report.dimensions), pairs_of):
@@ -127,10 +133,25 @@ def add_ratings(folder: Path, report: Report, path: str) -> tuple[Report, int]:
         ratings[key] = rating
     if not seen:
         raise WrongRatings(path, "holds no ratings: all cells are empty, or there is no row")
-    with replacing(folder / RATINGS) as out:
-        out.writelines(orjson.dumps(asdict(rating)) + b"\n" for rating in ratings.values())
-    waiting = JobStatistics(state="waiting", rated=True)
-    return keep_report(folder, report.model_copy(update={"rated": True, "statistics": waiting})), len(seen)
+    return RatingsChange(list(ratings.values()), added=True), len(seen)
+
+
+def forget_ratings(folder: Path, report: Report) -> tuple[Report, int]:
+    """The report of an ended job without the ratings that were added since it has ended, and how many these were; those
+    that it was started with stay. Raises `NoAddedRatings`, `RunChanged`, OSError."""
+    for _ in range(TRIES):
+        before, submitted = sum(1 for _ in read_ratings(folder)), submitted_ratings(folder)
+        if submitted is None:
+            raise NoAddedRatings(f"no ratings have been added to job {report.job_id} since it has ended")
+        waiting = JobStatistics(state="waiting", rated=True) if submitted else JobStatistics.of_no_ratings()
+        changed = report.model_copy(update={"rated": bool(submitted), "statistics": waiting})
+        try:
+            report = keep_evaluated(folder, report, changed, RatingsChange(submitted, added=False))
+        except ReportChanged:
+            report = check_run(folder, report)
+        else:
+            return keep_computed(folder, report), before - len(submitted)
+    raise ReportChanged(report.job_id)
 
 
 def _shells(dimensions: Iterable[ReportDimension]) -> list[Dimension]:

@@ -38,6 +38,7 @@ from dicast.app.reports import files
 from dicast.app.reports.assessing import NoLibraries
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
+from dicast.app.reports.ratings import keeps_ratings
 from dicast.app.reports.resuming import set_aside, write_items
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,10 @@ class Gatherer:
         else:
             header = await self._header(job, record)
             await self._keep_items(job)
-            report, keep_items = await asyncio.to_thread(self._filed, job, record, header), False
+            try:
+                report, keep_items = await asyncio.to_thread(self._filed, job, record, header), False
+            except files.RunChanged:  # another has ended the job meanwhile, and it was resumed
+                return False
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
         completed = await retry_until_available(
             lambda: self._ledger.complete(job_id, job.incarnation, text, RETENTION_S, attempt, keep_items=keep_items)
@@ -232,8 +236,10 @@ class Gatherer:
         """The job's files, and its report with the panel's scores and the statistics that it asks for."""
         place = self._results_dir, job.id, job.incarnation
         if job.resumed and "started_ms" not in record:  # cancelled before it went on: what it had before is all it has
-            set_aside(*place, waits=lambda: True)
-        report = files.finish(*place, header, salvage=salvage)
+            set_aside(*place, waits=lambda: True, run=job.resumed)
+        rated = header.rated or keeps_ratings(*place)  # a resumed job has those that were added, too
+        header = header.model_copy(update={"rated": rated})
+        report = files.finish(*place, header, job.resumed, salvage=salvage)
         return keep_computed(own_folder(*place), report)
 
     def _agent(self, agent: Agent, *, chief: bool) -> ReportAgent:

@@ -86,7 +86,7 @@ class Preparation:
         if not job.resumed:
             return
         waits = partial(self._submitted.awaits_start, job.id)
-        await asyncio.to_thread(set_aside, *place, waits=waits)
+        await asyncio.to_thread(partial(set_aside, *place, waits=waits, run=job.resumed))
         if arrangement_of(job.spec).needed or isinstance(job.spec.items, ItemSource):
             return
         if await self._ledger.item_count(job.id) < job.items:

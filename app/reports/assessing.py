@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
-from pydantic_core import to_json
-
 from dicast.app.domain.calibrated import circumstances
 from dicast.app.domain.calibration import CalibrationMap, Method
 from dicast.app.domain.findings import NotCalibrated, PanelFront
 from dicast.app.domain.judge_statistics import JobStatistics
+from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report
-from dicast.app.reports.durable import replacing
-from dicast.app.reports.files import REPORT
+from dicast.app.reports.files import changing, keep_report, reading, write_report_file
+from dicast.app.reports.ratings import RatingsChange
 from dicast.errors import DicastError, Exit
 
 P = ParamSpec("P")
@@ -45,6 +44,24 @@ def has_libraries() -> bool:
     return all(find_spec(name) is not None for name in LIBRARIES)
 
 
+class StatisticsFailed(DicastError, RuntimeError):
+    """The statistics cannot be computed of what there is, such as of ratings that no sample can have; the message says
+    what went wrong."""
+
+    problem = "statistics-failed"
+
+    exit_code = Exit.FAILED
+
+
+def require_statistics() -> None:
+    """Raises `NoLibraries` unless what intervals and p-values need is installed."""
+    try:
+        import dicast.app.assessment.gating
+        import dicast.app.assessment.runs  # noqa: F401
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+
+
 def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:
     """Some libraries are loaded only when a figure needs them: any that is missing is told in the same way."""
 
@@ -59,16 +76,47 @@ def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @_needing_libraries
-def compute(folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None) -> JobStatistics:
-    """The statistics of the job in a folder, grouped `by` metadata (None: as the job says), clustered by `cluster`.
+def compute(
+    folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None,
+    ratings: Iterable[Rating] | None = None,
+) -> JobStatistics:  # fmt: skip
+    """The statistics of the job in a folder, grouped `by` metadata (None: as the job says), clustered by `cluster`,
+    with `ratings` by people (None: those in the folder). Nothing is written.
 
-    Takes about half a second a judge and dimension. Raises `NoLibraries`, `NotKept`, OSError.
+    Takes about half a second a judge and dimension. Raises `NoLibraries`, `NotKept`, `RunChanged`, `StatisticsFailed`,
+    OSError.
     """
     from dicast.app.assessment.assess import assess
     from dicast.app.assessment.combined import learned
     from dicast.app.reports.scores import load_scores
 
-    return assess(learned(load_scores(folder, report, by, cluster)))
+    with reading(folder, report):
+        try:
+            return assess(learned(load_scores(folder, report, by, cluster, ratings)))
+        except (DicastError, ImportError, OSError):
+            raise
+        except Exception as error:  # whatever arithmetic does with figures that nobody thought of
+            raise StatisticsFailed(f"the statistics cannot be computed: {type(error).__name__}: {error}") from error
+
+
+def evaluated(folder: Path, report: Report, change: RatingsChange | None = None) -> Report:
+    """The report with what its panels' rules learn and the statistics that its job asks for; with a `change` of the
+    ratings those that they lead to. Nothing is written. Raises what `compute` does."""
+    if change is not None:
+        report = report.model_copy(update={"rated": bool(change.ratings)})
+    report = learn_panels(folder, report)
+    found = compute(folder, report, ratings=None if change is None else change.ratings)
+    return report.model_copy(update={"statistics": found})
+
+
+def keep_evaluated(folder: Path, known: Report, report: Report, change: RatingsChange | None = None) -> Report:
+    """Put a report in the place of the one that is `known`, and with it the ratings that it was computed with. Raises
+    `RunChanged` or `ReportChanged`, then nothing is kept; OSError."""
+    with changing(folder, known):
+        if change is not None:
+            change.apply(folder)
+        write_report_file(folder, report)
+    return report
 
 
 @_needing_libraries
@@ -80,7 +128,8 @@ def learn_panels(folder: Path, report: Report) -> Report:
     from dicast.app.assessment.combined import learned
     from dicast.app.reports.scores import load_scores
 
-    dimensions = [of.dimension for of in learned(load_scores(folder, report, by=[])).dimensions]
+    with reading(folder, report):
+        dimensions = [of.dimension for of in learned(load_scores(folder, report, by=[])).dimensions]
     told = [
         of.model_copy(update={"dimension": dimension})
         for of, dimension in zip(report.by_dimension, dimensions, strict=True)
@@ -98,7 +147,8 @@ def panel_fronts(
     from dicast.app.assessment.panels import panel_front
     from dicast.app.reports.scores import load_scores
 
-    scores = load_scores(folder, report, by=[])
+    with reading(folder, report):
+        scores = load_scores(folder, report, by=[])
     return [
         panel_front(of, scores.judges, costs, largest=largest, measure=measure, reach=reach)
         for of in scores.dimensions
@@ -121,7 +171,8 @@ def calibrate(
     from dicast.app.assessment.combined import learned
     from dicast.app.reports.scores import load_scores
 
-    scores = learned(load_scores(folder, report, by=[]))
+    with reading(folder, report):
+        scores = learned(load_scores(folder, report, by=[]))
     chosen = replace(scores, dimensions=tuple(of for of in scores.dimensions if of.dimension.id in dimensions))
     found = list(calibrations(chosen, circumstances(report), method))
     return (
@@ -131,12 +182,5 @@ def calibrate(
 
 
 def keep(folder: Path, report: Report, found: JobStatistics) -> Report:
-    """The report with these statistics, in its file too. Raises OSError."""
-    return keep_report(folder, report.model_copy(update={"statistics": found}))
-
-
-def keep_report(folder: Path, report: Report) -> Report:
-    """The report, which its file now holds. Raises OSError."""
-    with replacing(folder / REPORT) as out:
-        out.write(to_json(report, indent=2) + b"\n")
-    return report
+    """The report with these statistics, in its file too. Raises what `keep_report` does."""
+    return keep_report(folder, report, report.model_copy(update={"statistics": found}))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
+from typing import IO
 
 from pydantic import ValidationError
 
 from dicast.app.domain.report import Report, ResultFiles
 from dicast.app.reports.durable import replacing
-from dicast.app.reports.files import NoResults, read_report
-from dicast.app.reports.folders import job_folder
-from dicast.app.reports.ratings import RATINGS
+from dicast.app.reports.files import NoResults, check_run, read_report, reading, write_report_file
+from dicast.app.reports.folders import job_folder, writing
+from dicast.app.reports.ratings import RATINGS, SUBMITTED
 from dicast.errors import DicastError
 
-OPTIONAL = (RATINGS, "panel.parquet", "probes.parquet", "report.html")
+OPTIONAL = (RATINGS, SUBMITTED, "panel.parquet", "probes.parquet", "report.html")
 """Files that only some jobs have."""
 
 
@@ -50,9 +52,11 @@ def results_root(report: Report, results_dir: str | Path) -> Path:
 def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
     """Copy a job's files to `out`/<job id>, unless they lie there; the report, naming the copies.
 
-    As in the original folder, `report.json` is there only once all the others are. Raises `ResultsAway`, OSError.
+    As in the original folder, `report.json` is there only once all the others are; all are of one run. Raises
+    `ResultsAway`, `RunChanged`, OSError.
     """
     source = job_folder(results_root(report, results_dir), report.job_id)
+    report = check_run(source, report)  # with the statistics that it has by now
     target = job_folder(out, report.job_id)
     files = ResultFiles(
         directory=str(target),
@@ -66,17 +70,21 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
     if target.exists() and target.samefile(source):
         return report
     target.mkdir(parents=True, exist_ok=True)
-    Path(files.report).unlink(missing_ok=True)
-    for path in map(Path, (files.opinions_jsonl, files.opinions_parquet, files.errors_jsonl)):
-        _copy(source / path.name, path)
-    for name in OPTIONAL:
-        if (source / name).exists():
-            _copy(source / name, target / name)
-    with replacing(Path(files.report)) as file:
-        file.write(report.model_dump_json(indent=2).encode() + b"\n")
+    names = [Path(path).name for path in (files.opinions_jsonl, files.opinions_parquet, files.errors_jsonl)]
+    names += [name for name in OPTIONAL if (source / name).exists()]
+    with contextlib.ExitStack() as lock:
+        with contextlib.ExitStack() as copies:
+            with reading(source, report):
+                for name in names:
+                    _copy(source / name, copies.enter_context(replacing(target / name)))
+            lock.enter_context(writing(target))
+            Path(files.report).unlink(missing_ok=True)
+            for name in set(OPTIONAL).difference(names):
+                (target / name).unlink(missing_ok=True)  # an earlier run's
+        write_report_file(target, report)
     return report
 
 
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as original, replacing(target) as copy:
-        shutil.copyfileobj(original, copy, 1 << 20)
+def _copy(source: Path, target: IO[bytes]) -> None:
+    with source.open("rb") as original:
+        shutil.copyfileobj(original, target, 1 << 20)

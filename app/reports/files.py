@@ -13,7 +13,8 @@
     <results>/<job>/damaged/                       pages that could not be read when a job was given up, as they are
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
-What the folder is called, and whose it is when an id is used again, is told in folders.py. Every file appears whole or
+What the folder is called, whose it is when an id is used again, and who may change what lies there, is told in
+folders.py. Every file appears whole or
 not at all (written beside, synced, renamed). The order of opinions is that of pages, then lanes, and within a page the
 one in which `write_page` got them; a lane's opinions thus stand in the lane's order of units (item, replicate, agent,
 dimension), and those of different lanes are interleaved page by page.
@@ -22,6 +23,7 @@ dimension), and those of different lanes are interleaved page by page.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -31,13 +33,14 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import orjson
+from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.probes import tried
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from dicast.app.reports.durable import replacing, sync_folder
-from dicast.app.reports.folders import folder_name, job_folder, own_folder
+from dicast.app.reports.folders import folder_name, job_folder, own_folder, run_of, writing
 from dicast.errors import DicastError
 
 if TYPE_CHECKING:
@@ -71,6 +74,28 @@ class NoResults(DicastError, LookupError):
     """There is no finished job of that id in the results folder."""
 
     problem = "no-results"
+
+
+class RunChanged(DicastError, RuntimeError):
+    """The files of a job are no longer those of the run that somebody began to read or to write: it was resumed, its id
+    was used again, or it was deleted."""
+
+    problem = "run-changed"
+
+    def __init__(self, job: str, folder: Path) -> None:
+        super().__init__(
+            f"job {job} was resumed, submitted again or deleted meanwhile: {folder} holds no longer what was read, so "
+            "nothing was changed there; ask again when the job has ended"
+        )
+
+
+class ReportChanged(DicastError, RuntimeError):
+    """Another has changed the report of the same run meanwhile, as by adding ratings; nothing was written."""
+
+    problem = "report-changed"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"the report of job {job} was changed meanwhile by somebody else; ask again")
 
 
 def write_page(
@@ -114,15 +139,16 @@ def read_page(
 
 
 def finish(
-    results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader, *, salvage: bool = False
-) -> Report:
+    results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader, run: int = 0, *,
+    salvage: bool = False,
+) -> Report:  # fmt: skip
     """Join the parts of one incarnation into the job's files and return its report.
 
     May be killed at any point and called again, or be called by two processes at once: the files are the same.
     Once a report with the same start stands there, it is returned as it is. Memory stays flat. Raises
     `ResultsMismatch` when a completed job's opinions are fewer than its published units, or any job's are more than its
-    units, and `DamagedPage`. To `salvage` is to take of such a page what has a score and can be read, each unit once,
-    and to keep its file in `damaged/`.
+    units, `RunChanged` when the job has been resumed more often than `run` times, and `DamagedPage`. To `salvage` is to
+    take of such a page what has a score and can be read, each unit once, and to keep its file in `damaged/`.
     """
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
@@ -130,17 +156,21 @@ def finish(
     folder.mkdir(parents=True, exist_ok=True)
     parts = _parts(folder, incarnation)
     # Looked for after the listing: parts go away only once the report is there.
-    report = _finished(folder, summary)
+    report, damaged = _finished(folder, summary), list[Path]()
     if report is None:
         pages = _Pages(parts, salvage, {(a.name, d.id) for a in summary.agents for d in summary.dimensions})
         try:
-            report = _join(folder, pages, summary)
-        except FileNotFoundError:
+            report = _join(folder, pages, summary, run)
+        except (FileNotFoundError, ResultsMismatch):  # of two that finish, one has removed the parts; or a run is over
             report = _finished(folder, summary)
             if report is None:
+                _check_place(folder, summary.job_id, run)
                 raise
-        _keep_damaged(folder, pages.damaged)
-    _clean(folder)
+        damaged = pages.damaged
+    with writing(folder):
+        _check_place(folder, summary.job_id, run)
+        _keep_damaged(folder, damaged)
+        _clean(folder)
     return report
 
 
@@ -177,6 +207,66 @@ def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool])
         # At once: whoever finds some of them and not the others would take these for all.
         aside = (folder / PARTS / incarnation).rename(folder / PARTS / f"{uuid.uuid4().hex}.tmp")
         _remove(aside)
+
+
+def _check_place(folder: Path, job_id: str, run: int) -> None:
+    """Raises `RunChanged` where a later run of the job has begun: its parts and its report are not to be touched."""
+    if run_of(folder) > run:
+        raise RunChanged(job_id, folder)
+
+
+@contextlib.contextmanager
+def changing(folder: Path, known: Report) -> Iterator[None]:
+    """Within, the files of an ended job are the caller's to change, and the report that lies there is `known`, as the
+    caller has read it. Raises `RunChanged` or `ReportChanged`, OSError."""
+    if not folder.is_dir():
+        raise RunChanged(known.job_id, folder)
+    with writing(folder):
+        there = check_run(folder, known)
+        if to_json(there) != to_json(known):
+            raise ReportChanged(known.job_id)
+        yield
+
+
+@contextlib.contextmanager
+def reading(folder: Path, report: Report) -> Iterator[None]:
+    """What is read from a job's folder within is of the run that this is the report of, or `RunChanged` is raised, also
+    in place of the error that a mixture of two runs has led to."""
+    try:
+        yield
+    except Exception:  # whatever a file that is gone, or another run's, leads to
+        check_run(folder, report)
+        raise
+    check_run(folder, report)
+
+
+def check_run(folder: Path, report: Report) -> Report:
+    """The report that lies in a job's folder, if it is of the same run. Raises `RunChanged`, OSError."""
+    try:
+        there = _read_report(folder)
+    except ValidationError:  # no version of this program leaves half a report
+        there = None
+    if there is None or _run(there) != _run(report):
+        raise RunChanged(report.job_id, folder)
+    return there
+
+
+def _run(report: Report) -> tuple[object, ...]:
+    """What tells a run of a job from every other of its id."""
+    return report.job_id, report.started, report.finished
+
+
+def keep_report(folder: Path, known: Report, report: Report) -> Report:
+    """Put a report in the place of the one that is `known`; what lies there now. Raises what `changing` does."""
+    with changing(folder, known):
+        write_report_file(folder, report)
+    return report
+
+
+def write_report_file(folder: Path, report: Report) -> None:
+    """For who is `changing` the folder. Raises OSError."""
+    with replacing(folder / REPORT) as out:
+        out.write(to_json(report, indent=2) + b"\n")
 
 
 def read_report(results_dir: str | Path, job_id: str) -> Report:
@@ -318,36 +408,46 @@ def _files_of(folder: Path) -> ResultFiles:
     )
 
 
-def _join(folder: Path, pages: _Pages, summary: ReportHeader) -> Report:
+def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Report:
+    """Write the files of a run from its pages, all in one step; nothing, once a later run has begun."""
     from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
 
     builder = ReportBuilder(summary)
-    with (
-        replacing(folder / _OPINIONS) as opinions,
-        replacing(folder / _ERRORS) as errors,
-        replacing(folder / _PARQUET) as parquet,
-        Columns(parquet, summary.keep) as of_items,
-        _columns_of_variants(folder, summary) as of_variants,
-    ):
-        columns = _Sorted(of_items, of_variants)
-        for page in pages:
-            for opinion, line in page.opinions:
-                builder.add_opinion(opinion)
-                opinions.write(line)
-                columns.add(opinion, line)
-            for error, line in page.errors:
-                builder.add_error(error)
-                errors.write(line)
-        if (summary.status == "cancelled" or summary.unpublished) and (folder / _EARLIER).is_dir():
-            _add_earlier(folder, pages, builder, opinions, errors, columns)
-        report = builder.build(_files_of(folder))
-        if report.missing < 0 or (report.missing > summary.unpublished and summary.status == "completed"):
-            raise ResultsMismatch(
-                f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
-                f"in {len(pages.parts)} parts"
-            )
-    _write_report(folder, report)
+    with contextlib.ExitStack() as lock:
+        with contextlib.ExitStack() as written:
+            names = [_OPINIONS, _ERRORS, _PARQUET, *([PROBES] if tried(summary.probes) else [])]
+            opinions, errors, *tables = outs = [written.enter_context(replacing(folder / name)) for name in names]
+            with contextlib.ExitStack() as closed:
+                columns = _Sorted(*(closed.enter_context(Columns(table, summary.keep)) for table in tables))
+                for page in pages:
+                    _add_page(page, builder, opinions, errors, columns)
+                if (summary.status == "cancelled" or summary.unpublished) and (folder / _EARLIER).is_dir():
+                    _add_earlier(folder, pages, builder, opinions, errors, columns)
+                report = builder.build(_files_of(folder))
+                if report.missing < 0 or (report.missing > summary.unpublished and summary.status == "completed"):
+                    raise ResultsMismatch(
+                        f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
+                        f"in {len(pages.parts)} parts"
+                    )
+            for out in outs:  # here, so that the lock is not held for as long as that takes
+                out.flush()
+                os.fsync(out.fileno())
+            lock.enter_context(writing(folder))
+            _check_place(folder, summary.job_id, run)
+        write_report_file(folder, report)
     return report
+
+
+def _add_page(
+    page: _Page, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
+) -> None:  # fmt: skip
+    for opinion, line in page.opinions:
+        builder.add_opinion(opinion)
+        opinions.write(line)
+        columns.add(opinion, line)
+    for error, line in page.errors:
+        builder.add_error(error)
+        errors.write(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,25 +455,13 @@ class _Sorted:
     """Opinions on items, and those on variants of them, which stand apart so that nobody counts them by mistake."""
 
     of_items: Columns
-    of_variants: Columns | None
+    of_variants: Columns | None = None
 
     def add(self, opinion: Opinion, line: bytes) -> None:
         if opinion.probe is None:
             self.of_items.add(line)
         elif self.of_variants is not None:
             self.of_variants.add(line)
-
-
-@contextlib.contextmanager
-def _columns_of_variants(folder: Path, summary: ReportHeader) -> Iterator[Columns | None]:
-    """Where they go, if the job's probes try anything out."""
-    from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
-
-    if not tried(summary.probes):
-        yield None
-        return
-    with replacing(folder / PROBES) as parquet, Columns(parquet, summary.keep) as columns:
-        yield columns
 
 
 def _add_earlier(

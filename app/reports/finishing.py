@@ -10,12 +10,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import compute, keep, keep_report, learn_panels
-from dicast.app.reports.files import REPORT
+from dicast.app.reports.assessing import evaluated, keep, keep_evaluated, learn_panels
+from dicast.app.reports.files import REPORT, ReportChanged, check_run
+from dicast.app.reports.ratings import RatingsChange
 from dicast.errors import DicastError
 
 MOST_OPINIONS = 300_000
@@ -27,16 +32,53 @@ NICENESS = 10
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+TRIES = 3
+"""Somebody else's change of the report, such as ratings that were added, has it computed anew so often."""
+_RATINGS = "--ratings"
+_CHANGED_MEANWHILE = 3
+"""Exit code of the process whose report was changed meanwhile."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the process is told on its standard input: the ratings that are to be, and the report that they are for."""
+
+    change: RatingsChange
+    known: Report
+
+
 def keep_computed(folder: Path, report: Report) -> Report:
     """The report with what its job asks for: the panel's scores beside it, and its statistics or why there are none.
-    Blocks, for at most about `MOST_SECONDS`. Raises OSError where the report cannot be written."""
+    Blocks, for at most about `MOST_SECONDS`. Raises `RunChanged`, and OSError where the report cannot be written."""
+    report = check_run(folder, report)  # as it is now: ratings may have come
     if _waits(report) and (reason := _unasked(report)) is not None:
         report = _without(folder, report, reason)
     if not _waits(report) and not _wants_panel(report):
         return report
     trouble = _in_own_process(folder)
-    report = _read(folder)
+    report = check_run(folder, report)
     return _without(folder, report, trouble or "they are not there") if _waits(report) else report
+
+
+def keep_ratings(
+    folder: Path, report: Report, change_of: Callable[[Report], RatingsChange]
+) -> tuple[Report, str | None]:  # fmt: skip
+    """The report with the ratings that `change_of` wants for it, which are kept once the statistics have been computed
+    with them, by a process of its own; else the report as it was, and why. Blocks as `keep_computed` does. Raises
+    `RunChanged`, OSError and what `change_of` does."""
+    for _ in range(TRIES):
+        change = change_of(report)
+        rated = report.model_copy(update={"rated": bool(change.ratings)})
+        if change.added and (reason := _unasked(rated)) is not None:
+            return report, reason
+        wanted = TypeAdapter(_Wanted).dump_json(_Wanted(change, report))
+        try:
+            trouble = _in_own_process(folder, wanted)
+        except ReportChanged:
+            report = check_run(folder, report)
+            continue
+        return check_run(folder, report), trouble
+    raise ReportChanged(report.job_id)
 
 
 def _waits(report: Report) -> bool:
@@ -66,43 +108,61 @@ def _without(folder: Path, report: Report, reason: str) -> Report:
     return keep(folder, report, waiting.model_copy(update={"state": "left out", "reason": told}))
 
 
-def _in_own_process(folder: Path) -> str | None:
-    """What went wrong there, None if nothing did."""
-    command = [sys.executable, "-P", "-m", "dicast.app.reports.finishing", str(folder)]
+def _in_own_process(folder: Path, wanted: bytes = b"") -> str | None:
+    """What went wrong there, None if nothing did. Raises `ReportChanged`, with `wanted`."""
+    command = [sys.executable, "-P", "-m", "dicast.app.reports.finishing", str(folder), *([_RATINGS] if wanted else [])]
     environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[3])}
     try:
         done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=MOST_SECONDS,
+            command, env=environ, input=wanted, capture_output=True, timeout=MOST_SECONDS,
             check=False, start_new_session=True,  # who interrupts the worker does not mean it
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"they took longer than {MOST_SECONDS:.0f} s"
     if done.returncode == 0:
         return None
-    return (done.stderr.strip().splitlines() or [f"their process ended with {done.returncode}"])[-1][:SAID_CHARS]
-
-
-def _read(folder: Path) -> Report:
-    return Report.model_validate_json((folder / REPORT).read_bytes())
+    if wanted and done.returncode == _CHANGED_MEANWHILE:
+        raise ReportChanged(folder.name)
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return (lines or [f"their process ended with {done.returncode}"])[-1][:SAID_CHARS]
 
 
 def main() -> int:
-    """Make what is wanted of the job whose folder is the one argument."""
-    from dicast.app.reports.panel import keep_panel  # noqa: PLC0415  (takes long to load)
-
+    """Make what is wanted of the job whose folder is the first argument: what the job asks for, or statistics with the
+    ratings that come on standard input."""
     os.nice(NICENESS)
     folder = Path(sys.argv[1])
     try:
-        report = _read(folder)
-        if _wants_panel(report):
-            report = learn_panels(folder, report)
-            report = keep_report(folder, keep_panel(folder, report))
-        if _waits(report):
-            keep(folder, report, compute(folder, report))
+        if sys.argv[2:] == [_RATINGS]:
+            wanted = TypeAdapter(_Wanted).validate_json(sys.stdin.buffer.read())
+            keep_evaluated(folder, wanted.known, evaluated(folder, wanted.known, wanted.change), wanted.change)
+        else:
+            _finish(folder)
+    except ReportChanged as error:
+        sys.stderr.write(f"{error}\n")
+        return _CHANGED_MEANWHILE
     except (DicastError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def _finish(folder: Path) -> None:
+    """Keep what the job asks for. Raises `ReportChanged` where others have changed the report again and again."""
+    from dicast.app.reports.panel import keep_panel  # noqa: PLC0415  (takes long to load)
+
+    for left in reversed(range(TRIES)):
+        known = Report.model_validate_json((folder / REPORT).read_bytes())
+        try:
+            if _wants_panel(known):
+                known = keep_panel(folder, known, learn_panels(folder, known))
+            if _waits(known):
+                keep_evaluated(folder, known, evaluated(folder, known))
+        except ReportChanged:
+            if not left:
+                raise
+        else:
+            return
 
 
 if __name__ == "__main__":

@@ -2,19 +2,29 @@
 
     <results>/<name>/                       the folder of the latest job that has begun
     <results>/<name>/incarnation            which of the jobs of this id that is
+    <results>/<name>/run                    how often that job had been resumed when its files last made room
+    <results>/<name>/.lock                  held by whoever changes these files, in any process on any machine
     <results>/<name>~<incarnation>/         what an earlier job of the same id had there, whole
 
 `<name>` is the job's id; of one with capital letters or a dot at its end it is the id in lower case with a mark behind
 '+' ('MyJob' -> 'myjob+5'), so that ids of different jobs share a folder on no disk, whatever that takes for equal.
+
+Several processes change a job's files: workers, `dicast report`, servers, and whoever was frozen and comes back late.
+Each writes what takes long beside, and then, `writing`, looks whether the folder is still that of the run it knows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import os
 import shutil
+import time
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,9 +33,15 @@ from dicast.app.reports.durable import replacing, sync_folder
 
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _INCARNATION = "incarnation"
+_RUN = "run"
+LOCK = ".lock"
+LOCK_WAIT_S, LOCK_LOOK_S = 30.0, 0.02
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What locking raises on disks that have no locks."""
 _UNNAMED = "unnamed-"
 """Begins what stands for the incarnation of a folder that tells of none; no incarnation begins so."""
 _TRIES = 20
+_DELETED = ".deleted"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
 """What renaming raises when somebody else was first."""
 
@@ -76,12 +92,99 @@ def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bo
             elif resumed and _is_unnamed(there):  # it ran before folders told whose they are
                 _mark(folder, incarnation)
             else:
-                aside = folder.rename(_aside(folder, there))
-                sync_folder(folder.parent)
+                aside = _set_aside(folder, there) or aside
         except OSError as error:
             if error.errno not in _TAKEN:
                 raise
     raise OSError(errno.EBUSY, "the folder changes hands all the time", str(folder))
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Hold the lock of a job's folder. Whoever replaces or removes files of an ended job does it within, and compares
+    first; nothing is computed within. A process that dies lets it go. On a disk without locks the comparison is all.
+
+    Raises FileNotFoundError where there is no such folder, OSError (EBUSY) where another holds it for `LOCK_WAIT_S`.
+    """
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        with (folder / LOCK).open("ab") as lock:
+            _lock(lock, folder, until)
+            if _is_at(lock, folder / LOCK):
+                yield
+                return
+
+
+def _lock(lock: IO[bytes], folder: Path, until: float) -> None:
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                told = f"another process has been writing here for {LOCK_WAIT_S:.0f} s"
+                raise OSError(errno.EBUSY, told, str(folder)) from None
+            time.sleep(LOCK_LOOK_S)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
+            raise
+        else:
+            return
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file still lies at a path: its folder may have been moved."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def run_of(folder: Path) -> int:
+    """How often the job had been resumed when the files in its folder last made room for another run."""
+    try:
+        return int((folder / _RUN).read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def mark_run(folder: Path, run: int) -> None:
+    """What is written from now on is of this run. For who is `writing`."""
+    with replacing(folder / _RUN) as file:
+        file.write(str(run).encode())
+
+
+def _set_aside(folder: Path, there: str) -> Path | None:
+    """Move the folder of the incarnation that was there a moment ago; None if another was quicker."""
+    with writing(folder):
+        if _incarnation_of(folder) != there:
+            return None
+        aside = folder.rename(_aside(folder, there))
+    sync_folder(folder.parent)
+    return aside
+
+
+def remove(results_dir: str | Path, job_id: str, unwanted: Callable[[], bool]) -> bool:
+    """Remove the folder of the latest job of an id, if it is `unwanted` yet when nobody else may change it; whether
+    there was one. Raises ValueError for what is no job's id, OSError."""
+    folder = job_folder(results_dir, job_id)
+    for left in folder.parent.glob(f"{folder.name}~*{_DELETED}"):  # by who was killed over it
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        with writing(folder):
+            if not unwanted():
+                return False
+            gone = folder.rename(folder.with_name(f"{folder.name}~{uuid.uuid4().hex}{_DELETED}"))
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(gone)
+    return True
+
+
+def earlier_folders(results_dir: str | Path, job_id: str) -> list[Path]:
+    """What earlier jobs of an id had, which was set aside."""
+    folder = job_folder(results_dir, job_id)
+    return sorted(path for path in folder.parent.glob(f"{folder.name}~*") if not path.name.endswith((_DELETED, ".tmp")))
 
 
 def _incarnation_of(folder: Path) -> str | None:

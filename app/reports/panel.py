@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -29,6 +30,7 @@ from dicast.app.domain.preference import settled
 from dicast.app.domain.printable import cell
 from dicast.app.domain.report import DimensionReport, PanelCell, Report, ReportDimension
 from dicast.app.reports.durable import replacing
+from dicast.app.reports.files import changing, write_report_file
 from dicast.app.reports.ratings import read_ratings
 
 PANEL = "panel.parquet"
@@ -138,18 +140,24 @@ def _read(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     )
 
 
-def keep_panel(folder: Path, report: Report) -> Report:
-    """Write the panel's scores beside the opinions; the report that names them and tells their means."""
+def keep_panel(folder: Path, known: Report, report: Report) -> Report:
+    """Write the panel's scores beside the opinions; the report that names them and tells their means takes the place of
+    the one that is `known`. Raises what `changing` does, then nothing is kept."""
     tallies, schema = {dimension.id: _Tally(dimension) for dimension in report.dimensions}, _schema(report)
-    with replacing(folder / PANEL) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for rows in _pieces(panel_scores(folder, report)):
-            for row in rows:
-                tallies[row.criterion_id].add(row)
-            writer.write_table(_read((row._asdict() for row in rows), schema))
-    by_dimension: list[DimensionReport] = [
-        of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
-    ]
-    return report.model_copy(update={"by_dimension": by_dimension, "panel_parquet": str(folder / PANEL)})
+    with contextlib.ExitStack() as lock:
+        with replacing(folder / PANEL) as file:
+            with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+                for rows in _pieces(panel_scores(folder, report)):
+                    for row in rows:
+                        tallies[row.criterion_id].add(row)
+                    writer.write_table(_read((row._asdict() for row in rows), schema))
+            lock.enter_context(changing(folder, known))
+        by_dimension: list[DimensionReport] = [
+            of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
+        ]
+        whole = report.model_copy(update={"by_dimension": by_dimension, "panel_parquet": str(folder / PANEL)})
+        write_report_file(folder, whole)
+    return whole
 
 
 def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.reports.arranged import ARRANGED
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import put_back_parts
-from dicast.app.reports.folders import own_folder
+from dicast.app.reports.folders import mark_run, own_folder, run_of, writing
 
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"
@@ -46,22 +45,26 @@ def kept_items(folder: Path) -> Iterator[Item]:
         yield from map(Item.model_validate_json, file)
 
 
-def set_aside(results_dir: str | Path, job_id: str, incarnation: str, *, waits: Callable[[], bool]) -> None:
+def set_aside(
+    results_dir: str | Path, job_id: str, incarnation: str, *, waits: Callable[[], bool], run: int = 1
+) -> None:
     """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started: what
-    lies there afterwards is the new run's. May be killed, and called again, and by several at once."""
+    lies there afterwards is the new run's, the `run`-th since its first. May be killed, and called again, and by
+    several at once; one that comes late, when that has been done, changes nothing."""
     folder = own_folder(results_dir, job_id, incarnation)
-    if waits():
-        (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        if run_of(folder) >= run or not waits():
+            return
+        (folder / _EARLIER).mkdir(exist_ok=True)
         put_back_parts(folder, incarnation, waits=waits)  # first: where there is a report, they are in the files
-    for name in _REMADE:
-        if (folder / name).exists() and waits():
+        for name in _REMADE:
             (folder / name).unlink(missing_ok=True)
-    for name in _KEPT:
-        if (folder / name).exists() and waits():
-            with contextlib.suppress(FileNotFoundError):  # another was quicker
+        for name in _KEPT:
+            if (folder / name).exists():
                 (folder / name).replace(folder / _EARLIER / name)
-        if waits():
             (folder / _EARLIER / name).touch()
+        mark_run(folder, run)
 
 
 def earlier(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,12 @@ class NotKept(DicastError, LookupError):
         )
 
 
-def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None) -> JobScores:
-    """The scores in a job's folder, grouped `by` these metadata (None: as the job says). Raises `NotKept`, OSError."""
+def load_scores(
+    folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None,
+    ratings: Iterable[Rating] | None = None,
+) -> JobScores:  # fmt: skip
+    """The scores in a job's folder, grouped `by` these metadata (None: as the job says), beside `ratings` (None: those
+    in the folder). Raises `NotKept`, OSError."""
     by = report.groups if by is None else by
     cluster = cluster or report.cluster
     wanted = [*by, *([cluster] if cluster else [])]
@@ -76,7 +80,7 @@ def load_scores(folder: Path, report: Report, by: Sequence[str] | None = None, c
     item, ids = _encoded(table["item_id"])
     judges = tuple(agent.name for agent in report.agents)
     scores = _spread(table, item, len(ids), report, judges)
-    people = _people(folder, report, ids)
+    people = _people(read_ratings(folder) if ratings is None else ratings, report, ids)
     clusters = _labels(table, cluster, item, len(ids)).codes if cluster else None
     variants, varied = _variants(folder, ids, report, judges)
     spared = _spared(folder, report, judges)
@@ -245,13 +249,13 @@ def _alone(clusters: Ints) -> Ints:
     return np.where(clusters < 0, own, clusters)
 
 
-def _people(folder: Path, report: Report, names: Any) -> list[People]:
+def _people(ratings: Iterable[Rating], report: Report, names: Any) -> list[People]:
     """The ratings, by dimension. Of items without any opinion, as of a cancelled job, they are left out."""
     dimensions = {d.id: at for at, d in enumerate(report.dimensions)}
     raters: dict[str, int] = {}
     kept: list[Rating] = []
     items: list[str] = []
-    for rating in read_ratings(folder):
+    for rating in ratings:
         raters.setdefault(rating.rater, len(raters))
         kept.append(rating)
         items.append(rating.item_id)

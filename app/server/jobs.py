@@ -201,6 +201,16 @@ def resume_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
     return _view(parts.dicast.ledger.status(job))
 
 
+@router.post("/jobs/{job}/delete", status_code=204)
+def delete_job(parts: GivenParts, claims: Submitter, job: JobName) -> Response:
+    """Delete an ended job for good: its record, its results and people's ratings. Uploaded files stay, and results of
+    earlier jobs of the id."""
+    look(parts, claims, job)
+    operations.delete(parts.dicast, job)
+    parts.record(claims, "job.delete", job)
+    return Response(status_code=204)
+
+
 def _check_own(parts: Parts, claims: Claims, job: str) -> None:
     if not may_see(claims, parts.dicast.ledger.pools(job)):
         raise UnknownJob(job)

@@ -42,7 +42,7 @@ STATUSES: Mapping[str, int] = {
     "unknown-job": 404, "no-results": 404, "unknown-pool": 404, "unknown-node": 404, "not-found": 404,
     "method-not-allowed": 405, "media-type-refused": 415, "not-acceptable": 406, "body-too-slow": 408,
     "job-conflict": 409, "rating-not-done": 409, "texts-away": 409, "job-not-ended": 409, "node-busy": 409,
-    "node-leaves": 409, "job-lost": 410,
+    "node-leaves": 409, "run-changed": 409, "report-changed": 409, "no-added-ratings": 409, "job-lost": 410,
     "body-too-large": 413,
     "job-refused": 422, "rating-refused": 422, "no-sample": 422, "invalid-job": 422, "unreadable-items": 422,
     "override-refused": 422,

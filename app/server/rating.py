@@ -14,10 +14,10 @@ from dicast.app.access.scopes import Claims, Scope
 from dicast.app.domain.fields import MAX_ID_LENGTH, Id
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import Report
-from dicast.app.operations.rating import add_ratings, draw_queue, queue_of_file
+from dicast.app.operations.rating import added_ratings, draw_queue, forget_ratings, queue_of_file
 from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, NothingToRate, Queue
-from dicast.app.reports.files import read_report
-from dicast.app.reports.finishing import keep_computed
+from dicast.app.reports.finishing import keep_ratings
+from dicast.app.reports.ratings import RatingsChange
 from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import RatingNotDone
 from dicast.app.server.jobs import JobName, Reader, Submitter
@@ -27,6 +27,7 @@ from dicast.app.server.results import JSONL, place_of
 router = guarded_router("rating")
 
 RATER_CHARS = 60
+NOT_KEPT = "the ratings are not in the report"
 COMPARED_MAX = 300
 """Items of a rater that are shown beside the judges' scores, those that lie farthest apart first."""
 
@@ -114,6 +115,14 @@ class Agreement(BaseModel):
     compared: list[Compared]
 
 
+class Forgotten(BaseModel):
+    """How many ratings were taken back, and whether there are others yet."""
+
+    job: str
+    ratings: int
+    rated: bool
+
+
 @router.post("/jobs/{job}/rating", status_code=201)
 def open_rating(parts: GivenParts, claims: Submitter, job: JobName, sampling: Sampling) -> RatingView:
     """Put a sample up for rating. It stays as it is once somebody has begun."""
@@ -161,17 +170,36 @@ def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) ->
 
 @router.post("/jobs/{job}/rating/finish")
 def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing) -> Agreement:
-    """A rater is done, and rates no more. All ratings go into the job's report, whose statistics are made anew."""
+    """A rater is done, and rates no more. All ratings go into the job's report, once its statistics have been computed
+    with them; else the report stays as it was, and `reason` says why."""
     _, folder = place_of(parts, claims, job)
     blind = BlindRatings(folder)
     blind.queue()
     blind.finish(finishing.rater)
+    counts: list[int] = []
+
+    def change_of(report: Report) -> RatingsChange:
+        change, count = added_ratings(folder, report, str(blind.file))
+        counts.append(count)
+        return change
+
     with blind.evaluating():
-        report = read_report(parts.dicast.settings.results_dir, job)
-        report, count = add_ratings(folder, report, str(blind.file))
-        keep_computed(folder, report)
-    parts.record(claims, "rating.finish", job, details={"rater": finishing.rater, "ratings": count})
-    return agreement(parts, claims, job, finishing.rater)
+        report, _ = place_of(parts, claims, job)
+        _, trouble = keep_ratings(folder, report, change_of)
+    details = {"rater": finishing.rater, "ratings": counts[-1]}
+    parts.record(claims, "rating.finish", job, "done" if trouble is None else "not kept", details=details)
+    told = agreement(parts, claims, job, finishing.rater)
+    return told if trouble is None else told.model_copy(update={"reason": f"{NOT_KEPT}: {trouble}"})
+
+
+@router.post("/jobs/{job}/rating/forget")
+def forget(parts: GivenParts, claims: Submitter, job: JobName) -> Forgotten:
+    """Take back all ratings that were added to the job's report since it has ended; those that it was started with
+    stay. What people have rated here is kept, and goes into the report again with the next who is done."""
+    report, folder = place_of(parts, claims, job)
+    report, count = forget_ratings(folder, report)
+    parts.record(claims, "rating.forget", job, details={"ratings": count})
+    return Forgotten(job=job, ratings=count, rated=report.rated)
 
 
 @router.get("/jobs/{job}/rating/agreement")

@@ -62,7 +62,8 @@ class Judged:
 
     @property
     def wrong(self) -> str | None:
-        """Why this does not pass, in words; None if it does. Raises `NotJudged`."""
+        """Why this does not pass, in words; None if it does. pytest's summary shows the first line alone, so that tells
+        what counts. Raises `NotJudged`."""
         outcome, lines = self._told(), []
         for dimension, least in self.at_least.items():
             score = outcome.scores.get(dimension)
@@ -70,7 +71,7 @@ class Judged:
                 lines += [f"{dimension} has no score; at least {least:g} is wanted", *outcome.troubles(dimension)]
             elif score < least:
                 lines += [f"{dimension} is {score:.2f}; at least {least:g} is wanted", *outcome.told(dimension)]
-        return "\n".join([f"judged by job {outcome.job_id}, item {self.item.id}:", *lines]) if lines else None
+        return "\n".join([*lines, f"judged by job {outcome.job_id}, item {self.item.id}"]) if lines else None
 
     def _told(self) -> Outcome:
         if self.outcome is None:
@@ -131,7 +132,7 @@ class Judging:
             if dimension not in wanted:
                 raise NotJudged(f"at_least: {dimension!r} is none of the dimensions, which are {', '.join(wanted)}")
         for dimension in wanted:
-            self._dimension(dimension)
+            _check_threshold(self._dimension(dimension), least.get(dimension))
         self._count += 1
         name = f"{printable(name, MAX_ID_LENGTH - 10).strip()} {self._count}"
         judged = Judged(Item(id=name, text=text, prompt=prompt, reference=reference), wanted, least, self.flush)
@@ -224,6 +225,17 @@ class Judging:
                 raise NotJudged(f"job {job_id} has not ended after {self._timeout_s:g} s and was cancelled")
             time.sleep(pause_s)
             pause_s = min(LOOK_MAX_S, 1.2 * pause_s)
+
+
+def _check_threshold(dimension: Dimension, least: float | None) -> None:
+    """Raises `NotJudged` for what no score can be held against, before a call is paid for."""
+    if least is None:
+        return
+    if not dimension.scale.ordered:
+        raise NotJudged(f"at_least: the labels of {dimension.id} have no order, so there is no mean")
+    if not dimension.scale.min <= least <= dimension.scale.max:
+        told = f"a scale of {dimension.scale.min:g} to {dimension.scale.max:g}"
+        raise NotJudged(f"at_least: {dimension.id} has {told}, got {least:g}")
 
 
 def _panel(report: Report, item_id: str, opinions: list[Opinion]) -> dict[str, float]:

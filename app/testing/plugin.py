@@ -9,6 +9,7 @@ Loaded by pytest wherever Dicast is installed, so nothing of Dicast is imported 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    _timeout_s(config)
+    if (job := config.getoption("--dicast-job")) and not Path(job).is_file():
+        raise pytest.UsageError(f"--dicast-job: {job} is no file{_meant(Path(job))}")
     config.stash[DEFERRED] = []
 
 
@@ -58,6 +62,9 @@ def judge(request: pytest.FixtureRequest) -> Judge:
     the job has ended; reading `.scores` or `.opinions` of what this returns waits for them at once."""
     marker = request.node.get_closest_marker("dicast")
     defaults: dict[str, Any] = dict(marker.kwargs) if marker is not None else {}
+    if marker is not None and (marker.args or defaults.keys() - {"dimensions", "at_least"}):
+        wrong = [*map(repr, marker.args), *sorted(defaults.keys() - {"dimensions", "at_least"})]
+        raise pytest.UsageError(f"the marker dicast takes dimensions= and at_least=, got {', '.join(wrong)}")
     asked: list[Judged] = request.node.stash.setdefault(ASKED, [])
 
     def ask(
@@ -132,6 +139,24 @@ def _tell(item: pytest.Item, reports: list[pytest.TestReport]) -> None:
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
+def _timeout_s(config: pytest.Config) -> float:
+    given = config.getini("dicast_timeout")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise pytest.UsageError(f"dicast_timeout: must be a number of seconds above 0, got {given!r}")
+    return seconds
+
+
+def _meant(path: Path) -> str:
+    from dicast.config.nearest import nearest_file  # noqa: PLC0415  (nothing of Dicast is imported without need)
+
+    near = nearest_file(path)
+    return f"; did you mean {near}?" if near else ""
+
+
 def _is_xdist_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
@@ -153,6 +178,8 @@ def _judging(config: pytest.Config) -> Judging:
             raise pytest.UsageError("`judge` needs a job with judges and dimensions: --dicast-job FILE, or dicast_job")
         path = str(config.rootpath / job) if not config.getoption("--dicast-job") else str(job)
         local = config.getoption("--dicast-local") and not _is_xdist_worker(config)
-        timeout_s = float(config.getini("dicast_timeout"))
+        if not Path(path).is_file():
+            raise pytest.UsageError(f"dicast_job: {path} is no file{_meant(Path(path))}")
+        timeout_s = _timeout_s(config)
         config.stash[JUDGING] = Judging(path, local=bool(local), timeout_s=timeout_s)
     return config.stash[JUDGING]

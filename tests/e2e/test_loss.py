@@ -313,7 +313,8 @@ def test_failed_units_of_an_ended_job_are_judged_again(cluster):
     after = {(o["judge"], o["criterion_id"], o["item_id"]): o for o in c.opinions(job_id)}
     assert {place: after[place] for place in scores} == scores
     assert sorted(p.name for p in (c.results / job_id).iterdir()) == [
-        "errors.jsonl", "incarnation", "items.jsonl", "opinions.jsonl", "opinions.parquet", "report.json",
+        ".lock", "errors.jsonl", "incarnation", "items.jsonl", "opinions.jsonl", "opinions.parquet", "report.json",
+        "run",
     ]  # fmt: skip
     assert resume(c, job_id).stderr.startswith("Nothing to do")
 

@@ -17,7 +17,7 @@ from dicast.app.domain.judge_statistics import UNKNOWABLE
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent
 from dicast.app.reports import files, finishing
-from dicast.app.reports.assessing import NoLibraries, compute, keep_report
+from dicast.app.reports.assessing import NoLibraries, compute
 from dicast.app.reports.collecting import collect
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
@@ -104,29 +104,34 @@ def test_a_job_without_ratings_says_so_and_costs_nothing(tmp_path: Path, monkeyp
     assert found.state == "computed" and not found.rated and found.dimensions[0].judges is not None
 
 
+def put_back(folder: Path, report: Report) -> Report:
+    files.write_report_file(folder, report)
+    return report
+
+
 def test_what_is_too_large_or_goes_wrong_is_left_out_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, report = finished(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(finishing, "MOST_OPINIONS", 79)
-        left = keep_computed(folder, keep_report(folder, report)).statistics
+        left = keep_computed(folder, put_back(folder, report)).statistics
         assert left is not None and left.state == "left out" and left.rated
         assert left.reason == (
             "80 opinions are more than the 79 that are looked at unasked; `dicast report job-1` computes them"
         )
     with monkeypatch.context() as patch:
         patch.setattr(finishing, "MOST_CELLS", 1)
-        left = keep_computed(folder, keep_report(folder, report)).statistics
+        left = keep_computed(folder, put_back(folder, report)).statistics
         assert left is not None and "3 judges and groupings, times dimensions, are more than the 1" in (
             left.reason or ""
         )
     with monkeypatch.context() as patch:
         patch.setattr(finishing, "MOST_SECONDS", 0.01)
-        left = keep_computed(folder, keep_report(folder, report)).statistics
+        left = keep_computed(folder, put_back(folder, report)).statistics
         assert left is not None and "they took longer than 0 s" in (left.reason or "")
     (folder / "opinions.parquet").unlink()
-    left = keep_computed(folder, keep_report(folder, report)).statistics
+    left = keep_computed(folder, put_back(folder, report)).statistics
     assert left is not None and "opinions.parquet" in (left.reason or "")
     assert files.read_report(tmp_path, "job-1").statistics == left
 

@@ -84,10 +84,13 @@ def test_an_older_job_s_copies_make_room(tmp_path: Path) -> None:
 def test_a_copy_that_fails_has_no_report(tmp_path: Path) -> None:
     report = finished(tmp_path / "worker")
     collect(report, tmp_path / "worker", tmp_path / "mine")
+    before = contents(tmp_path / "mine" / JOB)
     Path(report.files.errors_jsonl).unlink()
-    with pytest.raises(FileNotFoundError):
-        collect(report, tmp_path / "worker", tmp_path / "mine")
-    assert not (tmp_path / "mine" / JOB / "report.json").exists()
+    for place in ("mine", "other"):
+        with pytest.raises(FileNotFoundError):
+            collect(report, tmp_path / "worker", tmp_path / place)
+    assert contents(tmp_path / "mine" / JOB) == before, "what was there is whole"
+    assert contents(tmp_path / "other" / JOB) == {}
 
 
 def test_files_out_of_reach_are_said_to_be(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dicast.app.reports.files import (
     read_report,
     write_page,
 )
+from dicast.app.reports.folders import LOCK
 from tests.reports.building import NOW, error, header, opinion
 
 JOB = "job-1"
@@ -54,7 +55,7 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     report = finish(tmp_path, JOB, NOW, header(units))
 
     folder = tmp_path / JOB
-    assert {path.name for path in folder.iterdir()} == RESULTS
+    assert {path.name for path in folder.iterdir()} == RESULTS | {LOCK}
     assert (report.scored, report.failed, report.missing) == (3, 1, 0)
     assert Report.model_validate_json((folder / "report.json").read_bytes()) == report == read_report(tmp_path, JOB)
     assert {Path(p).name for p in dict(report.files).values()} == RESULTS | {JOB}
@@ -342,7 +343,7 @@ def test_two_processes_that_finish_at_once_agree(tmp_path: Path) -> None:
         thread.join(timeout=30)
     assert failures == []
     assert reports == [reports[0]] * 4
-    assert {path.name for path in (tmp_path / JOB).iterdir()} == RESULTS
+    assert {path.name for path in (tmp_path / JOB).iterdir()} == RESULTS | {LOCK}
     assert len(list(read_opinions(tmp_path, JOB))) == 60
 
 

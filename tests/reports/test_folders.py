@@ -54,7 +54,7 @@ def test_files_of_nobody_known_are_set_aside_too(tmp_path):
     (tmp_path / "job" / "report.json").write_text("{}")
     [aside] = [begin(tmp_path, "job", NEW)]
     assert aside.name.startswith("job~unnamed-")
-    assert names(aside) == {"report.json"}
+    assert names(aside) == {"report.json", folders.LOCK}
 
 
 def test_an_empty_folder_is_taken(tmp_path):

@@ -69,7 +69,7 @@ def test_they_are_kept_when_the_job_asks_for_them(tmp_path: Path) -> None:
 
 def test_a_job_that_does_not_ask_has_none(tmp_path: Path) -> None:
     folder, report = finished(tmp_path, panelled=False)
-    assert keep_computed(folder, report) is report
+    assert keep_computed(folder, report) == report
     assert not (folder / "panel.parquet").exists()
 
 

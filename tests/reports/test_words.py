@@ -93,7 +93,7 @@ def test_the_panel_votes_on_labels_without_an_order(tmp_path: Path) -> None:
     assert scores["item-0", "tone"] == (0.5, None)
     assert scores["item-1", "tone"] == (1.0, "pass")
     assert scores["item-0", "whole"] == (1.5, None)
-    cell = keep_panel(folder, report).by_dimension[1].panel
+    cell = keep_panel(folder, report, report).by_dimension[1].panel
     assert cell is not None and (cell.n, cell.mean, cell.sd) == (2, None, None)
     assert cell.labels == {"money": 1, "law": 0, "health": 1}
     assert pq.read_table(folder / "panel.parquet")["label"].to_pylist().count("health") == 1

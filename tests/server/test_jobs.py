@@ -13,7 +13,9 @@ import yaml
 
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
+from dicast.app.reports.folders import job_folder
 from dicast.app.server.idempotency import IdempotencyKeys
+from tests.page.world import finished
 from tests.server.serving import JOB, client, installation, problem, served
 
 
@@ -207,3 +209,24 @@ def test_a_refused_job_holds_no_key(http: httpx2.Client) -> None:
     for wrong in ("", "x" * 201, "\u00e9"):
         reply = http.post("/jobs", json=JOB, headers=[(b"Idempotency-Key", wrong.encode())])
         problem(reply, 422, "request-refused")
+
+
+def test_an_ended_job_is_deleted_and_the_audit_log_says_by_whom(
+    http: httpx2.Client, dicast: Dicast, address: str
+) -> None:
+    finished(dicast, "old", 2)
+    http.post("/jobs", json={**JOB, "id": "young"})
+    problem(http.post("/jobs/young/delete"), 409, "job-not-ended")
+    problem(http.post("/jobs/other/delete"), 404, "unknown-job")
+    with client(address, dicast.tokens.issue("reader", [Scope.JOB_READ], ttl_s=60)) as reader:
+        problem(reader.post("/jobs/old/delete"), 403, "token-refused")
+    with client(address, dicast.tokens.issue("other", [Scope.JOB_SUBMIT], ttl_s=60, pools=["other"])) as foreign:
+        problem(foreign.post("/jobs/old/delete"), 404, "unknown-job")
+    folder = job_folder(dicast.settings.results_dir, "old")
+    assert folder.exists() and http.get("/jobs/old").status_code == 200
+    assert http.post("/jobs/old/delete").status_code == 204
+    assert not folder.exists()
+    problem(http.get("/jobs/old"), 404, "unknown-job")
+    problem(http.post("/jobs/old/delete"), 404, "unknown-job")
+    done = [line for line in dicast.audit.lines() if line.action == "job.delete" and line.outcome == "done"]
+    assert [(line.actor, line.object) for line in done] == [("tester", "old")]

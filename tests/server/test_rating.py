@@ -19,10 +19,12 @@ from dicast.app.domain.item import RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import ReportDimension
 from dicast.app.domain.scale import Scale
-from dicast.app.operations.rating import _told
+from dicast.app.operations.rating import _told, _told_dimensions
 from dicast.app.reports.blind import BlindRatings, Queue, QueuedItem
 from dicast.app.reports.files import read_report
+from dicast.app.reports.finishing import keep_ratings
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.resuming import set_aside
 from tests.page.world import ended, finished, job, pairs
 from tests.server.serving import client, problem
 
@@ -155,6 +157,67 @@ def test_who_is_done_sees_the_agreement_and_rates_no_more(people: httpx2.Client,
     assert report.rated and report.statistics is not None and report.statistics.dimensions[0].raters == ["ada"]
     with client(str(people.base_url), dicast.tokens.issue("o", [Scope.JOB_SUBMIT], ttl_s=60)) as owner:
         problem(owner.post("/jobs/r/rating", json={"size": 2}), 422, "rating-refused")
+
+
+def all_rated(http: httpx2.Client, rater: str) -> None:
+    for n, item in enumerate(http.get(f"/jobs/r/rating?rater={rater}").json()["items"]):
+        for dimension, score in (("clear", 1 + n % 5), ("fair", 3), ("sound", 10 * n)):
+            assert rate(http, rater, item, score, dimension).status_code == 200
+
+
+def test_ratings_that_statistics_cannot_be_computed_with_stay_out_of_the_report(
+    dicast: Dicast, address: str, tmp_path: Path
+) -> None:
+    """They were kept, and no report of the job could be made any more."""
+    finished(dicast, "r", ITEMS)
+    folder = job_folder(dicast.settings.results_dir, "r")
+    dimensions = _told_dimensions(dicast, read_report(folder.parent, "r"))
+    items = [QueuedItem(f"essay-00{n}", {"text": "t"}, 1.0 if n % 2 else 1e-308) for n in range(1, ITEMS)]
+    kept(dicast).open_queue(Queue(dimensions, items))
+    before = (folder / "report.json").read_bytes()
+    with client(address, dicast.tokens.issue("rater", [Scope.RATING_WRITE], ttl_s=600)) as http:
+        all_rated(http, "ada")
+        told = http.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60)
+    assert told.status_code == 200 and told.json()["ratings"] == 3 * len(items)
+    assert told.json()["reason"].startswith("the ratings are not in the report: the statistics cannot be computed")
+    assert (folder / "report.json").read_bytes() == before and not (folder / "ratings.jsonl").exists()
+    assert next((line.action, line.outcome) for line in dicast.audit.lines()) == ("rating.finish", "not kept")
+    show_statistics(Terminal(), str(folder), [], None, again=True, json=True)
+
+
+def test_ratings_that_were_added_over_http_can_be_taken_back(people: httpx2.Client, dicast: Dicast) -> None:
+    folder = job_folder(dicast.settings.results_dir, "r")
+    all_rated(people, "ada")
+    problem(people.post("/jobs/r/rating/forget"), 403, "token-refused")
+    with client(str(people.base_url), dicast.tokens.issue("o", [Scope.JOB_SUBMIT], ttl_s=60)) as owner:
+        problem(owner.post("/jobs/r/rating/forget"), 409, "no-added-ratings")
+        people.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60)
+        assert read_report(folder.parent, "r").rated and (folder / "ratings.jsonl").exists()
+        told = owner.post("/jobs/r/rating/forget", timeout=60)
+        assert told.json() == {"job": "r", "ratings": 15, "rated": False}
+    report = read_report(folder.parent, "r")
+    assert not report.rated and not (folder / "ratings.jsonl").exists()
+    assert len(kept(dicast).ratings()) == 15, "what people have rated is kept"
+    (line,) = [line for line in dicast.audit.lines() if line.action == "rating.forget" and line.outcome == "done"]
+    assert (line.actor, line.object, line.details["ratings"]) == ("o", "r", 15)
+    again = people.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60).json()
+    assert again["reason"] is None and read_report(folder.parent, "r").rated
+
+
+def test_a_rater_who_is_done_while_the_job_is_resumed_is_told_so(
+    people: httpx2.Client, dicast: Dicast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = job_folder(dicast.settings.results_dir, "r")
+    all_rated(people, "ada")
+
+    def meanwhile(*given: object) -> object:
+        set_aside(folder.parent, "r", (folder / "incarnation").read_text(), waits=lambda: True)
+        return keep_ratings(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dicast.app.server.rating.keep_ratings", meanwhile)
+    told = people.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60)
+    problem(told, 409, "run-changed")
+    assert not (folder / "report.json").exists() and not (folder / "ratings.jsonl").exists()
 
 
 def test_a_sample_may_come_from_a_file(dicast: Dicast, http: httpx2.Client, token: str, address: str) -> None:

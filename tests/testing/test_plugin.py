@@ -64,19 +64,20 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 def test_all_texts_go_out_as_one_job_and_each_test_gets_its_own_results(cluster: Cluster, run: Tests) -> None:
     before = len(list(cluster.app.ledger.jobs(1000)))
-    done = run("""
+    done = run(
+        """
 import pytest
 
 @pytest.mark.parametrize("n", range(20))
 def test_many(judge, n):
     judge(text=f"text {n}", at_least=1)
 
-@pytest.mark.dicast(at_least={"sound": 10.5})
+@pytest.mark.dicast(at_least={"sound": 10})
 def test_too_high(judge):
     judge(text="never so good", prompt="say something")
 
 @pytest.mark.xfail
-@pytest.mark.dicast(at_least=11)
+@pytest.mark.dicast(at_least=10)
 def test_expected_to_fail(judge):
     judge("never so good")
 
@@ -91,16 +92,28 @@ def test_no_threshold(judge):
 
 def test_wrong_dimension(judge):
     judge(text="x", dimensions=["clear"], at_least={"nothing": 1})
-""")
+
+def test_off_the_scale(judge):
+    judge(text="x", dimensions=["clear"], at_least=11)
+
+@pytest.mark.dicast(dimension="clear")
+def test_misspelled_marker(judge):
+    judge(text="x")
+""",
+        "-rfE",
+    )
     found = outcomes(done)
     assert [found[f"test_many[{n}]"] for n in range(20)] == ["PASSED"] * 20, done.stdout
     assert (found["test_too_high"], found["test_expected_to_fail"]) == ("FAILED", "XFAIL"), done.stdout
     assert (found["test_that_fails_by_itself"], found["test_without"], found["test_no_threshold"]) == (
         "FAILED", "PASSED", "PASSED",
     )  # fmt: skip
-    assert re.search(r"sound is \d+\.\d\d; at least 10.5 is wanted\n +[ab] gave \d+: \w+", done.stdout)
+    assert re.search(r"sound is \d+\.\d\d; at least 10 is wanted\n +[ab] gave \d+: \w+", done.stdout)
     assert "'nothing' is none of the dimensions, which are clear" in done.stdout
-    assert "3 failed, 22 passed, 1 xfailed" in done.stdout and done.returncode == 1
+    assert re.search(r"^FAILED test_it.py::test_too_high - [^j].*; at least 10 is wan", done.stdout, re.MULTILINE)
+    assert "clear has a scale of 1 to 10, got 11" in done.stdout
+    assert "the marker dicast takes dimensions= and at_least=, got dimension" in done.stdout
+    assert "4 failed, 22 passed, 1 xfailed, 1 error" in done.stdout and done.returncode == 1
     jobs = list(cluster.app.ledger.jobs(1000))
     assert len(jobs) - before == 1 and jobs[0].units == 24 * 2 * 2
 

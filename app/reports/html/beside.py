@@ -28,6 +28,7 @@ MOST_SECONDS = 120
 MOST_WAITING = 1_000
 NICENESS = 10
 SAID_CHARS = 300
+TRIES = 3
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -80,22 +81,26 @@ def in_own_process(folder: Path, cache: Path) -> str | None:
 
 def main() -> int:
     """Write the report of the job whose folder is the one argument, unless the job has been resumed meanwhile."""
-    from dicast.app.reports.files import REPORT  # noqa: PLC0415  (takes long to load)
-    from dicast.app.reports.html.page import NAME, write_report  # noqa: PLC0415
+    from dicast.app.reports.files import REPORT, ReportChanged, RunChanged  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.html.page import write_own_page  # noqa: PLC0415
 
     with contextlib.suppress(AttributeError):  # Windows has no such clock
         signal.alarm(MOST_SECONDS)
     os.nice(NICENESS)
     folder = Path(sys.argv[1])
-    try:
-        report = Report.model_validate_json((folder / REPORT).read_bytes())
-        write_report(folder, report, folder / NAME)
-        if not (folder / REPORT).exists():
-            (folder / NAME).unlink(missing_ok=True)
-    except (DicastError, OSError, ValidationError) as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}".replace("\n", " ") + "\n")
-        return 1
-    return 0
+    for left in reversed(range(TRIES)):
+        try:
+            write_own_page(folder, Report.model_validate_json((folder / REPORT).read_bytes()))
+        except RunChanged:
+            return 0  # the new run has a page of its own
+        except (DicastError, OSError, ValidationError) as error:
+            if left and isinstance(error, ReportChanged):  # statistics or ratings have come
+                continue
+            sys.stderr.write(f"{type(error).__name__}: {error}".replace("\n", " ") + "\n")
+            return 1
+        else:
+            return 0
+    return 1
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dicast.app.domain.findings import RunsCompared
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports.durable import replacing
+from dicast.app.reports.files import changing
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.items import ChosenItems, choose
 from dicast.app.reports.html.outcomes import answer, checklists, labels, preferences, spared
@@ -32,14 +33,24 @@ HASHED = ("opinions.parquet", "errors.jsonl")
 def write_report(folder: Path, report: Report, out: Path) -> Path:
     """Write the report of the job in a folder to the file `out`, and return its path. Items are left out where the
     job's opinions are not there. Takes about a second, and some 40 bytes of memory an opinion. Raises OSError."""
+    return _written(_whole(folder, report), out)
+
+
+def write_own_page(folder: Path, report: Report) -> Path:
+    """Write the report to the page that lies beside a job's results. Raises `RunChanged` or `ReportChanged` where that
+    is no longer the report there, OSError."""
+    text = _whole(folder, report)
+    with changing(folder, report):
+        return _written(text, folder / NAME)
+
+
+def _whole(folder: Path, report: Report) -> bytes:
     try:
         choice: ChosenItems | None = choose(folder, report)
     except FileNotFoundError:
         choice = None
     text = _report(folder, report, choice)
-    if len(text) > MOST_BYTES:
-        text = _report(folder, report, None)
-    return _written(text, out)
+    return text if len(text) <= MOST_BYTES else _report(folder, report, None)
 
 
 def write_comparison(compared: RunsCompared, first: Report, second: Report, out: Path) -> Path:
