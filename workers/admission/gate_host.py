@@ -40,6 +40,8 @@ class GateConfig:
     epoch: Epoch
     suspension: Suspension
     broker_is_store: bool = True
+    hand_on: Callable[[], None] | None = None
+    """Has messages that wait at full nodes go back for idle ones; it may be called at any time, and blocks."""
 
 
 class GateHost(Protocol):
