@@ -306,6 +306,7 @@ class Dicast(Celery):  # type: ignore[misc]
             epoch=self.epoch,
             suspension=self.suspension,
             broker_is_store=self.broker.is_store,
+            hand_on=self.cluster.hand_on if self.settings.steal else None,
         )
 
     @cached_property

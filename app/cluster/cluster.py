@@ -18,6 +18,7 @@ from dicast.workers.nodes.reaper import restore_messages
 from dicast.workers.policy.stealing import HOUSEKEEPER, Load, Transfer, transfers
 
 if TYPE_CHECKING:
+    from dicast.app.ledger.client import LedgerClient
     from dicast.config.pools import Pools
     from dicast.config.settings import Settings
     from dicast.workers.broker.profiles import Broker
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGED_LOOK_S = 0.01
 DEADLINE_MAX_S = 86_400.0
+LOOK_EVERY_MS = 900
+"""A little less than the second after which each of them asks again."""
 ANSWERED_S = 1.0
 """Nodes that are asked to give something back and do not say so by then do not count."""
 
@@ -49,6 +52,8 @@ class ClusterParts(Protocol):
     def broker(self) -> Broker: ...
     @property
     def registry(self) -> Registry: ...
+    @property
+    def ledger(self) -> LedgerClient: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,12 @@ class Cluster:
         if found.total or by != HOUSEKEEPER:
             self._audit(by, "cluster.steal", "", "done", {"moves": found.moves, "total": found.total})
         return found
+
+    def hand_on(self) -> None:
+        """`steal`, for whoever keeps house and for workers that hold what they cannot begin: one look a second, however
+        many ask for it."""
+        if self._app.ledger.may_spread(LOOK_EVERY_MS):
+            self.steal(by=HOUSEKEEPER)
 
     def _loads(self, depths: Mapping[str, int]) -> tuple[list[Load], list[str]]:
         """What the nodes hold, and those that are silent and hold what their heirs have not put back yet."""

@@ -126,6 +126,7 @@ class LedgerClient:
         self._cancel = client.register_script(script_text(HERE / "cancel.lua"))
         self._delete = client.register_script(script_text(HERE / "delete.lua"))
         self._revoke_unit = client.register_script(script_text(HERE / "revoke_unit.lua"))
+        self._lead = client.register_script(script_text(HERE / "lead.lua"))
 
     def submit(
         self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str], start_in_ms: int = 0
@@ -350,6 +351,11 @@ class LedgerClient:
             k.asking(job, incarnation or self.incarnation(job) or ""), k.jobs, k.unfinished, k.bounded, k.outbox,
         ]  # fmt: skip
         return str(self._delete(keys=keys, args=[job, incarnation]))
+
+    def may_spread(self, for_ms: int) -> bool:
+        """Whether the caller is the one to look for work that waits at busy nodes; for so long it is nobody else."""
+        mine = secrets.token_hex(8)
+        return bool(self._lead(keys=[self._keys.base.spread, self._keys.base.clock], args=["", mine, for_ms, 0]))
 
     def open_calls(self) -> dict[str, int]:
         """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""

@@ -18,7 +18,6 @@ from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.sweep import Sweeper
 from dicast.app.pipeline.unserved import Unserved
-from dicast.workers.policy.stealing import HOUSEKEEPER
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ class Governing(Protocol):
 class Nodes(Protocol):
     """See `dicast.app.cluster.cluster.Cluster`."""
 
-    def steal(self, *, by: str) -> object:
+    def hand_on(self) -> None:
         """Have work that waits at busy nodes go back for idle ones. Blocks."""
 
 
@@ -68,7 +67,7 @@ class Beat:
 
     async def _spread(self) -> None:
         if self._nodes is not None:
-            await asyncio.to_thread(self._nodes.steal, by=HOUSEKEEPER)
+            await asyncio.to_thread(self._nodes.hand_on)
 
     async def govern(self) -> None:
         """The beat's other tick."""

@@ -218,6 +218,46 @@ def test_what_a_full_node_holds_goes_to_one_with_a_free_slot(cluster):
     assert c.report(job_id)["calls"] == 2
 
 
+def check_that_a_full_node_hands_on_what_it_holds(c):
+    """Without a beat, and while nobody may stand in for one: what waits at a full worker is handed on by the worker."""
+    c.app.store.set(c.app.keys.beat, f"a beat that is away|{10**15}")
+    c.worker("-c", "2")
+    job_id = c.submit(a_job(agents=1, dimensions=4))
+    until(lambda: by_name(c, "w0").open == 2 and held(c) == {"w0": 1}, "its slots are taken")
+    until(lambda: depth(c.app, "provider.sim") == 1, "the fourth is in the queue")
+    c.worker("-c", "2")
+    ready = time.monotonic()
+    until(lambda: c.provider.stats()["accepted"] == 4, "all calls are open")
+    took_s = time.monotonic() - ready
+    assert not c.done(job_id), "and none has ended"
+    c.provider.control(latency=0.02)
+    report = c.report(job_id)
+    assert (report["scored"], report["calls"], c.provider.stats()["calls"]) == (4, 4, 4)
+    gave = [line for line in c.logs() if line.get("event") == "gave_back"]
+    assert sum(sum(line["units"].values()) for line in gave) == 1
+    c.quiet()
+    return took_s
+
+
+def test_a_full_node_hands_on_what_it_holds_though_no_beat_ticks(cluster):
+    """It waited for up to a call's time."""
+    c = cluster("--latency", "15", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60")
+    assert check_that_a_full_node_hands_on_what_it_holds(c) < 10, "about two seconds, on a machine that is not busy"
+
+
+@needs_rabbitmq
+def test_a_full_node_hands_on_what_it_holds_from_rabbitmq(cluster, tmp_path):
+    rabbitmq = RabbitMQ(tmp_path / "rabbitmq")
+    try:
+        c = cluster(
+            "--latency", "20", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60",
+            DICAST_BROKER_URL=rabbitmq.url,
+        )  # fmt: skip
+        assert check_that_a_full_node_hands_on_what_it_holds(c) < 12
+    finally:
+        rabbitmq.stop()
+
+
 TWO_REGIONS = """
 default = "sim"
 [pools.sim]

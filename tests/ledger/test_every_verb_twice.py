@@ -395,6 +395,7 @@ CASES = [
     ("ripe", cancelling_and_idle, lambda s: s.one.ripe("j")),
     ("ripe", completed, lambda s: s.one.ripe("j")),
     ("lead", nothing, lambda s: s.one.lead(60_000)),
+    ("may_spread", nothing, lambda s: s.client.may_spread(900)),
     ("led", nothing, lambda s: s.one.led(60_000)),
     ("overdue", all_overdue, overdue),
     ("continue_with", submitted, lambda s: s.client.continue_with("j", "t", "{}")),

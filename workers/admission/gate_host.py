@@ -43,6 +43,8 @@ class GateConfig:
     suspension: Suspension
     broker_is_store: bool = True
     cut_frees: Callable[[str], bool] = lambda _: True
+    hand_on: Callable[[], None] | None = None
+    """Has messages that wait at full nodes go back for idle ones; it may be called at any time, and blocks."""
 
 
 class GateHost(Protocol):

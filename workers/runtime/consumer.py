@@ -298,12 +298,29 @@ class AdmissionConsumer(CheckedMessages):
                 gate.kick()
 
     async def _watch_queues(self) -> None:
-        """Keep `backlog`, the units that wait in the broker, about a second old."""
+        """Keep `backlog`, the units that wait in the broker, about a second old; and have what waits here for a slot go
+        back to the queue, if nothing else is in it and another worker has one free."""
+        handing_on: asyncio.Future[None] | None = None
         while True:
             await asyncio.sleep(FALLBACK_S)
             for gate in self.gates.values():
                 if gate.held:
                     await gate.count()
+            if self._keeps_work() and (handing_on is None or handing_on.done()):
+                handing_on = asyncio.ensure_future(self._hand_on())
+
+    def _keeps_work(self) -> bool:
+        """Whether messages wait here for a slot that others might have, and would find nothing else to do."""
+        return self.free_slots() <= 0 and any(gate.held and not gate.backlog for gate in self.gates.values())
+
+    async def _hand_on(self) -> None:
+        if self.config.hand_on is not None:
+            try:
+                await asyncio.to_thread(self.config.hand_on)
+            except BROKER_ERRORS as error:
+                logger.warning("what waits here stays, the store or the broker does not answer: %s", error)
+            except Exception:  # a fault of this program: what waits here is begun here, only later
+                logger.exception("what waits here could not be handed on")
 
     async def count_waiting(self, pool: str) -> int | None:
         name = next((name for name, gate in self.gates.items() if gate.pool == pool), None)

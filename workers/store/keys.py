@@ -170,3 +170,8 @@ class Keys:
     def beat(self) -> str:
         """string 'node attempt|lease-clock ms': who leads the housekeeping, and until when"""
         return self.at("beat")
+
+    @property
+    def spread(self) -> str:
+        """string 'node attempt|lease-clock ms': who looks for work that waits at busy nodes, and until when"""
+        return self.at("spread")
