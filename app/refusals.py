@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from dicast.config.nearest import nearest
 from dicast.errors import DicastError
 
 MAX_LINES = 20
+MAX_UNKNOWN_KEYS = 5
+"""Of one mapping, those that are named; the others are counted."""
 VALUE_CHARS = 60
 
 # The two shapes of `items` appear in pydantic's locations under these names.
@@ -133,11 +136,24 @@ def validation_lines(
     error: ValidationError, document: Mapping[str, Any], of: type[BaseModel] = EvaluationJob
 ) -> list[str]:
     """`field: message, got value`, one line a mistake in a document that should be `of` this model."""
-    items = document.get("items")
-    lines = list(dict.fromkeys(_line(mistake, of) for mistake in _meant(error.errors(), items)))
-    if len(lines) > MAX_LINES:
-        lines = [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
-    return lines
+    lines: dict[str, None] = {}
+    unknown: Counter[tuple[Any, ...]] = Counter()
+    left = 0
+    for mistake in _meant(error.errors(include_url=False), document.get("items")):
+        parent = mistake["loc"][:-1]
+        unknown[parent] += mistake["type"] == "extra_forbidden"
+        if mistake["type"] == "extra_forbidden" and unknown[parent] > MAX_UNKNOWN_KEYS:
+            continue
+        if len(lines) < MAX_LINES:
+            lines[_line(mistake, of)] = None
+        else:
+            left += 1
+    more = [f"and {left:,} more"] if left else []
+    for parent, count in unknown.items():
+        if count > MAX_UNKNOWN_KEYS and len(more) < MAX_LINES:
+            where = field_name([part for part in parent if part not in _SHAPES])
+            more.append(f"{where + ': ' if where else ''}and {count - MAX_UNKNOWN_KEYS:,} more unknown keys")
+    return [*lines, *more]
 
 
 def problem(mistake: Any) -> str:

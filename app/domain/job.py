@@ -26,6 +26,8 @@ from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
 Orders = Literal["both", "given"]
 """In which orders a judge is shown the two texts of a pair: one after the other, or as they are given."""
 
+MAX_AGENTS = 1000
+MAX_DIMENSIONS = 1000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_LABELS = 20
@@ -76,8 +78,8 @@ class EvaluationJob(Strict):
     id: JobId | None = None
     project: Id = "default"
     items: list[Item] | ItemSource
-    agents: list[Agent] = Field(min_length=1)
-    dimensions: list[Dimension] = Field(min_length=1)
+    agents: list[Agent] = Field(min_length=1, max_length=MAX_AGENTS)
+    dimensions: list[Dimension] = Field(min_length=1, max_length=MAX_DIMENSIONS)
     ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
     panel: PanelRule | None = Field(
         default=None, description="how the judges' scores of an item become one, where a dimension does not say it"
