@@ -15,6 +15,7 @@ from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.panel import Escalation, PanelRule
 from dicast.app.domain.printable import printable
+from dicast.app.domain.records import RecordError, inline_items
 from dicast.app.domain.scale import Scale
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
@@ -41,7 +42,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 FORMS = {
-    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
+    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}, in Python also a data frame",
     "ratings": "ratings: ratings.csv, or {path: ratings.csv, score_field: stars}",
     "agents": "agents: [{name: physicist, persona: You teach physics.}]",
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
@@ -126,6 +127,11 @@ def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
     if not isinstance(job, Mapping):
         raise TypeError(f"a job is an EvaluationJob or a dict of one, got {_value(job)} ({type(job).__name__})")
     document = dict(job)
+    try:
+        if "items" in document:
+            document["items"] = inline_items(document["items"])
+    except RecordError as error:
+        raise InvalidJob([printable(str(error), 600)]) from None
     try:
         return EvaluationJob.model_validate(document)
     except ValidationError as error:
@@ -235,6 +241,8 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
 def _hint(place: list[Any], of: type[BaseModel]) -> str:
     names = [part for part in place[:-1] if isinstance(part, str)]
     given, models = str(place[-1]), _MODELS.get(names[-1], ()) if names else (of,)
+    if models == _MODELS["items"]:  # a list's entry, or where a file is named
+        models = (Item,) if isinstance(place[-2], int) else (ItemSource,)
     known = [field for model in models for field in model.model_fields]
     other = OTHER_NAMES.get(given.lower())
     near = other if other in known else nearest(given, known)

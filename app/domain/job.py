@@ -22,6 +22,7 @@ from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_esca
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
+from dicast.app.domain.records import inline_items
 
 Orders = Literal["both", "given"]
 """In which orders a judge is shown the two texts of a pair: one after the other, or as they are given."""
@@ -163,6 +164,14 @@ class EvaluationJob(Strict):
         wanted = (*lists, *groups, cluster, author_column(data.get("probes")))
         more = [name for name in wanted if isinstance(name, str) and name not in keep]
         return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _records(cls, data: Any) -> Any:
+        """Items may be a data frame, or whatever gives records or texts."""
+        if isinstance(data, dict) and "items" in data and (items := inline_items(data["items"])) is not data["items"]:
+            return {**data, "items": items}
+        return data
 
     @model_validator(mode="before")
     @classmethod

@@ -50,15 +50,19 @@ class JobFileError(DicastError, ValueError):
     problem = "unreadable-job"
 
 
-def load_job(path: str) -> dict[str, Any]:
-    """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
+def load_job(path: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`. A mapping is taken as it
+    would be from a file of the current folder.
 
     A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
     `$NAME` in it are replaced (`DatasetError` if that cannot be). Rubrics that it names are put into their places
     (`RubricError`), and a calibration (`CalibrationError`). Nothing else is checked: that is `EvaluationJob`'s part.
     """
-    document = read_document(path, JOB)
-    folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
+    if isinstance(path, Mapping):
+        document, folder = dict(path), Path.cwd()
+    else:
+        document = read_document(str(path), JOB)
+        folder = Path.cwd() if str(path) == STDIN else Path(path).resolve().parent
     document = with_images(with_template(_anchored(document, folder), folder), folder)
     return with_calibration(with_rubrics(document, folder, read_document), folder, read_document)
 
