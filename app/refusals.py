@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,11 +15,14 @@ from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.panel import Escalation, PanelRule
 from dicast.app.domain.printable import printable
+from dicast.app.domain.records import RecordError, inline_items
 from dicast.app.domain.scale import Scale
 from dicast.config.nearest import nearest
 from dicast.errors import DicastError
 
 MAX_LINES = 20
+MAX_UNKNOWN_KEYS = 5
+"""Of one mapping, those that are named; the others are counted."""
 VALUE_CHARS = 60
 
 # The two shapes of `items` appear in pydantic's locations under these names.
@@ -38,7 +42,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 FORMS = {
-    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
+    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}, in Python also a data frame",
     "ratings": "ratings: ratings.csv, or {path: ratings.csv, score_field: stars}",
     "agents": "agents: [{name: physicist, persona: You teach physics.}]",
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
@@ -124,6 +128,11 @@ def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
         raise TypeError(f"a job is an EvaluationJob or a dict of one, got {_value(job)} ({type(job).__name__})")
     document = dict(job)
     try:
+        if "items" in document:
+            document["items"] = inline_items(document["items"])
+    except RecordError as error:
+        raise InvalidJob([printable(str(error), 600)]) from None
+    try:
         return EvaluationJob.model_validate(document)
     except ValidationError as error:
         raise InvalidJob(validation_lines(error, document)) from None
@@ -133,11 +142,24 @@ def validation_lines(
     error: ValidationError, document: Mapping[str, Any], of: type[BaseModel] = EvaluationJob
 ) -> list[str]:
     """`field: message, got value`, one line a mistake in a document that should be `of` this model."""
-    items = document.get("items")
-    lines = list(dict.fromkeys(_line(mistake, of) for mistake in _meant(error.errors(), items)))
-    if len(lines) > MAX_LINES:
-        lines = [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more"]
-    return lines
+    lines: dict[str, None] = {}
+    unknown: Counter[tuple[Any, ...]] = Counter()
+    left = 0
+    for mistake in _meant(error.errors(include_url=False), document.get("items")):
+        parent = mistake["loc"][:-1]
+        unknown[parent] += mistake["type"] == "extra_forbidden"
+        if mistake["type"] == "extra_forbidden" and unknown[parent] > MAX_UNKNOWN_KEYS:
+            continue
+        if len(lines) < MAX_LINES:
+            lines[_line(mistake, of)] = None
+        else:
+            left += 1
+    more = [f"and {left:,} more"] if left else []
+    for parent, count in unknown.items():
+        if count > MAX_UNKNOWN_KEYS and len(more) < MAX_LINES:
+            where = field_name([part for part in parent if part not in _SHAPES])
+            more.append(f"{where + ': ' if where else ''}and {count - MAX_UNKNOWN_KEYS:,} more unknown keys")
+    return [*lines, *more]
 
 
 def problem(mistake: Any) -> str:
@@ -219,6 +241,8 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
 def _hint(place: list[Any], of: type[BaseModel]) -> str:
     names = [part for part in place[:-1] if isinstance(part, str)]
     given, models = str(place[-1]), _MODELS.get(names[-1], ()) if names else (of,)
+    if models == _MODELS["items"]:  # a list's entry, or where a file is named
+        models = (Item,) if isinstance(place[-2], int) else (ItemSource,)
     known = [field for model in models for field in model.model_fields]
     other = OTHER_NAMES.get(given.lower())
     near = other if other in known else nearest(given, known)

@@ -205,6 +205,9 @@ class Settings(BaseModel):
     window_seconds: Number = _setting(5.0, "seconds of work that a job keeps published ahead", ge=0.5, le=600)
     page_units: Count = _setting(500, "most units gathered by one chord", ge=1, le=5000)
     max_text_bytes: Count = _setting(1_000_000, "an item whose texts are larger is refused", ge=1, le=50_000_000)
+    max_units: Count = _setting(
+        100_000_000, "a job of more items x agents x dimensions x replicates is refused", ge=1, le=10_000_000_000
+    )
     max_response_bytes: Count = _setting(4_000_000, "an answer larger than this, unpacked, is malformed", ge=1000)
     fleet_file: Text = _setting("config/fleet.toml", "the installations that `dicast fleet` knows by name")
     fleet_token: Secret = _setting(None, "token for those of them, and for addresses, that have none of their own")

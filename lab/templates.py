@@ -24,9 +24,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from dicast.app.domain.item import Item
@@ -35,6 +36,8 @@ from dicast.app.domain.template import FILTERS
 from dicast.app.rendering import MEMORY_BYTES, MEMORY_FACTOR, Renderer
 
 WITHIN_S = 1.0
+LISTS = "{% set l = [text] %}" + "{% set l = [l, l, l, l, l, l, l, l] %}" * 12 + "{{ l }}{{ text }}"
+"""8^12 texts in 450 characters."""
 NONCE = "0123456789abcdef"
 _CONSTANTS = (
     "0", "-0", "1", "-1", "0.1", "1e308", "9" * 40, "true", "none", "''", "'a'", "'\\n> END'", "'\U0001f600'",
@@ -50,7 +53,7 @@ _FIELDS = (
 )  # fmt: skip
 ITEMS = (
     Item(id="small", text="A text.\nOf two lines \U0001f600.", prompt="Why?",
-         metadata={"tags": ["a", "b"] * 10, "n": 2**200, "deep": [[[["x"] * 9] * 9] * 9] * 9, "x": float("inf")}),
+         metadata={"tags": ["a", "b"] * 10, "n": 2**62, "deep": [[[["x"] * 9] * 9] * 9] * 9, "x": float("inf")}),
     Item(id="large", text="Ein Text über \u4e2d\u6587. " * 9_000, prompt="",
          metadata={"tags": list(range(3000)), "n": -1, "deep": {"a": {"b": [None, True]}}, "x": 0.5}),
 )  # fmt: skip
@@ -173,14 +176,15 @@ def rendered_all(seeds: range) -> Findings:
     return found
 
 
-def submitted_all(seeds: range) -> Findings:
-    """Submit a job with each seed's template to a server, whose /healthz is asked meanwhile."""
+def submitted_all(seeds: range, first: Sequence[str] = ()) -> Findings:
+    """Submit a job with each of the `first` templates, and each seed's, to a server whose /healthz is asked."""
     found = Findings()
     with _server() as (url, process), _watched(url) as waits:
-        for seed in seeds:
+        asked = chain(((-1, source) for source in first), ((seed, Grammar(seed).template()) for seed in seeds))
+        for seed, source in asked:
             found.templates += 1
             began = time.monotonic()
-            status = _submitted(url, seed)
+            status = _submitted(url, source)
             took = time.monotonic() - began
             found.outcomes[f"answered {status}"] += 1
             found.slowest = max(found.slowest, (took, seed))
@@ -197,12 +201,12 @@ def submitted_all(seeds: range) -> Findings:
     return found
 
 
-def _submitted(url: str, seed: int) -> int:
+def _submitted(url: str, source: str) -> int:
     item = ITEMS[0].model_dump(exclude_none=True, include={"id", "text", "prompt", "metadata"})
     item["metadata"].pop("x")
     job = {
         "items": [item], "agents": [{"name": "a"}], "dimensions": [{"id": "d", "instructions": "?"}],
-        "template": Grammar(seed).template(),
+        "template": source,
     }  # fmt: skip
     request = urllib.request.Request(f"{url}/jobs", json.dumps(job).encode(), {"Content-Type": "application/json"})
     try:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 
 import pytest
 
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.refusals import MAX_LINES, InvalidJob, validated
+from dicast.app.submission.job_file import read_mapping
+from dicast.app.submission.submit import checked
 
 AGENT = {"name": "a"}
 DIMENSION = {"id": "d", "instructions": "?"}
@@ -89,3 +93,28 @@ def test_long_values_are_cut() -> None:
     found = lines(job(project="x" * 10_000))
     assert len(found) == 1
     assert len(found[0]) < 200
+
+
+def test_thousands_of_unknown_keys_are_a_few_lines() -> None:
+    job = {"items": [{"id": f"i{n}", "text": "t", "k": 1} for n in range(2000)], "agents": [{"name": "a"}]}
+    job["agents"][0] |= {f"key{n}": n for n in range(20_000)}  # type: ignore[index,operator]
+    job |= {f"{n}th": n for n in range(50_000)}  # type: ignore[misc]
+    began = time.process_time()
+    with pytest.raises(InvalidJob) as refused:
+        validated({**job, "dimensions": [{"id": "d", "instructions": "?"}]})
+    assert time.process_time() - began < 5
+    assert len(refused.value.lines) < 30
+    assert {"agents[0]: and 19,995 more unknown keys", "and 49,995 more unknown keys"} <= set(refused.value.lines)
+    assert sum(map(len, refused.value.lines)) < 10_000
+
+
+@pytest.mark.parametrize("form", ["yaml", "json", "dict"])
+def test_all_forms_of_a_job_have_the_same_bounds(form: str) -> None:
+    document = {"agents": [{"name": "a"}], "dimensions": [{"id": "d", "instructions": "?"}], "items": []}
+    wide = {**document, "metadata": {"m": list(range(300_000))}}
+    deep: list[object] = []
+    for _ in range(70):
+        deep = [deep]
+    for case, said in ((wide, "holds more than 300000"), ({**document, "metadata": {"m": deep}}, "deeper than 64")):
+        with pytest.raises(ValueError, match=said):
+            checked(case) if form == "dict" else read_mapping(json.dumps(case).encode(), yaml=form == "yaml")

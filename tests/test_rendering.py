@@ -17,10 +17,11 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.material import TemplateError
 from dicast.app.domain.template import rendered
 from dicast.app.rendering import AsyncRenderer, Renderer
+from lab.templates import LISTS, rendered_all, submitted_all
 from tests.workers.gates import until_turned
 
 NONCE = "0123456789abcdef"
-ITEM = Item(id="i1", text="A text.\nOf two lines.", metadata={"lang": "de", "n": 2**70, "x": float("inf")})
+ITEM = Item(id="i1", text="A text.\nOf two lines.", metadata={"lang": "de", "n": 2**62, "x": float("inf")})
 TEMPLATE = "In {{ metadata.lang }}, {{ metadata.n }}:\n{{ text }}{{ metadata.x }}"
 BIG = Item(id="big", text="ü" * 5_000_000)
 LONG = (
@@ -157,3 +158,14 @@ def test_threads_share_it(renderer: Renderer) -> None:
     for thread in threads:
         thread.join()
     assert found == [rendered(TEMPLATE, ITEM, NONCE)] * 8
+
+
+def test_a_slice_of_the_templates_that_no_author_writes() -> None:
+    found = rendered_all(range(20_000, 20_200))
+    assert found.broken == [] and found.outcomes["rendered"] > 5, list(found.lines())
+
+
+def test_a_server_lives_while_it_is_given_them() -> None:
+    found = submitted_all(range(20_000, 20_040), first=[LISTS])
+    assert found.broken == [], list(found.lines())
+    assert found.outcomes["answered 422"] > 20 and found.outcomes["looks at /healthz"] > 3

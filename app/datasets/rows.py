@@ -92,7 +92,8 @@ class ItemReader:
                 judged["judged"] = source.judged
             if images:
                 judged["images"] = images
-            return Item(id=item_id, **judged, prompt=prompt or None, reference=reference or None, metadata=fields)
+            metadata = self._metadata(row, fields)
+            return Item(id=item_id, **judged, prompt=prompt or None, reference=reference or None, metadata=metadata)
         except ValidationError as error:
             detail = error.errors()[0]
             place = [source.id_field if part == "id" else part for part in detail["loc"]]
@@ -122,6 +123,16 @@ class ItemReader:
             return self._list(row, fields, what, name)
         text = self._text(row, fields, name)
         return "" if text.isspace() else text
+
+    def _metadata(self, row: Row, fields: dict[str, Any]) -> dict[str, Any]:
+        """What is left of a row; an object called `metadata` is what it holds."""
+        inner = fields.get("metadata")
+        if not isinstance(inner, dict):
+            return fields
+        del fields["metadata"]
+        for name in inner.keys() & fields.keys():
+            raise self._wrong(row, name, "stands in the row and in its metadata", fields[name])
+        return {**fields, **inner}
 
     def _images(self, row: Row, fields: dict[str, Any], name: str | None) -> list[Any]:
         """A list as any, or one image as a text."""

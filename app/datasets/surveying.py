@@ -44,11 +44,12 @@ class KnownItems:
 
 
 def survey(
-    source: ItemSource, *, max_text_bytes: int | None = None, keep: Collection[str] = (),
+    source: ItemSource, *, most: int | None = None, max_text_bytes: int | None = None, keep: Collection[str] = (),
     misfit: Callable[[Item], str | None] = lambda item: None, seen: Callable[[Item], None] | None = None,
 ) -> Survey:  # fmt: skip
-    """Read every item once, and show it to `seen`; raises `DatasetError` for the first that is wrong, too large, or has
-    an id twice, that is a `misfit` (which says why), and for metadata to `keep` that no item has.
+    """Read every item once, or the first `most`, and show it to `seen`; raises `DatasetError` for the first that is
+    wrong, too large, or has an id twice, that is a `misfit` (which says why), and for metadata to `keep` that no item
+    has.
 
     Ids are compared by digests of 64 bits, 8 bytes an item in memory (24 while they are sorted); those whose digests
     meet are read again and compared as they are, so that the answer is exact.
@@ -75,6 +76,8 @@ def survey(
                 seen(item)
             if not reader.numbered:
                 digests.append(_digest(item.id))
+            if items == most:
+                break
     if unseen and items:
         known = ", ".join(quoted(column) for column in table.columns)
         raise DatasetError(

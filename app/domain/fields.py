@@ -6,8 +6,8 @@ import re
 import unicodedata
 from typing import Annotated, Any
 
+import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, StringConstraints
-from pydantic_core import to_json
 
 MAX_ID_LENGTH = 200
 MAX_JOB_ID_LENGTH = 128
@@ -67,9 +67,9 @@ def _label(value: str) -> str:
 def _writable(value: dict[str, Any]) -> dict[str, Any]:
     """What JSON cannot say would otherwise be found out only when the job is stored."""
     try:
-        to_json(value, inf_nan_mode="constants")
-    except ValueError as error:
-        raise ValueError(f"cannot be written as JSON: {error}") from None
+        orjson.dumps(value)
+    except TypeError as error:  # half a character, a whole number of more than 64 bits, or deeper than 254
+        raise ValueError(f"cannot be written as JSON: {str(error).lower()}") from None
     return value
 
 

@@ -22,10 +22,13 @@ from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_esca
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
+from dicast.app.domain.records import inline_items
 
 Orders = Literal["both", "given"]
 """In which orders a judge is shown the two texts of a pair: one after the other, or as they are given."""
 
+MAX_AGENTS = 1000
+MAX_DIMENSIONS = 1000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_LABELS = 20
@@ -76,8 +79,8 @@ class EvaluationJob(Strict):
     id: JobId | None = None
     project: Id = "default"
     items: list[Item] | ItemSource
-    agents: list[Agent] = Field(min_length=1)
-    dimensions: list[Dimension] = Field(min_length=1)
+    agents: list[Agent] = Field(min_length=1, max_length=MAX_AGENTS)
+    dimensions: list[Dimension] = Field(min_length=1, max_length=MAX_DIMENSIONS)
     ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
     panel: PanelRule | None = Field(
         default=None, description="how the judges' scores of an item become one, where a dimension does not say it"
@@ -161,6 +164,14 @@ class EvaluationJob(Strict):
         wanted = (*lists, *groups, cluster, author_column(data.get("probes")))
         more = [name for name in wanted if isinstance(name, str) and name not in keep]
         return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _records(cls, data: Any) -> Any:
+        """Items may be a data frame, or whatever gives records or texts."""
+        if isinstance(data, dict) and "items" in data and (items := inline_items(data["items"])) is not data["items"]:
+            return {**data, "items": items}
+        return data
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 YAML is read as the data that JSON can hold: YAML 1.2's core types (so `no` is a text and 1:30 is not 90), anchors,
 aliases and merge keys within bounds, no tags, no second document. In both formats a key may stand once in its mapping.
+In both, and in a mapping that a program brings (`check_bounds`), there are at most `MAX_VALUES` keys and values.
 Whatever is wrong raises `JobFileError` with the file, the line and the reason, before much memory or time is spent.
 """
 
@@ -12,7 +13,7 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -49,15 +50,19 @@ class JobFileError(DicastError, ValueError):
     problem = "unreadable-job"
 
 
-def load_job(path: str) -> dict[str, Any]:
-    """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`.
+def load_job(path: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`. A mapping is taken as it
+    would be from a file of the current folder.
 
     A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
     `$NAME` in it are replaced (`DatasetError` if that cannot be). Rubrics that it names are put into their places
     (`RubricError`), and a calibration (`CalibrationError`). Nothing else is checked: that is `EvaluationJob`'s part.
     """
-    document = read_document(path, JOB)
-    folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
+    if isinstance(path, Mapping):
+        document, folder = dict(path), Path.cwd()
+    else:
+        document = read_document(str(path), JOB)
+        folder = Path.cwd() if str(path) == STDIN else Path(path).resolve().parent
     document = with_images(with_template(_anchored(document, folder), folder), folder)
     return with_calibration(with_rubrics(document, folder, read_document), folder, read_document)
 
@@ -82,8 +87,33 @@ def read_mapping(raw: bytes, *, yaml: bool = False, wanted: str = "a mapping") -
         document = _yaml(raw) if yaml else _json(raw)
     if not isinstance(document, dict):
         raise JobFileError(f"holds {_kind(document)}, not {wanted}")
+    check_bounds(document)
     _check_texts(document)
     return document
+
+
+def check_bounds(document: Mapping[str, Any]) -> None:
+    """Raises `JobFileError` for a mapping of more than `MAX_VALUES` keys and values, counted wherever they are reached,
+    and for one that is nested deeper than `MAX_DEPTH`. Takes time by the bounds, not by the document."""
+    level: list[Any] = [document]
+    values = 1
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, Mapping):
+                values += 2 * len(each)
+                if values <= MAX_VALUES:
+                    inner += each.values()
+            elif isinstance(each, list | tuple):
+                values += len(each)
+                if values <= MAX_VALUES:
+                    inner += each
+            if values > MAX_VALUES:
+                raise JobFileError(f"holds more than {MAX_VALUES} keys and values; {_OWN_FILE}")
+        level = [each for each in inner if isinstance(each, Mapping | list | tuple)]
+        if not level:
+            return
+    raise JobFileError(f"nested deeper than {MAX_DEPTH}")
 
 
 def load_rubric(name: str) -> Dimension:

@@ -26,7 +26,7 @@ from dicast.app.refusals import JobRefused, validated
 from dicast.app.reports.assessing import INSTALL, SCORES
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.images import SeenItems, anchored
-from dicast.app.submission.job_file import read_document
+from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
 from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.submission.templates import Trials
@@ -40,6 +40,10 @@ def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
     """The job, validated, with an id, and with the rubrics and the calibration that a document names in their places.
     Raises `InvalidJob` (a `ValueError`), `RubricError`, `CalibrationError`, or TypeError for what is no job at all."""
     if isinstance(job, Mapping):
+        try:
+            check_bounds(job)
+        except JobFileError as error:
+            raise JobRefused(f"the job {error}") from None
         job = with_calibration(with_rubrics(job, Path.cwd(), read_document), Path.cwd(), read_document)
     job = validated(job)
     return job if job.id is not None else job.model_copy(update={"id": new_job_id()})
@@ -111,6 +115,8 @@ def prepared(
     Raises `InvalidJob`, `UnknownPool`, `JobRefused`, `ImageError` or `datasets.DatasetError`.
     """
     job = anchored(checked(job), Path.cwd())
+    if isinstance(job.items, list):
+        _check_units(job, len(job.items), settings.max_units)
     specs = [_deployed(agent, pools) for agent in job.agents]
     for agent, of_agent in zip(job.agents, specs, strict=True):
         _check_labels(agent.name, of_agent, job.labels, pools)
@@ -138,8 +144,14 @@ def prepared(
 
     seen = looked.watching(count)
     if isinstance(job.items, ItemSource):
+        most = max(1, settings.max_units // (len(job.agents) * len(job.dimensions) * job.rounds) + 1)
         found = datasets.survey(
-            job.items, max_text_bytes=settings.max_text_bytes, keep=job.kept_of_items, misfit=job.misfit, seen=seen
+            job.items,
+            most=most,
+            max_text_bytes=settings.max_text_bytes,
+            keep=job.kept_of_items,
+            misfit=job.misfit,
+            seen=seen,
         )
         text_bytes, extra["fingerprint"], known = found.text_bytes, found.fingerprint, found.known
         if found.items == 0:
@@ -153,6 +165,7 @@ def prepared(
         text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
         known = datasets.KnownItems(item.id for item in job.items)
     trials.finish()
+    _check_units(job, expected.total, settings.max_units)
     ratings = None
     if job.ratings is not None:
         if job.ratings.path is not None:
@@ -164,6 +177,16 @@ def prepared(
     job = looked.settled(job, specs)
     warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.own)
+
+
+def _check_units(job: EvaluationJob, items: int, most: int) -> None:
+    """Raises `JobRefused` for a job that would fill the store with its plan alone."""
+    units = items * len(job.agents) * len(job.dimensions) * job.rounds
+    if units > most:
+        raise JobRefused(
+            f"items: {items:,} x {len(job.agents):,} agents x {len(job.dimensions):,} dimensions x {job.rounds:,} "
+            f"replicates and orders is more than {most:,} units (DICAST_MAX_UNITS), got {units:,}"
+        )
 
 
 def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict[str, str]:

@@ -59,6 +59,25 @@ def test_yaml_is_taken_as_the_command_line_takes_it(http: httpx2.Client) -> None
         (b"[" * 100_000, 400, "unreadable-job", "nested too deeply"),
         (b"\xff", 400, "unreadable-job", "not UTF-8"),
         ({**JOB, "agnets": []}, 422, "invalid-job", "agnets: unknown key; did you mean agents?"),
+        (
+            {**JOB, "metadata": {f"k{n}": n for n in range(200_000)}},
+            400,
+            "unreadable-job",
+            "holds more than 300000 keys",
+        ),
+        (
+            {
+                **JOB,
+                "replicates": 1000,
+                "agents": [{"name": f"a{n}"} for n in range(1000)],
+                "dimensions": [{"id": f"d{n}", "instructions": "?"} for n in range(140)],
+            },
+            422,
+            "job-refused",
+            "items: 1 x 1,000 agents x 140 dimensions x 1,000 replicates and orders is more than 100,000,000 units "
+            "(DICAST_MAX_UNITS), got 140,000,000",
+        ),
+        ({**JOB, "metadata": {"n": 2**64}}, 422, "invalid-job", "metadata: cannot be written as JSON: integer exceeds"),
         ({**JOB, "id": "../x"}, 422, "invalid-job", "id: may hold only letters"),
         ({**JOB, "id": "a" * 129}, 422, "invalid-job", "at most 128 characters"),
         ({**JOB, "agents": [{"name": "a", "pool": "nope"}]}, 422, "job-refused", "'nope'"),

@@ -1,0 +1,142 @@
+"""Items as programs have them: data frames, lists of records or of texts, and whatever else gives one after the other.
+
+They are read as files of items are (app/datasets/rows.py): the columns that an item has become its fields, all others
+its metadata, and without a column `id` the rows are numbered 1, 2, 3, ... In a list of records a name that is nearly
+an item's field is taken for a slip, and refused where jobs are validated. Values that are missing (NaN, NaT, NA) are
+nothing, or null in metadata; dates, times and decimals are text (ISO 8601); binary values are left out; and an index
+called `id` is that column.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel
+
+from dicast.app.domain.item import FORMS, Item
+from dicast.app.domain.printable import printable
+
+MAX_RECORDS = 1_000_000
+"""Of one job that brings its items itself; more belong into a file."""
+_FIELDS = frozenset(Item.model_fields)
+_PLAIN = (str, int, list, tuple, dict, BaseModel, type(None))
+_JUDGED = frozenset().union(*FORMS.values())
+
+
+class RecordError(ValueError):
+    """What was given as items is none. The message says what they may be, or what is wrong with which."""
+
+
+def inline_items(value: Any) -> Any:
+    """The items in a frame, or in an iterable of records or texts, as a list of documents; all else as it is: names of
+    files, sources, and what is no items at all. Raises `RecordError`."""
+    if type(value).__name__ == "LazyFrame":
+        raise RecordError("items: a lazy frame has no rows yet; call its collect()")
+    framed = _rows(value)
+    if framed is None and (isinstance(value, str | bytes | Mapping | BaseModel) or not isinstance(value, Iterable)):
+        return value
+    records = list(islice(value if framed is None else framed, MAX_RECORDS + 1))
+    if len(records) > MAX_RECORDS:
+        raise RecordError(f"items: a job brings at most {MAX_RECORDS:,} itself, got more; put them into a file")
+    names = [] if framed is None else [str(name) for name in getattr(value, "column_names", None) or value.columns]
+    if names and records and _JUDGED.isdisjoint(names):
+        columns = ", ".join(printable(repr(name), 60) for name in names[:20])
+        raise RecordError(
+            f"items: no column 'text', and none of {', '.join(sorted(_JUDGED - {'text'}))}; the columns are {columns}; "
+            'rename one, such as frame.rename(columns={"answer": "text"})'
+        )
+    if not any(isinstance(each, str) or (isinstance(each, Mapping) and not _is_plain(each)) for each in records):
+        return records
+    return [_document(each, number, records[0], slips=framed is None) for number, each in enumerate(records, 1)]
+
+
+def _is_plain(record: Mapping[Any, Any]) -> bool:
+    """Whether it is an item's document already."""
+    return "id" in record and all(name in _FIELDS and isinstance(value, _PLAIN) for name, value in record.items())
+
+
+def _document(record: Any, number: int, first: Any, *, slips: bool) -> Any:
+    if isinstance(record, str):
+        return {"id": str(number), "text": record}
+    if not isinstance(record, Mapping):
+        return record
+    cells = record if _is_plain(record) else _cells(record)
+    fields = {name: value for name, value in cells.items() if name in _FIELDS}
+    if isinstance(first, Mapping) and "id" not in first:
+        if "id" in fields:
+            raise RecordError(f"items[{number - 1}].id: was absent in the first record, got {fields['id']!r:.60}")
+        fields = {"id": str(number), **fields}
+    metadata = fields.get("metadata", {})
+    if not isinstance(metadata, Mapping):
+        return fields
+    more: dict[str, Any] = {}
+    for name, value in cells.items():
+        if name in _FIELDS:
+            continue
+        if slips and _is_slip(str(name)):
+            fields[name] = value  # refused as an unknown key, with the name that was meant
+        elif name in metadata:
+            raise RecordError(f"items[{number - 1}].metadata: has {printable(repr(name), 60)}, and so has the record")
+        else:
+            more[str(name)] = value
+    return {**fields, "metadata": {**more, **metadata}} if more else fields
+
+
+@lru_cache(maxsize=1024)
+def _is_slip(name: str) -> bool:
+    """Whether it is nearly a field's name: promt, but not prompt_id."""
+    return bool(difflib.get_close_matches(name.lower()[:40], _FIELDS, n=1, cutoff=0.88))
+
+
+# ---------------------------------------------------------------------- frames
+def _rows(frame: Any) -> Iterator[dict[str, Any]] | None:
+    """The records of a pandas or polars frame, or of an Arrow table; None for what is none of these. They are known by
+    what they can do, so that none of these libraries is loaded."""
+    if hasattr(frame, "iter_rows") and hasattr(frame, "columns"):  # polars
+        return (_cells(row) for row in frame.iter_rows(named=True))
+    if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas
+        if "id" not in frame.columns and getattr(frame.index, "name", None) == "id":
+            frame = frame.reset_index()
+        columns = [str(name) for name in frame.columns]
+        if twice := {name for name in columns if columns.count(name) > 1}:
+            raise RecordError(f"items: the frame has the column {min(twice)!r} twice")
+        values = [frame.iloc[:, number].tolist() for number in range(len(columns))]
+        return (_cells(dict(zip(columns, row, strict=True))) for row in zip(*values, strict=True))
+    if hasattr(frame, "to_batches") and hasattr(frame, "column_names"):  # Arrow
+        return (_cells(row) for batch in frame.to_batches(max_chunksize=1000) for row in batch.to_pylist())
+    return None
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    cells = {
+        name: _plain(value) for name, value in row.items() if not isinstance(value, bytes | bytearray | memoryview)
+    }
+    return {name: value for name, value in cells.items() if value is not None or name not in _FIELDS}
+
+
+def _plain(value: Any) -> Any:
+    """A cell as JSON can hold it; nothing for what is missing."""
+    if value is None or isinstance(value, str | bool | int | BaseModel):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta | decimal.Decimal):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays
+        return _plain(value.tolist())
+    return str(value)
