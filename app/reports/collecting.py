@@ -72,11 +72,11 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
     for name in OPTIONAL:
         if (source / name).exists():
             _copy(source / name, target / name)
-    with replacing(Path(files.report)) as file:
+    with replacing(Path(files.report), private=False) as file:
         file.write(report.model_dump_json(indent=2).encode() + b"\n")
     return report
 
 
 def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as original, replacing(target) as copy:
+    with source.open("rb") as original, replacing(target, private=False) as copy:
         shutil.copyfileobj(original, copy, 1 << 20)

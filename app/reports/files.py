@@ -36,6 +36,7 @@ from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, Result
 from dicast.app.reports.durable import replacing, sync_folder
 from dicast.app.reports.folders import job_folder, own_folder
 from dicast.errors import DicastError
+from dicast.workers.system.private_files import make_folder
 
 if TYPE_CHECKING:
     from dicast.app.reports.columns import Columns
@@ -80,7 +81,7 @@ def write_page(
     parts = own_folder(results_dir, job_id, incarnation) / PARTS / incarnation
     name = _part_name(lane, page)
     if not parts.is_dir():
-        parts.mkdir(parents=True, exist_ok=True)
+        make_folder(parts)
         for folder in list(parts.parents)[:3]:
             sync_folder(folder)
     with replacing(parts / name) as file:
@@ -112,7 +113,7 @@ def finish(results_dir: str | Path, job_id: str, incarnation: str, summary: Repo
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
     folder = own_folder(results_dir, job_id, incarnation)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     parts = _parts(folder, incarnation)
     # Looked for after the listing: parts go away only once the report is there.
     report = _finished(folder, summary)

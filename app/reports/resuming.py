@@ -15,6 +15,7 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.reports.arranged import ARRANGED
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.folders import own_folder
+from dicast.workers.system.private_files import make_folder
 
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"
@@ -47,7 +48,7 @@ def set_aside(results_dir: str | Path, job_id: str, incarnation: str, *, waits: 
     lies there afterwards is the new run's. May be killed, and called again, and by several at once."""
     folder = own_folder(results_dir, job_id, incarnation)
     if waits():
-        (folder / _EARLIER).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / _EARLIER)
     for name in _REMADE:
         if (folder / name).exists() and waits():
             (folder / name).unlink(missing_ok=True)

@@ -39,12 +39,12 @@ def write_report(folder: Path, report: Report, out: Path) -> Path:
     text = _report(folder, report, choice)
     if len(text) > MOST_BYTES:
         text = _report(folder, report, None)
-    return _written(text, out)
+    return _written(text, out, private=out.parent.resolve() == folder.resolve())
 
 
 def write_comparison(compared: RunsCompared, first: Report, second: Report, out: Path) -> Path:
     """Write a comparison of two jobs to the file `out`, and return its path. Raises OSError."""
-    return _written(_rendered("compare.html.j2", _comparison(compared, first, second)), out)
+    return _written(_rendered("compare.html.j2", _comparison(compared, first, second)), out, private=False)
 
 
 def fragment(report: Report) -> str:
@@ -175,7 +175,7 @@ def _instant(when: datetime) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S} UTC" if not when.utcoffset() else when.isoformat(" ", "seconds")
 
 
-def _written(text: bytes, out: Path) -> Path:
-    with replacing(out) as file:
+def _written(text: bytes, out: Path, *, private: bool) -> Path:
+    with replacing(out, private=private) as file:
         file.write(text)
     return out
