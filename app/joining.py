@@ -23,6 +23,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dicast.errors import DicastError
+from dicast.workers.system.private_files import make_folder
 from dicast.workers.system.supervision import end_worker, supervised_thread
 
 logger = logging.getLogger(__name__)
@@ -252,7 +253,7 @@ def remember(state_dir: str | Path, store_url: str) -> None:
     """Leave a worker's address of the store to this user's commands on this machine, such as its health check. Raises
     OSError."""
     path = Path(state_dir) / JOINED_FILE
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent, shared=False)
     beside = path.with_suffix(f".{os.getpid()}")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -33,6 +33,7 @@ from dicast.workers.store.epoch import vouch
 from dicast.workers.store.keys import Keys
 from dicast.workers.system.dropped_signals import sent_again
 from dicast.workers.system.file_locks import try_lock
+from dicast.workers.system.private_files import create, make_folder, open_or_create
 
 logger = logging.getLogger(__name__)
 
@@ -181,11 +182,12 @@ class _Process:
     def __init__(
         self, name: str, command: list[str], environ: Mapping[str, str], logs: Path, begin: Begin | None = None
     ) -> None:
-        logs.mkdir(parents=True, exist_ok=True)
+        make_folder(logs, shared=False)
         self.grace_s = STOP_GRACE_S
         self.name, self._log = name, logs / f"{name}.log"
         self._command, self._environ, self._lives = command, environ, LIVES
-        self._log.write_bytes(b"")
+        self._log.unlink(missing_ok=True)
+        create(self._log).close()
         self._process = (begin and begin(self._log)) or self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -244,8 +246,8 @@ def _looked_after(*processes: _Process) -> Iterator[None]:
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
     """Two stacks on one state directory would stop each other's parts."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    with (state_dir / "stack.lock").open("a") as file:
+    make_folder(state_dir, shared=False)
+    with open_or_create(state_dir / "stack.lock") as file:
         if not try_lock(file):
             raise StackError(
                 f"another command has started Dicast in {state_dir}: its worker takes jobs that are submitted without "

@@ -29,7 +29,7 @@ def calibrate_job(
     if not maps:
         raise Refused(f"no judge can be calibrated, because {missing[0].reason}")
     calibration = Calibration(job=found.report.job_id, maps=maps)
-    with replacing(Path(out)) as file:
+    with replacing(Path(out), private=False) as file:
         file.write(to_json(calibration.model_dump(exclude={"on_mismatch"}), indent=2) + b"\n")
     if json:
         terminal.emit(calibration.model_dump_json(indent=2))

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _redirect(log: str) -> None:
-    nothing, to = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    nothing, to = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for ours, standard in ((nothing, 0), (to, 1), (to, 2)):
         os.dup2(ours, standard)
 

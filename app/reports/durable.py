@@ -9,17 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from dicast.workers.system.private_files import create
+
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, private: bool = True) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` at the end of the block, synced, or leaves no trace when the block fails.
 
-    A killed writer leaves `<name>.<hex>.tmp` beside it. Of writers that race, one's file stands there whole. An
-    OSError, also a full disk's, names `path`.
+    Nobody else reads it, unless it is not `private`: then it is as the umask says. A killed writer leaves
+    `<name>.<hex>.tmp` beside it. Of writers that race, one's file stands there whole. An OSError, also a full disk's,
+    names `path`.
     """
     beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with beside.open("xb") as file:
+        with create(beside) if private else beside.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

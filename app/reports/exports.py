@@ -32,7 +32,7 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
     if format not in get_args(Format):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
     out, report = Path(out), read_report(results_dir, job_id)
-    with replacing(out) as file:
+    with replacing(out, private=False) as file:
         if format == "csv":
             _write_csv(file, read_opinions(results_dir, job_id), report.keep)
         else:

@@ -42,6 +42,7 @@ from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, Result
 from dicast.app.reports.durable import replacing, sync_folder
 from dicast.app.reports.folders import folder_name, job_folder, own_folder, run_of, writing
 from dicast.errors import DicastError
+from dicast.workers.system.private_files import make_folder
 
 if TYPE_CHECKING:
     from dicast.app.reports.columns import Columns
@@ -117,7 +118,7 @@ def write_page(
     parts = own_folder(results_dir, job_id, incarnation) / PARTS / incarnation
     name = _part_name(lane, page)
     if not parts.is_dir():
-        parts.mkdir(parents=True, exist_ok=True)
+        make_folder(parts)
         for folder in list(parts.parents)[:3]:
             sync_folder(folder)
     with replacing(parts / name) as file:
@@ -153,7 +154,7 @@ def finish(
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
     folder = own_folder(results_dir, job_id, incarnation)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     parts = _parts(folder, incarnation)
     # Looked for after the listing: parts go away only once the report is there.
     report, damaged = _finished(folder, summary), list[Path]()
@@ -263,9 +264,9 @@ def keep_report(folder: Path, known: Report, report: Report) -> Report:
     return report
 
 
-def write_report_file(folder: Path, report: Report) -> None:
-    """For who is `changing` the folder. Raises OSError."""
-    with replacing(folder / REPORT) as out:
+def write_report_file(folder: Path, report: Report, *, private: bool = True) -> None:
+    """Write the report of a folder that the caller is `changing`. Raises OSError."""
+    with replacing(folder / REPORT, private=private) as out:
         out.write(to_json(report, indent=2) + b"\n")
 
 

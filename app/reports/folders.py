@@ -30,6 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dicast.app.domain.fields import JobId
 from dicast.app.reports.durable import replacing, sync_folder
+from dicast.workers.system.private_files import make_folder
 
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _INCARNATION = "incarnation"
@@ -81,7 +82,7 @@ def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bo
     A resumed job gets back what it had there. Raises OSError.
     """
     folder, aside = job_folder(results_dir, job_id), None
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     for _ in range(_TRIES):
         there = _incarnation_of(folder)
         if there == incarnation:
@@ -221,7 +222,7 @@ def _make(folder: Path, incarnation: str) -> None:
         earlier.rename(folder)
     else:
         beside = folder.with_name(f"{folder.name}~{uuid.uuid4().hex}.tmp")
-        beside.mkdir()
+        make_folder(beside)
         try:
             _mark(beside, incarnation)
             beside.rename(folder)

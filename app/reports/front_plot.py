@@ -41,7 +41,7 @@ def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN * len(shown)), layout="constrained")
         for front, axis in zip(shown, figure.subplots(len(shown), squeeze=False)[:, 0], strict=True):
             _draw(front, axis, unit)
-        with replacing(out) as file:
+        with replacing(out, private=False) as file:
             figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 

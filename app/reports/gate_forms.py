@@ -22,7 +22,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~@:-])")
 def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable[tuple[str, list[str]]] = ()) -> None:
     """A test suite with a case for each check, whole or not at all; what cannot be told is an error. `items` are ids
     with what is wrong with each: a second suite with a case for every item. Raises OSError."""
-    with replacing(out) as file:
+    with replacing(out, private=False) as file:
         file.write(b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="dicast">\n')
         failures = sum(check.passed is False for check in verdict.checks)
         errors = sum(check.passed is None for check in verdict.checks)
@@ -76,7 +76,7 @@ def markdown(verdict: GateVerdict, report: Report) -> str:
 
 def write_csv(verdict: GateVerdict, out: Path) -> None:
     """A row a check, safe for spreadsheets, whole or not at all. Raises OSError."""
-    with replacing(out) as file:
+    with replacing(out, private=False) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         rows = csv.DictWriter(text, ["job_id", *Check.model_fields], quoting=csv.QUOTE_ALL)
         rows.writeheader()

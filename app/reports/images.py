@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dicast.app.domain.image import KEPT
 from dicast.app.reports.durable import replacing
+from dicast.workers.system.private_files import make_folder
 
 _FOLDER = "images"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -22,7 +23,7 @@ def keep_image(folder: Path, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     path = folder / _FOLDER / digest
     if not path.exists():
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as file:
             file.write(data)
     return f"{KEPT}{digest}"

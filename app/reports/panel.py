@@ -163,7 +163,7 @@ def keep_panel(folder: Path, known: Report, report: Report) -> Report:
 def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:
     """Write the panel's scores to a file of this format, whole or not at all; how many there are."""
     count, schema = 0, _schema(report)
-    with replacing(out) as file:
+    with replacing(out, private=False) as file:
         if format == "parquet":
             with pq.ParquetWriter(file, schema, compression="zstd") as writer:
                 for rows in _pieces(panel_scores(folder, report)):

@@ -16,6 +16,7 @@ from dicast.app.reports.arranged import ARRANGED
 from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import put_back_parts
 from dicast.app.reports.folders import mark_run, own_folder, run_of, writing
+from dicast.workers.system.private_files import make_folder
 
 _ITEMS = "items.jsonl"
 _EARLIER = "earlier"
@@ -52,11 +53,11 @@ def set_aside(
     lies there afterwards is the new run's, the `run`-th since its first. May be killed, and called again, and by
     several at once; one that comes late, when that has been done, changes nothing."""
     folder = own_folder(results_dir, job_id, incarnation)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with writing(folder):
         if run_of(folder) >= run or not waits():
             return
-        (folder / _EARLIER).mkdir(exist_ok=True)
+        make_folder(folder / _EARLIER)
         put_back_parts(folder, incarnation, waits=waits)  # first: where there is a report, they are in the files
         for name in _REMADE:
             (folder / name).unlink(missing_ok=True)

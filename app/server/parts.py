@@ -61,7 +61,7 @@ class Streams:
                 self._open += Counter()  # forgets who has none
 
 
-class SubjectTurns:
+class RequestTurns:
     """Has a subject's requests wait for each other, where they are many: else those of one, when they are slow, would
     take all threads, and everybody else's would wait."""
 
@@ -116,7 +116,7 @@ class Parts:
     secrets: tuple[str, ...]
     last_look: LastLook
     streams: Streams = field(default_factory=Streams)
-    turns: SubjectTurns = field(default_factory=SubjectTurns)
+    turns: RequestTurns = field(default_factory=RequestTurns)
     browser: Browser = field(default_factory=Browser)
 
     @classmethod

@@ -43,6 +43,8 @@ async def upload(
     ending: Annotated[str, Query(pattern=_ENDINGS, description="what kind of file it is")],
 ) -> UploadedFile:
     """Store a file of items: the body, as it is. The same file again is the same path."""
-    kept = await parts.uploads.take(request.stream(), ending)
-    await run_in_threadpool(parts.record, claims, "upload", kept.path, "done", {"bytes": kept.bytes})
+    length = request.headers.get("content-length", "")
+    kept = await parts.uploads.take(request.stream(), ending, int(length) if length.isdecimal() else 0)
+    outcome = "done" if kept.is_new else "nothing to do"
+    await run_in_threadpool(parts.record, claims, "upload", kept.path, outcome, {"bytes": kept.bytes})
     return UploadedFile(path=kept.path, bytes=kept.bytes, sha256=kept.sha256)

@@ -9,19 +9,27 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from starlette.concurrency import run_in_threadpool
 
 from dicast.app.datasets.kinds import ENDINGS
 from dicast.app.reports.durable import sync_folder
 from dicast.app.server.errors import FileRefused, FolderFull, RequestRefused
+from dicast.workers.system.file_locks import try_lock
+from dicast.workers.system.private_files import create, make_folder, open_or_create
 
 PIECE_BYTES = 1 << 20
+AHEAD_BYTES = 8 << 20
+"""Reserved beyond what has come, where there is room: the folder is looked through once for so much."""
+AHEAD_SHARE = 16
+"""Of the room that is left, no more than this part is reserved ahead."""
+LOCK_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class Upload:
     path: str
     bytes: int
     sha256: str
+    is_new: bool = True
+    """Whether there was no such file."""
 
 
 class Uploads:
@@ -58,53 +68,108 @@ class Uploads:
             raise FileRefused(f"items.path: there is no uploaded file {name[:200]!r}; POST /uploads gives a path")
         return found
 
-    async def take(self, body: AsyncIterator[bytes], ending: str) -> Upload:
-        """Store a body as it comes, whole or not at all. Raises `RequestRefused`, `FolderFull`, OSError."""
+    async def take(self, body: AsyncIterator[bytes], ending: str, announced: int = 0) -> Upload:
+        """Store a body as it comes, whole or not at all; `announced` are the bytes that it is said to have. Raises
+        `RequestRefused`, `FolderFull`, OSError."""
         if ending not in ENDINGS:
             raise RequestRefused(f"query.ending: must be one of {', '.join(ENDINGS)}, got {ending[:20]!r}")
-        room = await run_in_threadpool(self._room)
-        beside = self.folder / f".{uuid.uuid4().hex}.tmp"
         digest, size, piece = hashlib.sha256(), 0, bytearray()
-        file = await run_in_threadpool(beside.open, "xb")
+        reserved = await run_in_threadpool(_Reserved, self.folder, self._folder_bytes)
         try:
+            await run_in_threadpool(reserved.reserve, announced)
             async for chunk in body:
                 size += len(chunk)
-                if size > room:
-                    raise FolderFull("the uploads' folder has no room for this file")
                 piece += chunk
                 if len(piece) >= PIECE_BYTES:
-                    await run_in_threadpool(_write, file, digest, bytes(piece))
+                    await run_in_threadpool(reserved.write, digest, bytes(piece))
                     piece.clear()
-            await run_in_threadpool(_write, file, digest, bytes(piece))
+            await run_in_threadpool(reserved.write, digest, bytes(piece))
             if size == 0:
                 raise RequestRefused("body: the file is empty")
             name = f"{digest.hexdigest()}{ending}"
-            await run_in_threadpool(self._keep, file, beside, name)
+            is_new = await run_in_threadpool(reserved.keep, name)
         finally:
-            await run_in_threadpool(_discard, file, beside)
-        return Upload(name, size, digest.hexdigest())
+            await run_in_threadpool(reserved.discard)
+        return Upload(name, size, digest.hexdigest(), is_new)
 
-    def _room(self) -> int:
-        """Bytes that may still be stored."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        held = 0
-        with os.scandir(self.folder) as entries:
+
+class _Reserved:
+    """A file that is being written: no byte of it before the folder has room for it, counted with all that others write
+    at the same time, in whichever process. The file is as long as what is reserved for it, and locked by who writes it:
+    of one whose writer is dead, the kernel has given the lock back, and whoever comes next removes the file."""
+
+    def __init__(self, folder: Path, folder_bytes: int) -> None:
+        self._folder, self._folder_bytes = folder, folder_bytes
+        make_folder(folder)
+        self._path = folder / f".{uuid.uuid4().hex}.tmp"
+        with self._alone():
+            self._file = create(self._path)
+            try_lock(self._file)
+        self._written = self._length = 0
+
+    def write(self, digest: hashlib._Hash, piece: bytes) -> None:
+        """Raises `FolderFull`, OSError."""
+        self.reserve(self._written + len(piece))
+        digest.update(piece)
+        self._file.write(piece)
+        self._written += len(piece)
+
+    def keep(self, name: str) -> bool:
+        """Put the file in its place, as long as it is; returns whether there was none."""
+        self._file.flush()
+        self._file.truncate(self._written)
+        os.fsync(self._file.fileno())
+        path = self._folder / name
+        is_new = not path.exists()
+        self._path.replace(path)
+        sync_folder(self._folder)
+        return is_new
+
+    def discard(self) -> None:
+        """Remove the file where it is not kept."""
+        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+    def reserve(self, size: int) -> None:
+        """Have room for so many bytes in all; for some more, where there is plenty, so that one looks seldom. Raises
+        `FolderFull`, OSError."""
+        if size <= self._length:
+            return
+        with self._alone():
+            room = self._folder_bytes - self._others()
+            if size > room:
+                raise FolderFull("the uploads' folder has no room for this file")
+            self._length = size + min(AHEAD_BYTES, (room - size) // AHEAD_SHARE)
+            self._file.truncate(self._length)
+
+    def _others(self) -> int:
+        """Bytes of all other files, those that are reserved among them."""
+        total = 0
+        with os.scandir(self._folder) as entries:
             for entry in entries:
-                held += entry.stat(follow_symlinks=False).st_size
-        return max(0, self._folder_bytes - held)
+                if entry.name.startswith(".") and entry.name.endswith(".tmp") and _is_orphan(Path(entry.path)):
+                    Path(entry.path).unlink(missing_ok=True)
+                elif entry.name != self._path.name:
+                    with suppress(FileNotFoundError):
+                        total += entry.stat(follow_symlinks=False).st_size
+        return total
 
-    def _keep(self, file: IO[bytes], beside: Path, name: str) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-        beside.replace(self.folder / name)
-        sync_folder(self.folder)
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One at a time, over all processes that share the folder. Raises `FolderFull` where that takes too long."""
+        end_s = time.monotonic() + LOCK_S
+        with open_or_create(self._folder / ".lock") as lock:
+            while not try_lock(lock):
+                if time.monotonic() > end_s:
+                    raise FolderFull("the uploads' folder is in use by others all the time; try again")
+                time.sleep(0.01)
+            yield
 
 
-def _write(file: IO[bytes], digest: hashlib._Hash, piece: bytes) -> None:
-    digest.update(piece)
-    file.write(piece)
-
-
-def _discard(file: IO[bytes], beside: Path) -> None:
-    file.close()
-    beside.unlink(missing_ok=True)
+def _is_orphan(path: Path) -> bool:
+    """Whether nobody writes this file any more."""
+    try:
+        with path.open("rb+") as file:
+            return try_lock(file)
+    except OSError:  # it is gone, or another user's
+        return False

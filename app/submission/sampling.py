@@ -164,7 +164,7 @@ def _write(rows: Sequence[Mapping[str, Any]], out: Path, dimensions: Sequence[st
     risky = next((row["item_id"] for row in rows if cell(row["item_id"]) != row["item_id"]), None)
     if risky is not None and not whole:
         raise NoSample(f"a spreadsheet would run the id {risky!r} as a formula: write a .jsonl file")
-    with replacing(out) as file:
+    with replacing(out, private=False) as file:
         if whole:
             file.writelines(orjson.dumps(row) + b"\n" for row in rows)
         else:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
 import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from dicast.app.application import Dicast
-from dicast.app.server.errors import FileRefused
+from dicast.app.server.errors import FileRefused, FolderFull
 from dicast.app.server.uploads import Uploads
 from tests.server.serving import JOB, client, installation, problem, served
 
 ITEMS = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
 NAME = hashlib.sha256(ITEMS).hexdigest() + ".jsonl"
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    """Names and sizes, but for the lock."""
+    return {path.name: path.stat().st_size for path in folder.iterdir() if path.name != ".lock"}
 
 
 def test_a_file_is_stored_under_its_content_and_judged(http: httpx2.Client, dicast: Dicast) -> None:
@@ -26,7 +38,7 @@ def test_a_file_is_stored_under_its_content_and_judged(http: httpx2.Client, dica
         201, {"path": NAME, "bytes": len(ITEMS), "sha256": NAME.removesuffix(".jsonl")}
     )  # fmt: skip
     assert http.post("/uploads?ending=.jsonl", content=iter([ITEMS[:7], ITEMS[7:]])).json() == told.json()
-    assert [path.name for path in folder.iterdir()] == [NAME]
+    assert files_of(folder) == {NAME: len(ITEMS)}
     assert http.post("/jobs", json={**JOB, "id": "j", "items": NAME}).json()["units"] == 2
     stored = json.loads(dicast.store.hget(dicast.keys.at("job", "j"), "spec"))
     assert stored["items"]["path"] == str(folder / NAME)
@@ -55,7 +67,68 @@ def test_a_file_is_bounded_and_whole_or_not_there(tmp_path: Path, redis_url: str
         with pytest.raises(InterruptedError):
             http.post("/uploads?ending=.csv", content=breaks_off())
         assert http.get("/healthz").status_code == 200
-    assert [path.stat().st_size for path in (tmp_path / "uploads").iterdir()] == [3_000_000]
+    assert list(files_of(tmp_path / "uploads").values()) == [3_000_000]
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["with its length", "without"])
+def test_uploads_at_once_never_pass_what_the_folder_may_hold(tmp_path: Path, redis_url: str, said: bool) -> None:
+    """At two servers that share it: each of eight files has room alone, and two of them together."""
+    bounds = {"DICAST_UPLOAD_FOLDER_BYTES": "7000000", "DICAST_REQUIRE_AUTH": "false"}
+    one, two = (installation(tmp_path, redis_url, **bounds) for _ in range(2))
+    together, most, stopped = threading.Barrier(8), [0], threading.Event()
+
+    def look() -> None:
+        while not stopped.wait(0.001):
+            with contextlib.suppress(FileNotFoundError):
+                most.append(sum(files_of(tmp_path / "uploads").values()))
+
+    def body(n: int) -> Iterator[bytes]:
+        yield b"%d" % n
+        together.wait(20)  # all have begun
+        for _ in range(12):
+            yield b"x" * 250_000
+
+    length = {"Content-Length": "3000001"} if said else {}
+    with served(one) as first, served(two) as second, ThreadPoolExecutor(9) as pool:
+        pool.submit(look)
+        sent = [
+            pool.submit(
+                httpx2.post,
+                f"{(first, second)[n % 2]}/uploads?ending=.csv",
+                content=body(n),
+                headers=length,
+                timeout=30,
+            )
+            for n in range(8)
+        ]
+        statuses = sorted(reply.result().status_code for reply in sent)
+        stopped.set()
+    assert max(most) <= 7_000_000
+    assert set(statuses) <= {201, 507} and statuses.count(201) <= 2
+    assert statuses.count(201) == 2 or not said, "whose length is known has all its room from the beginning"
+    assert sum(files_of(tmp_path / "uploads").values()) == 3_000_001 * statuses.count(201), "nothing is left of others"
+
+
+def test_what_a_killed_server_had_reserved_is_free_again(tmp_path: Path) -> None:
+    folder = tmp_path / "uploads"
+    program = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom dicast.app.server.uploads import Uploads\n"
+        "async def body():\n    yield b'x' * 3_000_000\n    print('written', flush=True)\n    await asyncio.sleep(60)\n"
+        "asyncio.run(Uploads(Path(sys.argv[1]), 9_000_000, 9_000_000).take(body(), '.csv'))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == b"written\n"
+        (held,) = files_of(folder).values()
+        assert held >= 3_000_000
+        with pytest.raises(FolderFull):
+            asyncio.run(Uploads(folder, 9_000_000, 9_000_000).take(whole(b"y" * 8_000_000), ".csv"))
+        writer.kill()
+    kept = asyncio.run(Uploads(folder, 9_000_000, 9_000_000).take(whole(b"y" * 9_000_000), ".csv"))
+    assert files_of(folder) == {kept.path: 9_000_000}
+
+
+async def whole(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from dicast.app.access.scopes import Scope
+from dicast.app.reports.files import read_report
+from dicast.app.reports.html.page import NAME, write_report
 from tests.e2e.cluster import ROOT, Cluster, Simulated, until
 from tests.server.serving import POOLS, SECRET, client, problem, served
 from tests.server.test_events import told
@@ -77,6 +79,29 @@ def test_a_job_is_judged_cancelled_and_resumed(cluster: Cluster, address: str, t
         assert http.post("/jobs/whole/resume").json()["state"] == "completed"
         (node,) = http.get("/cluster/nodes?status=online").json()
         assert http.get("/status").json()["workers"] == 1 and node["pools"] == ["other", "sim"]
+
+
+def test_nobody_else_reads_what_is_kept(cluster: Cluster, address: str) -> None:
+    """Uploads, a job's files with the judged texts, ratings, a page, the spool and the state."""
+    scopes = [Scope.JOB_SUBMIT, Scope.JOB_READ, Scope.RATING_WRITE]
+    with client(address, cluster.app.tokens.issue("tester", scopes, ttl_s=600)) as http:
+        path = http.post("/uploads?ending=.jsonl", content=b'{"id": "i", "text": "a secret text"}\n').json()["path"]
+        job = {"id": "kept", "items": path, "agents": [{"name": "a"}],
+               "dimensions": [{"id": "d", "instructions": "?"}]}  # fmt: skip
+        assert http.post("/jobs", json=job).status_code == 202
+        until(lambda: http.get("/jobs/kept").json()["state"] == "completed", "it is judged")
+        assert http.post("/jobs/kept/rating", json={"size": 1}).status_code == 201
+        rating = {"rater": "ada", "item_id": "i", "dimension": "d", "score": 4}
+        assert http.post("/jobs/kept/rating/scores", json=rating).status_code == 200
+        assert http.post("/jobs/kept/rating/finish", json={"rater": "ada"}).status_code == 200
+        folder = cluster.results / "kept"
+        write_report(folder, read_report(cluster.results, "kept"), folder / NAME)
+    settings = cluster.app.settings
+    roots = [Path(place) for place in (settings.results_dir, settings.upload_dir, settings.state_dir)]
+    made = [path for root in roots if root.exists() for path in (root, *root.rglob("*"))]
+    open_to_others = [path for path in made if path.stat().st_mode & 0o077]
+    assert open_to_others == []
+    assert {"report.html", "ratings.jsonl", "opinions.parquet"} <= {path.name for path in folder.rglob("*")}
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from dicast.errors import DicastError
 from dicast.workers.system.file_locks import try_lock
+from dicast.workers.system.private_files import make_folder
 from dicast.workers.system.processes import Liveness, Process
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def _locked(self, end: float) -> Iterator[None]:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder, shared=False)
         with self._lock.open("a") as file:
             while not try_lock(file):
                 if time.monotonic() > end:

@@ -7,10 +7,10 @@ the others alone would not be worth a dependency.
 from __future__ import annotations
 
 import fcntl
-from typing import IO
+from typing import IO, Any
 
 
-def try_lock(file: IO[str] | int) -> bool:
+def try_lock(file: IO[Any] | int) -> bool:
     """Whether nobody else holds the open file, not even a share of it; then it is locked until it is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

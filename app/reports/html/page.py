@@ -33,7 +33,7 @@ HASHED = ("opinions.parquet", "errors.jsonl")
 def write_report(folder: Path, report: Report, out: Path) -> Path:
     """Write the report of the job in a folder to the file `out`, and return its path. Items are left out where the
     job's opinions are not there. Takes about a second, and some 40 bytes of memory an opinion. Raises OSError."""
-    return _written(_whole(folder, report), out)
+    return _written(_whole(folder, report), out, private=out.parent.resolve() == folder.resolve())
 
 
 def write_own_page(folder: Path, report: Report) -> Path:
@@ -41,7 +41,7 @@ def write_own_page(folder: Path, report: Report) -> Path:
     is no longer the report there, OSError."""
     text = _whole(folder, report)
     with changing(folder, report):
-        return _written(text, folder / NAME)
+        return _written(text, folder / NAME, private=True)
 
 
 def _whole(folder: Path, report: Report) -> bytes:
@@ -55,7 +55,7 @@ def _whole(folder: Path, report: Report) -> bytes:
 
 def write_comparison(compared: RunsCompared, first: Report, second: Report, out: Path) -> Path:
     """Write a comparison of two jobs to the file `out`, and return its path. Raises OSError."""
-    return _written(_rendered("compare.html.j2", _comparison(compared, first, second)), out)
+    return _written(_rendered("compare.html.j2", _comparison(compared, first, second)), out, private=False)
 
 
 def fragment(report: Report) -> str:
@@ -186,7 +186,7 @@ def _instant(when: datetime) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S} UTC" if not when.utcoffset() else when.isoformat(" ", "seconds")
 
 
-def _written(text: bytes, out: Path) -> Path:
-    with replacing(out) as file:
+def _written(text: bytes, out: Path, *, private: bool) -> Path:
+    with replacing(out, private=private) as file:
         file.write(text)
     return out

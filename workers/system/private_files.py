@@ -1,0 +1,61 @@
+"""Files and folders that nobody else reads: whatever Dicast keeps by itself is made here.
+
+Results, uploads, spool and state are for the user that Dicast runs as: folders 0700, files 0600, whatever the umask. A
+folder with the setgid bit says otherwise: what is made in it is for its group, too, as far as the folder is, and has
+that bit as well. So `chgrp judges results && chmod 2770 results` shares results between the users of one group. The
+state of one machine (store, spool, logins) is never shared. What is there already keeps its permissions. A file that
+somebody asks for by a path of their own is none of these.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+
+def folder_mode(parent: Path) -> int:
+    """The permissions of a folder that is made in this one."""
+    mode = parent.stat().st_mode
+    return stat.S_ISGID | 0o700 | (mode & 0o070) if mode & stat.S_ISGID else 0o700
+
+
+def make_folder(path: Path, *, shared: bool = True) -> None:
+    """Make a private folder, and those above it that are not there; one that is there stays as it is. Not `shared`: it
+    is for its owner alone, whatever the folder above it says."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent, shared=shared)
+    mode = folder_mode(path.parent) if shared else 0o700
+    try:
+        path.mkdir(0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    if mode != 0o700:
+        path.chmod(mode)
+
+
+def create(path: Path) -> IO[bytes]:
+    """A new private file, to be written. Raises FileExistsError."""
+    return _opened(path, os.O_WRONLY | os.O_EXCL, "wb")
+
+
+def open_or_create(path: Path) -> IO[bytes]:
+    """A private file, to be read, and written at its end; one that is there stays as it is."""
+    return _opened(path, os.O_RDWR | os.O_APPEND, "ab+")
+
+
+def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
+    handle = os.open(path, os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    try:
+        wanted, found = folder_mode(path.parent) & 0o660, os.fstat(handle)
+        if wanted != 0o600 and found.st_size == 0 and found.st_uid == os.geteuid():
+            os.fchmod(handle, wanted)
+        return os.fdopen(handle, mode)
+    except BaseException:
+        os.close(handle)
+        raise
