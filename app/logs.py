@@ -192,9 +192,10 @@ def _event(level: int, name: str) -> Callable[[Callable[P, None]], Callable[P, N
 # ---------------------------------------------------------------------------------------------------------- events
 @_event(logging.INFO, "queueing")
 def queueing(*, agent: str, dimension: str, queue_depth: int, **context: object) -> None:
-    """A unit was refused a lease when it first asked for one; those that get theirs at once, or have not come out of
-    the queue yet, are not told. `queue_depth` units wait: at this worker, and in the queue as counted not long ago. The
-    context's `reason` says what for (`limit`, `breaker`, a budget's name, ...), `wait_s` for how long at least."""
+    """A unit waits: it was refused a lease when it first asked for one, or there was no slot to ask for; those that get
+    theirs at once are not told. One that has waited in the queue is told of when it comes out of it. `queue_depth`
+    units wait: at this worker, and in the queue as counted not long ago. The context's `reason` says what for (`limit`,
+    `slots`, `breaker`, a budget's name, ...), `wait_s` for how long at least."""
 
 
 @_event(logging.INFO, "acquired")

@@ -42,6 +42,8 @@ MAX_ARGUMENT_CHARS = 20_000
 MAX_QUOTE_CHARS = 5_000
 MAX_QUOTES = 50
 RAW_CHARS = 500
+UNKNOWN_TOLD = 5
+"""Most entries of one answer with ids that were not asked for that are told of."""
 
 _ARGUED_KEYS = frozenset({"argument", "cited_evidence"})
 
@@ -116,6 +118,7 @@ def read_batch(
     by_id = {dimension.id: dimension for dimension in dimensions}
     named: dict[str, list[dict[str, Json]]] = {}
     corrupt: list[Corrupt] = []
+    unknown = 0
     for entry in entries:
         try:
             criterion_id, opinion = _named(entry)
@@ -124,6 +127,9 @@ def read_batch(
         else:
             if criterion_id in by_id:
                 named.setdefault(criterion_id, []).append(opinion)
+            elif (unknown := unknown + 1) <= UNKNOWN_TOLD:
+                raw = _dumped({"criterion_id": criterion_id, **opinion})
+                corrupt.append(Corrupt(None, "an unknown criterion_id: discarded", shown(raw, RAW_CHARS)))
 
     accepted: dict[str, Judgment] = {}
     for criterion_id, opinions in named.items():

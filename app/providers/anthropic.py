@@ -96,8 +96,10 @@ class AnthropicProvider:
     def _reply(self, response: HttpAnswer, request: ChatRequest, *, structured: bool) -> ChatReply:
         answer = envelope.decode(response.content)
         blocks = answer.get("content")
+        if envelope.error_in(answer) is not None:
+            raise MalformedBody("an error instead of an answer")
         if not isinstance(blocks, list):
-            raise MalformedBody("an error instead of content" if answer.get("type") == "error" else "no content")
+            raise MalformedBody("no content")
         if answer.get("stop_reason") == "refusal":
             raise MalformedBody("the model refused to answer")
         call = _tool_call(blocks, request.schema_name) if structured and self._forced_tool else None

@@ -28,6 +28,15 @@ def decode(content: bytes) -> dict[str, Any]:
     return envelope
 
 
+def error_in(answer: dict[str, Any]) -> Any:
+    """The error that an answer holds, beside its choices or within the first of them; None if there is none."""
+    if answer.get("error"):
+        return answer["error"]
+    choices = answer.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return (first.get("error") or None) if isinstance(first, dict) else None
+
+
 def refuse_duplicate_keys(content: bytes) -> None:
     """For answers that come as JSON values inside the envelope, where a later key would silently win."""
 

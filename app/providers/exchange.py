@@ -2,13 +2,15 @@
 
 Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429, or a body that names a
 rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
-redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even 200.
+redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even 200: an error under 200 is read
+as the status that it names, by a number (OpenRouter, Gemini) or by its kind (Anthropic). Names count in any case.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -39,6 +41,16 @@ _EXHAUSTED = {
 }
 _RATE_LIMITED = {"rate_limit_error", "rate_limit_exceeded"}
 _OVERLOADED = {"overloaded_error"}
+# What an error's kind means where the status does not say it: Anthropic's, OpenAI's, then Google's (google.rpc.Code).
+_STATUSES = {
+    **dict.fromkeys(_EXHAUSTED, 402), **dict.fromkeys(_RATE_LIMITED, 429), **dict.fromkeys(_OVERLOADED, 529),
+    "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
+    "request_too_large": 413, "api_error": 500, "timeout_error": 504, "server_error": 500, "invalid_api_key": 401,
+    "model_not_found": 404, "invalid_argument": 400, "unauthenticated": 401, "permission_denied": 403, "not_found": 404,
+    "resource_exhausted": 429, "internal": 500, "unavailable": 503, "deadline_exceeded": 504,
+}  # fmt: skip
+_RETRY_INFO = "google.rpc.RetryInfo"
+_DELAY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 # Anthropic tells of a limit that the customer set, and of an empty account, only in words (a 400).
 _EXHAUSTED_WORDS = ("you have reached your specified", "credit balance is too low")
 
@@ -84,14 +96,13 @@ class Exchange:
     def malformed(self, reason: envelope.MalformedBody, response: HttpAnswer) -> ProviderFailure:
         """Of a 200 that is no answer; it may still be a refusal."""
         error = _error_of(response.content)
-        refusals = _RATE_LIMITED | _OVERLOADED
-        if named := [name for name in error.identifiers if name in refusals]:
+        if (status := error.status) is not None:
+            known = " ".join(name for name in error.identifiers if name in _STATUSES)
             return ProviderFailure(
-                _kind(response.status_code, _Error(named, "")),
-                f"status {response.status_code}: {' '.join(named)}",
-                status_code=response.status_code,
-                retry_after_s=retry_after_s(response.headers.multi_items(), self._now_s()),
-                headers=rate_limit_headers(response.headers),
+                _kind(status, error),
+                f"status {response.status_code}, and an error that means {status}{': ' if known else ''}{known}",
+                status_code=status,
+                **self._told_of_limits(response, error),
             )
         kind = self._redactor.clean(response.content_type.partition(";")[0][:60])
         return ProviderFailure(
@@ -109,9 +120,19 @@ class Exchange:
             _kind(status, error),
             self._redactor.clean(f"status {status}: {words or 'no reason given'}", judged_text),
             status_code=status,
-            retry_after_s=retry_after_s(response.headers.multi_items(), self._now_s()),
-            headers=rate_limit_headers(response.headers),
+            **self._told_of_limits(response, error),
         )
+
+    def _told_of_limits(self, response: HttpAnswer, error: _Error) -> dict[str, Any]:
+        """The wait and the rate-limit headers, which some bodies have instead (Gemini), or repeat (OpenRouter)."""
+        headers = {**rate_limit_headers(error.headers), **rate_limit_headers(response.headers)}
+        if error.retry_after and not {"retry-after", "retry-after-ms"} & headers.keys():
+            headers["retry-after"] = error.retry_after
+        now_s = self._now_s()
+        wait_s = retry_after_s(response.headers.multi_items(), now_s)
+        if wait_s is None:
+            wait_s = retry_after_s(headers.items(), now_s)
+        return {"retry_after_s": wait_s, "headers": headers}
 
     def _of_transport(self, error: BaseException, request: ChatRequest) -> ProviderFailure:
         """What went wrong lies at the end of the chain: SDK error <- httpx error <- aiohttp or operating system error.
@@ -142,10 +163,21 @@ class Exchange:
 
 
 class _Error(NamedTuple):
-    """What an error body says, in OpenAI's, Anthropic's or nobody's form."""
+    """What an error body says, in OpenAI's, Anthropic's, Google's or nobody's form; `identifiers` in lower case.
+    `retry_after` is the wait that it asks for, as a header would; `headers` are those that it repeats."""
 
     identifiers: list[str]
     message: str
+    code: int = 0
+    retry_after: str = ""
+    headers: Mapping[str, str] = {}
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status that it names, None if it names none."""
+        if 400 <= self.code <= 599:
+            return self.code
+        return next((_STATUSES[name] for name in self.identifiers if name in _STATUSES), None)
 
 
 def _encodable(request: ChatRequest) -> bool:
@@ -161,16 +193,42 @@ def _error_of(content: bytes) -> _Error:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
         return _Error([], "")
-    error: Any = body.get("error", body) if isinstance(body, dict) else {}
+    if isinstance(body, list) and len(body) == 1:  # Gemini's OpenAI-compatible API
+        body = body[0]
+    error: Any = (envelope.error_in(body) or body.get("error", body)) if isinstance(body, dict) else {}
     if isinstance(error, str):
         return _Error([], error)
     if not isinstance(error, dict):
         return _Error([], "")
-    details = error.get("details")
-    found = [error.get("type"), error.get("code"), details.get("error_code") if isinstance(details, dict) else None]
-    message = error.get("message")
-    identifiers = dict.fromkeys(name[:60] for name in found if isinstance(name, str) and name)
-    return _Error(list(identifiers), message if isinstance(message, str) else "")
+    details, code, message = error.get("details"), error.get("code"), error.get("message")
+    metadata = error.get("metadata")
+    inner = details.get("error_code") if isinstance(details, dict) else None
+    found = [error.get("type"), code, error.get("status"), inner]
+    identifiers = dict.fromkeys(name[:60].lower() for name in found if isinstance(name, str) and name)
+    repeated = metadata.get("headers") if isinstance(metadata, dict) else None
+    return _Error(
+        [name for name in identifiers if not name.isdecimal()],
+        message if isinstance(message, str) else "",
+        _number(code),
+        _retry_delay(details if isinstance(details, list) else []),
+        {name: text for name, text in repeated.items() if isinstance(text, str)} if isinstance(repeated, dict) else {},
+    )
+
+
+def _number(code: Any) -> int:
+    """A code that is a number, or the text of one; 0 if it is none."""
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
+        return int(code)
+    return code if isinstance(code, int) and not isinstance(code, bool) else 0
+
+
+def _retry_delay(details: list[Any]) -> str:
+    """The wait of Google's `RetryInfo` ("34.07s"), in seconds; '' if there is none."""
+    for detail in details:
+        if isinstance(detail, dict) and str(detail.get("@type", "")).endswith(_RETRY_INFO):
+            told = _DELAY.fullmatch(str(detail.get("retryDelay", "")))
+            return told[1] if told else ""
+    return ""
 
 
 def _kind(status: int, error: _Error) -> FailureKind:

@@ -111,8 +111,10 @@ def _post(
 def _reply(response: HttpAnswer, request: ChatRequest, *, structured: bool) -> ChatReply:
     answer = envelope.decode(response.content)
     choices = answer.get("choices")
+    if envelope.error_in(answer) is not None:
+        raise MalformedBody("an error instead of an answer")
     if not isinstance(choices, list) or not choices:
-        raise MalformedBody("an error instead of choices" if "error" in answer else "no choices")
+        raise MalformedBody("no choices")
     choice = envelope.mapping(choices[0], "the choice")
     message = envelope.mapping(choice.get("message"), "the message")
     if message.get("content") is None and message.get("refusal"):

@@ -153,8 +153,9 @@ BATCHES: list[tuple[str, str, str, str, str]] = [
     ("reordered", batch(*GOOD[::-1]), "clarity truth style", "", ""),
     ("one missing", batch(*GOOD[:2]), "clarity truth", "style", ""),
     ("none", batch(), "", "clarity truth style", ""),
-    ("unknown ids are ignored", batch(*GOOD, entry("beauty"), entry("")), "clarity truth style", "", ""),
-    ("id in capitals is unknown", batch(entry("Clarity"), *GOOD[1:]), "truth style", "clarity", ""),
+    ("unknown ids are discarded", batch(*GOOD, entry("beauty"), entry("")), "clarity truth style", "", "? ?"),
+    ("some of many are told of", batch(*GOOD, *[entry("x")] * 99), "clarity truth style", "", "? ? ? ? ?"),
+    ("id in capitals is unknown", batch(entry("Clarity"), *GOOD[1:]), "truth style", "clarity", "?"),
     ("equal duplicates are one", batch(*GOOD, *GOOD), "clarity truth style", "", ""),
     ("duplicates with other scores", batch(*GOOD, entry("style", 3)), "clarity truth", "", "style"),
     ("duplicates with other arguments", batch(*GOOD, entry("style", 2, "No.")), "clarity truth", "", "style"),
@@ -180,7 +181,7 @@ BATCHES: list[tuple[str, str, str, str, str]] = [
     ("entry without an id", batch(opinion(), *GOOD), "clarity truth style", "", "?"),
     ("id as a number", batch(entry(7), *GOOD), "clarity truth style", "", "?"),
     ("entries of other types", batch(None, 7, "clarity", [], {}, *GOOD), "clarity truth style", "", "? ? ? ? ?"),
-    ("lone surrogate in an id", batch(entry("clarity\ud800"), *GOOD), "clarity truth style", "", ""),
+    ("lone surrogate in an id", batch(entry("clarity\ud800"), *GOOD), "clarity truth style", "", "?"),
     ("more keys beside the list", batch(*GOOD, summary="fine"), "clarity truth style", "", ""),
     ("another nonce", batch(*GOOD, nonce=OTHER), "", "clarity truth style", "?"),
     ("nonce null", batch(*GOOD, nonce=None), "", "clarity truth style", "?"),
@@ -203,6 +204,14 @@ def test_batches(body: str, accepted: str, missing: str, corrupt: str) -> None:
     assert set(got.accepted) == set(accepted.split())
     assert got.missing == missing.split()
     assert [c.dimension_id or "?" for c in got.corrupt] == corrupt.split()
+
+
+def test_an_entry_with_an_unknown_id_is_told_with_its_content() -> None:
+    (found,) = read(batch(*GOOD, entry("beauty", 7))).corrupt
+    assert (found.dimension_id, found.reason) == (None, "an unknown criterion_id: discarded")
+    assert '"beauty"' in found.raw and '"score": 7' in found.raw
+    (long,) = read(batch(*GOOD, entry("beauty", 7, "x" * 100_000))).corrupt
+    assert len(long.raw) < 2 * RAW_CHARS
 
 
 def test_a_batch_outside_the_structured_channel_needs_the_nonce() -> None:

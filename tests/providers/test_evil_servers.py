@@ -48,7 +48,8 @@ async def test_a_body_that_names_a_refusal_is_one_under_any_status(dialect, prov
     headers = ("content-type: application/json", "retry-after: 7")
     async with RawServer(answer(body, status=status, headers=headers)) as server:
         failure = await failure_of(provider_at(dialect, server.base_url))
-    assert (failure.kind, failure.status_code, failure.retry_after_s) == (kind, int(status[:3]), 7.0)
+    shown = told if status.startswith("200") else int(status[:3])
+    assert (failure.kind, failure.status_code, failure.retry_after_s) == (kind, shown, 7.0)
     outcome = refused(failure, "r", 1e9)
     assert (outcome.status, outcome.readings.retry_after_s) == (told, 7.0), "what the pool's governor learns"
 
@@ -257,6 +258,9 @@ async def test_redirects_to_nowhere(dialect, provider_at, location):
         (429, {"code": "slow_down"}, FailureKind.RATE_LIMITED),
         (429, {"code": "insufficient_quota"}, FailureKind.QUOTA_EXHAUSTED),
         (429, {"type": "insufficient_quota", "code": None}, FailureKind.QUOTA_EXHAUSTED),
+        (429, {"code": "INSUFFICIENT_QUOTA"}, FailureKind.QUOTA_EXHAUSTED),
+        (400, {"type": "Rate_Limit_Error"}, FailureKind.RATE_LIMITED),
+        (503, {"type": "OVERLOADED_ERROR"}, FailureKind.OVERLOADED),
         (429, {"code": "project_spend_limit_exceeded"}, FailureKind.QUOTA_EXHAUSTED),
         (429, {"details": {"error_code": "enforced_spend_limit_reached"}}, FailureKind.QUOTA_EXHAUSTED),
         (429, {"details": {"error_code": "ramp_limit_exceeded"}}, FailureKind.RATE_LIMITED),
@@ -282,6 +286,73 @@ async def test_error_bodies_of_any_form(dialect, provider_at, body):
     async with RawServer(answer(body, status="503 X")) as server:
         failure = await failure_of(provider_at(dialect, server.base_url))
     assert failure.kind is FailureKind.SERVER
+
+
+GOOGLE = {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Quota exceeded.", "details": [
+    {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []},
+    {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.074824224s"},
+]}  # fmt: skip
+LIMITED = FailureKind.RATE_LIMITED
+
+
+@pytest.mark.parametrize(
+    "body, kind, status",
+    [
+        ({"error": {"code": 429, "message": "slow down"}}, LIMITED, 429),
+        ({"error": {"code": "429", "message": "slow down"}}, LIMITED, 429),
+        ({"error": {"code": 502}, "choices": []}, FailureKind.SERVER, 502),
+        ({"error": {"code": 408}}, FailureKind.SERVER, 408),
+        ({"error": {"code": 402, "message": "no credits"}}, FailureKind.QUOTA_EXHAUSTED, 402),
+        ({"error": {"code": 403}}, REJECTED, 403),
+        ({"error": {"code": "INSUFFICIENT_QUOTA"}}, FailureKind.QUOTA_EXHAUSTED, 402),
+        ({"type": "error", "error": {"type": "overloaded_error"}}, FailureKind.OVERLOADED, 529),
+        ({"type": "error", "error": {"type": "api_error"}}, FailureKind.SERVER, 500),
+        ({"error": {"type": "server_error"}}, FailureKind.SERVER, 500),
+        ({"error": GOOGLE}, LIMITED, 429),
+        ([{"error": GOOGLE}], LIMITED, 429),
+        ({"error": {"status": "UNAVAILABLE"}}, FailureKind.SERVER, 503),
+        ({"error": {"code": 429}, "choices": [{"message": {"content": '{"score": 5}'}}],
+          "content": [{"type": "text", "text": "5"}]}, LIMITED, 429),
+        ({"choices": [{"error": {"code": 502}, "finish_reason": "error", "message": {"content": ""}}]},
+         FailureKind.SERVER, 502),
+        ({"error": {"code": 200}}, MALFORMED, 200),
+        ({"error": {"code": True}}, MALFORMED, 200),
+        ({"error": {"code": 4290}}, MALFORMED, 200),
+        ({"error": "busy"}, MALFORMED, 200),
+    ],
+    ids=lambda value: json.dumps(value)[:70] if isinstance(value, dict | list) else str(value),
+)  # fmt: skip
+async def test_an_error_under_200_is_what_it_names(dialect, provider_at, body, kind, status):
+    async with RawServer(answer(json.dumps(body).encode())) as server:
+        failure = await failure_of(provider_at(dialect, server.base_url))
+    assert (failure.kind, failure.status_code) == (kind, status), failure.message
+
+
+@pytest.mark.parametrize("empty", [None, "", {}])
+async def test_an_answer_that_names_no_error_is_one(dialect, provider_at, empty):
+    async with RawServer(answer(body_of(dialect, error=empty))) as server:
+        assert (await provider_at(dialect, server.base_url).complete(chat())).text == '{"score": 5}'
+
+
+@pytest.mark.parametrize(
+    "error, headers, wait_s",
+    [
+        (GOOGLE, (), 34.074824224),
+        (GOOGLE, ("retry-after: 7",), 7.0),
+        ({"details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "soon"}]}, (), None),
+        ({"details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo"}, 7, None]}, (), None),
+        ({"metadata": {"headers": {"Retry-After": "9", "X-RateLimit-Remaining": "0", "Set-Cookie": "x"}}}, (), 9.0),
+        ({"metadata": {"headers": {"Retry-After": 9}}}, (), None),
+    ],
+    ids=str,
+)
+async def test_a_body_may_tell_what_headers_do_not(dialect, provider_at, error, headers, wait_s):
+    async with RawServer(answer(json.dumps({"error": error}).encode(), status="429 X", headers=headers)) as server:
+        failure = await failure_of(provider_at(dialect, server.base_url))
+    assert (failure.kind, failure.retry_after_s) == (LIMITED, wait_s)
+    assert "set-cookie" not in failure.headers
+    if "metadata" in error and wait_s:
+        assert failure.headers["x-ratelimit-remaining"] == "0"
 
 
 async def test_several_retry_after_headers(dialect, provider_at):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
@@ -324,3 +325,25 @@ def test_a_job_at_its_own_limit_steps_aside_for_a_second(later_s, waits, aside):
     assert not turns.takes(request)
     turns.note([request] if waits else [], [], [], 100.0 + later_s)
     assert turns.takes(request) is not aside
+
+
+async def test_a_unit_that_waits_for_a_slot_of_this_worker_is_told_of():
+    host = Host(slots=1)
+    host.verdicts = [LeaseAnswer.GRANTED]
+    door = a_gate(host, 3)
+    for _ in range(2):
+        await door._step()
+    assert host.events == [("acquired", "j", "p", "lease")] + [("queueing", "j", "p", 2)] * 2
+
+
+@pytest.mark.parametrize("sent_before_s, told", [(5.0, True), (-5.0, False), (None, False)])
+async def test_a_unit_that_waited_in_the_queue_is_told_of_when_it_comes_out(sent_before_s, told):
+    host = Host(slots=2)
+    host.verdicts, host.slots = [LeaseAnswer.GRANTED], 1
+    door = a_gate(host)
+    await door._step()  # the only slot is taken
+    host.slots, host.events = 2, []
+    sent = {} if sent_before_s is None else {"sent": time.time() - sent_before_s}
+    door.hold(Request(id="late", **sent))
+    await door._step()
+    assert host.events == [("queueing", "j", "p", 1)] * told + [("acquired", "j", "p", "lease")]

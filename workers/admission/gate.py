@@ -42,6 +42,8 @@ ASKED_MIN = 4
 """Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
 OVER_SHARE = ("fair_share", PROJECT_MAX)
+SLOTS = "slots"
+"""Why units wait that this worker has no slot to ask for."""
 FALLBACK_S = 1.0
 ASIDE_S = 1.0
 """How long a gate that has given messages back leaves those in the queue to others."""
@@ -72,6 +74,8 @@ class Gate:
         self._told: dict[str, float] = {}
         self._counted_at = float("-inf")
         self._turns = Turns()
+        self._full_at = float("-inf")
+        """Unix seconds at which units waited here, or there was no slot for another, by this host's clock."""
         self._aside_until = float("-inf")
         self.closed_by = ""
         """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
@@ -199,6 +203,7 @@ class Gate:
         held = list(self.held)
         asked = in_turns(list(filter(self._turns.takes, held)) or held, min(room, self._batch))
         self.starved = bool(self.held) and not asked
+        self._note_waiting(asked)
         if not asked and not self._give_back:
             return FALLBACK_S
         self.host.asking += len(asked)
@@ -207,9 +212,26 @@ class Gate:
         finally:
             self.host.asking -= len(asked)
             self.host.room_freed()
+            self._note_waiting()
         if wait_ms >= 0:
             return min(FALLBACK_S, wait_ms / 1000)
         return 0.0 if self._may_have_more(asked, verdicts) else FALLBACK_S
+
+    def _note_waiting(self, asked: Sequence[AdmittedRequest] = ()) -> None:
+        """Tell of units that wait because this worker has no slot to ask for; those that are `asked` for are told why
+        they wait when they are refused."""
+        waiting = [request for request in list(self.held) if request not in asked]
+        if waiting or self.host.free_slots() <= 0:
+            self._full_at = time.time()
+        for request in waiting if self.host.free_slots() <= 0 else ():
+            self._announce(request, SLOTS, None)
+
+    def _announce(self, request: AdmittedRequest, reason: str, wait_s: float | None) -> None:
+        """Once for each unit that waits."""
+        if not request.announced:
+            request.announced = True
+            depth = len(self.held) + self.backlog
+            self.host.config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
 
     def _may_have_more(self, asked: Sequence[AdmittedRequest], verdicts: Sequence[LeaseAnswer]) -> bool:
         """Whether all were granted whose turn it is, and more wait than one batch asks for, or than there were slots
@@ -313,6 +335,8 @@ class Gate:
         if verdict is LeaseAnswer.GRANTED and not self.host.config.suspension.may_begin():
             self._give_back.append(want.lease)  # cordoned meanwhile: the request goes back to its queue
             return
+        if request.unit.sent_s < self._full_at:  # it waited in the queue, while there was no slot
+            self._announce(request, SLOTS, None)
         try:
             self.held.remove(request)
         except ValueError:  # dropped meanwhile: its message comes again
@@ -339,11 +363,8 @@ class Gate:
 
     def _tell_why_it_waits(self, number: int, request: AdmittedRequest, answer: Admission, started: float) -> None:
         observer, reason = self.host.config.observer, answer.reasons[number]
-        if not request.announced:
-            request.announced = True
-            wait_ms = answer.waits_ms[number]
-            wait_s = wait_ms / 1000 if wait_ms >= 0 else None
-            observer.queueing(request.unit, self.pool, len(self.held) + self.backlog, reason, wait_s)
+        wait_ms = answer.waits_ms[number]
+        self._announce(request, reason, wait_ms / 1000 if wait_ms >= 0 else None)
         if reason in OVER_SHARE and self._is_news(request.unit.project, started):
             width, share = answer.widths[number], answer.shares[number]
             observer.over_share(request.unit, self.pool, answer.limit, answer.projects, width=width, share=share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,12 @@ class Admitted:
     input_tokens: float = 0.0
     output_tokens: float = 0.0
     elsewhere: bool = False
+
+    @property
+    def sent_s(self) -> float:
+        """When the message was sent, Unix seconds by its sender's clock; infinite if it does not say so."""
+        sent = self.labels.get(SENT)
+        return float(sent) if isinstance(sent, int | float) and not isinstance(sent, bool) else math.inf
 
     def lease_named(self, lease: str) -> str:
         """A lease's id, with the name of the unit that it is for behind it, as the message tells it."""

@@ -26,7 +26,7 @@ from dicast.workers.policy.buckets import configured_bucket
 from dicast.workers.policy.classic import Classic, ClassicConfig, ClassicState
 from dicast.workers.policy.engines import Directives, Engine, Fixed, FixedState
 from dicast.workers.policy.error_budget import BudgetUse
-from dicast.workers.policy.events import Event, Sent, is_sane
+from dicast.workers.policy.events import Done, Event, Sent, is_sane
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
@@ -37,6 +37,8 @@ SLO = "slo"
 BUDGET = "slo: error budget"
 FUTURE_S = 5.0
 """An event dated further ahead of the decision than this is garbage."""
+PAUSE_MAX_S = 60.0
+"""Longest pause of a pool for what one answer asks: a gateway that says the same with each answer must not stop it."""
 
 EngineState = Annotated[AdaptiveState | ClassicState | RulesState | FixedState, Discriminator("kind")]
 
@@ -54,7 +56,7 @@ class LimitChange:
 @dataclass(slots=True)
 class GovernorState:
     """Everything to remember about one pool. `clamp` is what bounds the limit instead of the engine ('' nothing);
-    `garbage` counts events that could not be believed."""
+    `garbage` counts events that could not be believed. Until `pause_until` no call begins: an answer asked for it."""
 
     engine: EngineState
     version: int = 0
@@ -63,6 +65,7 @@ class GovernorState:
     slo: int | None = None
     clamp: str = ""
     garbage: int = 0
+    pause_until: float = 0.0
     budget_use: BudgetUse = field(default_factory=BudgetUse)
     history: deque[LimitChange] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
@@ -102,10 +105,18 @@ class PoolGovernor:
                 self._engine.sent(event)
             else:
                 self._engine.done(event)
+                self._heed(event)
                 if self.config.error_budget is not None:
                     error_budget.record(self.config.error_budget, state.budget_use, event)
         self._advance(now)
         return self._parameters()
+
+    def _heed(self, event: Done) -> None:
+        """An answer that asks for a pause is no refusal and moves no limit, but says that the next call would be one:
+        no call begins until it is over. What refusals ask for delays their units, and never the pool."""
+        wait_s = event.readings.retry_after_s
+        if event.ok and wait_s and not isinstance(self._engine, Fixed):
+            self.state.pause_until = max(self.state.pause_until, event.at + min(wait_s, PAUSE_MAX_S))
 
     def next_at(self) -> float | None:
         """When time alone will change the decision; None: not before an event."""
@@ -194,7 +205,7 @@ class PoolGovernor:
             counts_after=say.counts_after,
             stop_after=say.stop_after,
             feedback_s=say.feedback_s,
-            hold_until=say.hold_until,
+            hold_until=max(say.hold_until, state.pause_until),
             single_call_s=say.single_call_s,
             pace_s=say.pace_s,
             burst_s=say.burst_s,

@@ -96,7 +96,7 @@ class Parameters:
                        stays; -1: it stays for none
     stop_after         so many counted refusals stop all grants for `feedback_s`, or until the next decision
     feedback_s         a call older than this that was not refused has been accepted
-    hold_until         no grants before (a diagnosis is being waited for)
+    hold_until         no grants before (a diagnosis is being waited for, or an answer has asked for a pause)
     single_call_s             0, or at most one grant in so many seconds
     pace_s, burst_s    steady spacing of grants, and how much of it may be saved up (GCRA's increment and limit)
     pace_jitter        half-width of the spacing's random part, as a share

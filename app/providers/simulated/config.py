@@ -20,6 +20,7 @@ BODY_FAULTS = ("drip", "cut", "hang", "huge", "bomb", "html", "invalid_json")
 ANSWER_FAULTS = (
     "out_of_range", "wrong_type", "missing", "duplicate", "unknown", "wrong_nonce", "chatter", "null", "swapped",
 )  # fmt: skip
+ERROR_FORMS = ("status", "number", "text", "kind")
 FAULTS = BODY_FAULTS + ANSWER_FAULTS
 
 
@@ -66,6 +67,10 @@ class Behaviour(BaseModel):
     headers: bool = _option(True, "send the provider's rate-limit headers where rpm or tpm is set")
     retry_after: bool = _option(True, "send retry-after with 429s")
     retry_after_value: str | None = _option(None, "send this as retry-after, whatever it means")
+    answer_retry_after: str | None = _option(None, "send this as retry-after with good answers, too")
+    retry_info: bool = _option(False, "tell the wait of a 429 in its body as Gemini does, and in no header")
+    errors_as: str = _option("status", "answer errors by their status, or as 200 with a body that names it: "
+                             "'number', 'text' (OpenRouter's code), 'kind' (Anthropic's type)")  # fmt: skip
     deaf: bool = _option(False, "go on with calls whose connection the caller has closed, and count them as open")
     exhausted: bool = _option(False, "refuse everything: the account has no money left")
     quality_noise: float | None = _number(None, "score by the text's line QUALITY 0.7 (0 to 1), so inexactly")
@@ -108,6 +113,13 @@ class Behaviour(BaseModel):
         if budgets is not None:
             parse_budgets(budgets)
         return budgets
+
+    @field_validator("errors_as")
+    @classmethod
+    def _known(cls, form: str) -> str:
+        if form not in ERROR_FORMS:
+            raise ValueError(f"errors_as must be one of {', '.join(ERROR_FORMS)}, got {form!r}")
+        return form
 
     @field_validator("told")
     @classmethod

@@ -249,7 +249,7 @@ class SimulatedProvider:
             await asyncio.sleep(min(latency_s, _LONGEST_FAILURE_S))
             entry["reason"] = "failure"
             status = self._random.choice(_FAILURES)
-            return web.Response(status=status, body=dialect.error(status, "failure"), content_type=_JSON)
+            return self._error(dialect, lane, status, "failure", {})
         fault = self._draw_fault(behaviour)
         if latency_s:
             await asyncio.sleep(latency_s)
@@ -273,7 +273,10 @@ class SimulatedProvider:
                 return await faults.respond(
                     fault, request, body, interval_s=behaviour.drip_interval, size=behaviour.huge_bytes
                 )
-        return web.Response(body=body, headers=self._headers(dialect, lane), content_type=_JSON)
+        headers = self._headers(dialect, lane)
+        if behaviour.answer_retry_after is not None:
+            headers["retry-after"] = behaviour.answer_retry_after
+        return web.Response(body=body, headers=headers, content_type=_JSON)
 
     def _refusal(
         self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane
@@ -302,14 +305,29 @@ class SimulatedProvider:
         if behaviour.refusal_latency:
             await asyncio.sleep(behaviour.refusal_latency)
         headers = self._headers(dialect, lane, refused=True)
-        if status == 429 and why.reason != "exhausted":
+        if status == 429 and why.reason != "exhausted" and not behaviour.retry_info:
             if behaviour.retry_after_value is not None:
                 headers["retry-after"] = behaviour.retry_after_value
             elif behaviour.retry_after:
                 headers["retry-after"] = str(max(1, math.ceil(why.wait_s)))
                 if dialect is _OPENAI:
                     headers["retry-after-ms"] = str(math.ceil(why.wait_s * 1000))
-        return web.Response(status=status, body=dialect.error(status, why.reason), headers=headers, content_type=_JSON)
+        return self._error(dialect, lane, status, why.reason, headers, wait_s=why.wait_s)
+
+    def _error(
+        self, dialect: WireFormat, lane: _Lane, status: int, reason: str, headers: dict[str, str], wait_s: float = 0.0
+    ) -> web.Response:
+        behaviour = lane.behaviour
+        body = orjson.loads(dialect.error(status, reason))
+        if behaviour.retry_info and status == 429:
+            kind = "type.googleapis.com/google.rpc.RetryInfo"
+            body["error"]["details"] = [{"@type": kind, "retryDelay": f"{wait_s:.2f}s"}]
+        if behaviour.errors_as in ("number", "text"):
+            body = {"error": {**body["error"], "code": str(status) if behaviour.errors_as == "text" else status}}
+        elif behaviour.errors_as == "kind":
+            body = orjson.loads(_ANTHROPIC.error(status, reason))
+        shown = status if behaviour.errors_as == "status" else 200
+        return web.Response(status=shown, body=orjson.dumps(body), headers=headers, content_type=_JSON)
 
     def _headers(self, dialect: WireFormat, lane: _Lane, *, refused: bool = False) -> dict[str, str]:
         if not lane.behaviour.headers:

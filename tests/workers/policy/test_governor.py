@@ -14,6 +14,7 @@ from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.events import Done, Event
 from dicast.workers.policy.governor import MOST_CHANGES, GovernorState, PoolGovernor
+from dicast.workers.policy.headers import Readings
 from dicast.workers.policy.parameters import BreakerPhase, FairMode, Parameters
 from dicast.workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, profile
 from tests.workers.policy.build import done, sent
@@ -337,3 +338,30 @@ def test_a_constraint_below_one_is_refused() -> None:
     other.set_cpu(55.0)
     with pytest.raises(ValueError, match="got 0"):
         other.set_slo_constraint(0)
+
+
+@pytest.mark.parametrize(
+    "name, status, retry_after_s, pause_s",
+    [
+        ("default", 200, 7.0, 7.0),
+        ("rules", 200, 7.0, 7.0),
+        ("default", 200, 3600.0, 60.0),  # a gateway that always says so must not stop the pool
+        ("default", 429, 7.0, None),  # it delays the unit
+        ("default", 200, 0.0, None),
+        ("fixed", 200, 7.0, None),
+    ],
+)
+def test_an_answer_that_asks_for_a_pause_is_heeded(
+    name: str, status: int, retry_after_s: float, pause_s: float | None
+) -> None:
+    config = PoolConfig(ceiling=20, limit=10, engine=profile(name))
+    governor = PoolGovernor(config)
+    governor.decide([], 0.0)
+    limit = governor.decide([sent("a", 1.0, 0, 10)], 1.0).limit
+    said = governor.decide([replace(done("a", 2.0, 1.0, status), readings=Readings((), retry_after_s, 1.0))], 2.0)
+    assert (said.hold_until > 6.0) == (pause_s is not None)
+    if pause_s is not None:
+        assert said.hold_until == 2.0 + pause_s
+        assert said.limit >= limit, "no refusal"
+        later = PoolGovernor(config, GovernorState.from_json(governor.state.to_json()))
+        assert later.decide([], 3.0).hold_until == said.hold_until, "it survives a change of leader"
