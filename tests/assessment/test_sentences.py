@@ -196,7 +196,7 @@ def test_a_calibration_is_told_of_the_panel_or_the_one_judge() -> None:
 @pytest.mark.parametrize("learned, begins", [
     (None, None),
     (LearnedPanel(items=1200, prior=[0.5, 0.5]), "The panel's labels are the likeliest ones after Dawid and Skene, "),
-    (LearnedPanel(items=4, weights={"a": 0.5}, reason="4 are few"), "The panel's weights are equal ones, because 4 are"),
+    (LearnedPanel(items=4, weights={"a": 0.5}, reason="4 are few"), "The panel's weights are equal ones, because 4 "),
     (LearnedPanel(items=1200, weights={"a": 0.25, "b": 0.75}), "The panel's weights are learned from 1,200 r"),
 ])  # fmt: skip
 def test_what_a_panel_has_learned(learned: LearnedPanel | None, begins: str | None) -> None:
