@@ -13,6 +13,7 @@ from dicast.app.statistics.groups import compare_groups
 from dicast.app.statistics.kappa import fleiss
 from dicast.app.statistics.means import mean
 from dicast.app.statistics.powered import powered_mean
+from dicast.app.statistics.ratings import RatingTable
 
 
 @pytest.mark.parametrize("scores, middle", [([1, 2, 3, 4, 5], 3), ([5, 4, 3, 2], 3), ([7, 1], 1), ([2, 2, 9, 9, 5], 2)])
@@ -71,3 +72,10 @@ def test_clusters_are_what_a_mean_rests_on() -> None:
     assert (thrice.value, thrice.low, thrice.high, thrice.items) == pytest.approx(
         (once.value, once.low, once.high, once.items)
     )
+
+
+def test_a_table_of_nobody_has_items_and_no_column() -> None:
+    table = RatingTable(("i1", "i2", "i3"), ("ada",), np.array([[1.0], [2.0], [3.0]]))
+    assert table.of([]).shape == (3, 0)
+    np.testing.assert_array_equal(table.of(["ben", "ada"]), [[np.nan, 1], [np.nan, 2], [np.nan, 3]])
+    assert (table.missing, RatingTable((), (), np.empty((0, 0))).missing) == (0.0, 0.0)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dicast.app.statistics.means import Deviation, deviation, mean
+from dicast.app.statistics.estimates import Estimate
+from dicast.app.statistics.means import Deviation, deviation, estimate, mean
 
 
 def test_errors_of_independent_values_add_up_as_squares() -> None:
@@ -28,3 +29,21 @@ def test_a_mean_without_clusters_has_students_interval() -> None:
     low, high = stats.t.interval(0.95, len(plain) - 1, loc=plain.mean(), scale=stats.sem(plain))
     assert (found.value, found.low, found.high) == pytest.approx((plain.mean(), low, high))
     assert (found.items, found.method) == (6, "t")
+
+
+@pytest.mark.parametrize("value, low, high", [(1.02, 0.9195, 1.0), (-0.02, 0.0, 0.0805), (1.0, 0.8995, 1.0)])
+def test_a_value_beyond_the_bounds_has_an_interval_that_ends_there(value: float, low: float, high: float) -> None:
+    """As a mean corrected by few ratings may lie."""
+    found = estimate(Deviation(value, 0.05, 50), degrees=49, items=50, method="t", bounds=(0.0, 1.0))
+    assert isinstance(found, Estimate)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (1.0, 5.0)])
+def test_between_bounds_the_interval_is_made_on_the_logit_scale(bounds: tuple[float, float]) -> None:
+    floor, size = bounds[0], bounds[1] - bounds[0]
+    found = estimate(Deviation(floor + 0.8 * size, 0.05 * size, 50), degrees=49, items=50, method="t", bounds=bounds)
+    assert isinstance(found, Estimate)
+    reach = stats.t.ppf(0.975, 49) * 0.05 / (0.8 * 0.2)
+    ends = 1 / (1 + np.exp(-(np.log(0.8 / 0.2) + np.array([-reach, reach]))))
+    assert (found.low, found.high) == pytest.approx(tuple(floor + size * ends))

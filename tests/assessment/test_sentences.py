@@ -1,0 +1,315 @@
+"""The report's sentences, whole: what they claim follows from the figures that they name, in every case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dicast.app.assessment.probe_words import probe_lines
+from dicast.app.assessment.spared import spared_words
+from dicast.app.assessment.words import (
+    calibrated_words,
+    label_words,
+    panel_words,
+    preference_words,
+    summary,
+)
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import (
+    AttackFound,
+    CalibratedVoice,
+    Contestant,
+    GroupDifference,
+    GroupMean,
+    GroupStatistics,
+    LabelShare,
+    PeoplesMean,
+    PreferenceStatistics,
+    ProbeStatistics,
+    RankingAgreement,
+    VoiceStatistics,
+    WinRate,
+)
+from dicast.app.domain.panel import LearnedPanel, PanelRule
+from dicast.app.domain.report import ReportDimension
+from dicast.app.statistics.powered import ALL_RATED
+
+
+def fig(value: float, low: float, high: float) -> Figure:
+    return Figure(value=value, low=low, high=high, items=50, method="t")
+
+
+WHY = Figure.unknown("only 2 items were rated")
+
+
+def voice(name: str, kind: str = "judge", **changes: Any) -> VoiceStatistics:
+    figures = dict.fromkeys(("pearson", "spearman", "kendall", "kappa", "bias", "lower_limit", "upper_limit"), WHY)
+    return VoiceStatistics(name=name, kind=kind, **{  # type: ignore[arg-type]
+        "base_rate": None, "confusion": None, "items": 50, "missing": 0.0, **figures, **changes,
+    })  # fmt: skip
+
+
+def told(*voices: VoiceStatistics, person: VoiceStatistics | None = None, **more: Any) -> list[str]:
+    given: dict[str, Any] = {
+        "person": person or voice("a person", "people"), "independent": WHY, "groups": [],
+        "known_probabilities": False, **more,
+    }  # fmt: skip
+    return summary(voices, given.pop("person"), given.pop("independent"), given.pop("groups"), **given)
+
+
+def means(powered: Figure, alone: Figure, saved: float | None, reason: str | None = None) -> VoiceStatistics:
+    found = PeoplesMean(powered=powered, people_alone=alone, judges_weight=1.0, saved=saved, saved_reason=reason)
+    return voice("panel", "panel", peoples_mean=found)
+
+
+# ------------------------------------------------------------------------------------------------------ people's mean
+@pytest.mark.parametrize("saved, said", [
+    (2.0, "The judges are worth 2.0 times as many ratings."),
+    (1.05, "The judges are worth 1.1 times as many ratings."),
+    (1.04, "The judges saved no ratings: they tell next to nothing of what people say here."),
+])  # fmt: skip
+def test_what_people_would_have_said_and_what_the_judges_are_worth(saved: float, said: str) -> None:
+    lines = told(means(fig(3.84, 3.75, 3.93), fig(3.8, 3.6, 4.0), saved))
+    assert lines[:2] == [
+        "People's mean of all items would be 3.84 (3.75 to 3.93); from their ratings alone it is 3.80 (3.60 to 4.00). "
+        "Both hold if the rated items are a random sample of all items.",
+        said,
+    ]
+    drawn = told(means(fig(3.84, 3.75, 3.93), fig(3.8, 3.6, 4.0), None), known_probabilities=True)
+    assert drawn[0].endswith("the rated items are drawn with the given probabilities.") and "worth" not in drawn[1]
+
+
+def test_a_mean_that_is_not_known_and_one_that_needs_no_judges() -> None:
+    assert told(means(WHY, WHY, None))[0] == (
+        "What people would have said of all items cannot be said, because only 2 items were rated."
+    )
+    whole = told(means(fig(3, 2, 4), fig(3.1, 2.1, 4.1), None, ALL_RATED))
+    assert whole[0] == "People rated every judged item: their mean is 3.10 (2.10 to 4.10)."
+
+
+# ---------------------------------------------------------------------------------------------------------- agreement
+A, B = voice("a", pearson=fig(0.5, 0.4, 0.6)), voice("b", pearson=fig(0.8, 0.75, 0.85))
+
+
+@pytest.mark.parametrize("person, said", [
+    ((0.9, 0.86, 0.95), "b follows people less closely than one of them does"),
+    ((0.9, 0.85, 0.95), "the two cannot be told apart"),
+    ((0.7, 0.6, 0.75), "the two cannot be told apart"),
+    ((0.7, 0.6, 0.74), "b follows people more closely than one of them does"),
+])  # fmt: skip
+def test_the_best_judge_stands_beside_a_person(person: tuple[float, float, float], said: str) -> None:
+    one = voice("a person", "people", pearson=fig(*person))
+    lines = told(A, B, voice("panel", "panel", pearson=fig(0.9, 0.9, 0.9)), person=one)
+    assert lines[0] == "The judge who follows people best is b, with a correlation of 0.80 (0.75 to 0.85)."
+    value, low, high = person
+    assert lines[1] == f"A person reaches {value:.2f} ({low:.2f} to {high:.2f}) against the other people: {said}."
+    assert told(B.model_copy(update={"audited": 9}))[0] == (
+        "The judge b follows people, with a correlation of 0.80 (0.75 to 0.85), on the items of the audit."
+    )
+
+
+def test_agreement_that_is_not_known_says_why_and_labels_have_kappas() -> None:
+    assert told(voice("a"))[0] == (
+        "How far the judges agree with people cannot be said, because only 2 items were rated."
+    )
+    one = voice("a", kappa=fig(0.4, 0.3, 0.5), base_rate=0.62)
+    other = voice("b", kappa=fig(0.3, 0.2, 0.4), base_rate=0.1)
+    assert told(other, one)[:2] == [
+        "The judge who agrees with people best is a, with a kappa of 0.40 (0.30 to 0.50) "
+        "(people's commonest label is 62% of theirs).",
+        "A person against another person: kappa cannot be said, because only 2 items were rated.",
+    ]
+    assert "commonest" not in told(one.model_copy(update={"base_rate": None}))[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- biases
+@pytest.mark.parametrize("low, high, clear", [
+    (0.1, 0.5, True), (-0.5, -0.1, True), (0.0, 0.5, False), (-0.5, 0.0, False), (-0.1, 0.1, False),
+])  # fmt: skip
+def test_a_bias_is_told_where_its_interval_leaves_nought_out(low: float, high: float, clear: bool) -> None:
+    lines = told(voice("a", bias=fig((low + high) / 2, low, high)))
+    nobody = "No judge is seen to be too strict or too kind."
+    assert (nobody in lines) is not clear
+    way = "above" if low + high > 0 else "below"
+    assert (f"a scores {way} people, by 0.30 (0.10 to 0.50)." in lines) is clear
+
+
+def test_biases_come_by_their_size_five_at_most_and_nothing_is_said_where_nothing_is_known() -> None:
+    found = [voice(f"j{n}", bias=fig(n / 10, n / 10 - 0.05, n / 10 + 0.05)) for n in range(1, 7)]
+    lines = [line for line in told(*found) if " scores " in line]
+    assert [line.partition(" ")[0] for line in lines] == ["j6", "j5", "j4", "j3", "j2"]
+    panel = told(voice("panel", "panel", bias=fig(-0.3, -0.4, -0.2)))
+    assert "The panel scores below people, by 0.30 (0.20 to 0.40)." in panel
+    assert not any("strict" in line for line in told(voice("a")))
+
+
+def test_judges_are_counted_without_their_panel() -> None:
+    voices = [voice("a"), voice("b"), voice("c"), voice("panel", "panel")]
+    assert told(*voices, independent=fig(2.1, 1.5, 2.8))[-1] == (
+        "The 3 judges are worth 2.1 (1.5 to 2.8) independent ones."
+    )
+    assert told(*voices)[-1] == (
+        "How many independent judges the 3 are worth cannot be said, because only 2 items were rated."
+    )
+    assert not any("independent" in line for line in told(voices[0], voices[-1]))
+    assert not any("independent" in line for line in told(voices[0]))
+    nobody = summary(voices, None, fig(2, 1, 3), [], known_probabilities=False)
+    assert nobody == ["Nobody has rated this dimension: how far its judges can be trusted cannot be said."]
+
+
+# ------------------------------------------------------------------------------------------------------------- groups
+def test_groups_are_told_with_the_first_and_what_is_clear_of_chance() -> None:
+    ranked = [GroupMean(name=name, items=9, mean=WHY, ranks=ranks) for name, ranks in (("x", [0.9, 0.1]), ("y", [0.1]))]
+    apart = [GroupDifference(first="x", second="y", difference=WHY, p=p) for p in (0.049, 0.05, None, 0.001)]
+    lines = told(voice("a"), groups=[
+        GroupStatistics(by="model", means=ranked, differences=apart),
+        GroupStatistics(by="day", reason="there is one day"),
+        GroupStatistics(by="hour", means=[GroupMean(name="1", items=9, mean=WHY)]),
+    ])  # fmt: skip
+    assert lines[-3:] == [
+        "By model: x has the highest mean, and is first with probability 0.90.",
+        "2 of 4 differences by model are clear of chance (p below 0.05, corrected by Holm).",
+        "Groups by day cannot be compared, because there is one day.",
+    ]
+
+
+# ----------------------------------------------------------------------------------------- calibration, panels, labels
+def test_a_calibration_is_told_of_the_panel_or_the_one_judge() -> None:
+    values = {"raw": fig(3, 2, 4), "calibrated": fig(2.5, 2.1, 2.9), "bias": WHY, "method": "isotonic"}
+    one = CalibratedVoice(name="a", kind="judge", learned_on=1200, differing=["prompt", "model"], **values)  # type: ignore[arg-type]
+    whole = CalibratedVoice(name="panel", kind="panel", learned_on=1200, differing=["model"], **values)  # type: ignore[arg-type]
+    assert list(calibrated_words([one, whole])) == [
+        "Calibrated (isotonic, learned on 1,200 rated items), the panel's mean is 2.50 (2.10 to 2.90) instead of "
+        "3.00 (2.00 to 4.00); that the map itself may err is not in this interval.",
+        "The calibration was made with another prompt and another model, and is applied all the same.",
+    ]
+    same = one.model_copy(update={"differing": []})
+    assert len(lines := list(calibrated_words([same]))) == 1 and "a's mean is" in lines[0]
+    unknown = one.model_copy(update={"calibrated": WHY})
+    assert list(calibrated_words([unknown])) == [
+        "What a's mean is when calibrated cannot be said, because only 2 items were rated."
+    ]
+    assert list(calibrated_words([])) == []
+
+
+@pytest.mark.parametrize("learned, begins", [
+    (None, None),
+    (LearnedPanel(items=1200, prior=[0.5, 0.5]), "The panel's labels are the likeliest ones after Dawid and Skene, "),
+    (LearnedPanel(items=4, weights={"a": 0.5}, reason="4 are few"), "The panel's weights are equal ones, because 4 "),
+    (LearnedPanel(items=1200, weights={"a": 0.25, "b": 0.75}), "The panel's weights are learned from 1,200 r"),
+])  # fmt: skip
+def test_what_a_panel_has_learned(learned: LearnedPanel | None, begins: str | None) -> None:
+    found = list(panel_words(ReportDimension(id="d", scale_min=1, scale_max=5, learned=learned)))
+    assert not found if begins is None else len(found) == 1 and found[0].startswith(begins)
+
+
+def test_labels_are_told_ten_at_most() -> None:
+    def share(name: str, people: Figure) -> LabelShare:
+        return LabelShare(label=name, judges=fig(0.5, 0.4, 0.6), people=people, people_alone=WHY)
+
+    two = list(label_words([share("good", fig(0.2, 0.1, 0.3)), share("bad", WHY)]))
+    assert two == [
+        "'good' is 0.50 (0.40 to 0.60) of the judges' opinions; of people's it would be 0.20 (0.10 to 0.30).",
+        "'bad' is 0.50 (0.40 to 0.60) of the judges' opinions.",
+    ]
+    many = [share(f"l{n}", WHY) for n in range(12)]
+    assert list(label_words(many))[-1] == "The other 2 labels are in report.json."
+    assert len(list(label_words(many[:10]))) == 10
+
+
+# -------------------------------------------------------------------------------------------------------- preferences
+def test_preferences_are_told_with_the_strongest_or_who_wins_most() -> None:
+    def ranking(name: str, tau: Figure) -> RankingAgreement:
+        return RankingAgreement(name=name, lists=5, pairs=20, tau=tau, agreeing=WHY)
+
+    best = Contestant(name="x", strength=fig(1, 0.5, 1.5), ranks=[0.8, 0.2])
+    found = PreferenceStatistics(
+        wins=fig(0.6, 0.5, 0.7), ties=WHY, people=fig(0.5, 0.4, 0.6), people_alone=WHY, contestants=[best, best],
+        rankings=[ranking("a", WHY), ranking("panel", fig(0.7, 0.6, 0.8)), ranking("a person", fig(0.5, 0.4, 0.6))],
+    )  # fmt: skip
+    assert list(preference_words(found)) == [
+        "The panel prefers A in a share of 0.60 (0.50 to 0.70), ties counted half; "
+        "people would in 0.50 (0.40 to 0.60).",
+        "The panel orders the lists as people do with a Kendall's tau of 0.70 (0.60 to 0.80); "
+        "a person against another reaches 0.50 (0.40 to 0.60).",
+        "Of 2 that were compared, x is the strongest, with a strength of 1.00 (0.50 to 1.50) after Bradley and Terry, "
+        "and is first with probability 0.80.",
+    ]
+    rates = [WinRate(name=name, pairs=pairs, wins=fig(0.6, 0.5, 0.7)) for name, pairs in (("x", 1200), ("y", 7))]
+    weak = PreferenceStatistics(
+        wins=fig(0.6, 0.5, 0.7), ties=WHY, people=WHY, people_alone=WHY, rates=rates, reason="some never met",
+        rankings=[ranking("j", fig(0.7, 0.6, 0.8)), ranking("a person", WHY)],
+    )  # fmt: skip
+    assert list(preference_words(weak)) == [
+        "The panel prefers A in a share of 0.60 (0.50 to 0.70), ties counted half.",
+        "j orders the lists as people do with a Kendall's tau of 0.70 (0.60 to 0.80).",
+        "Who is the best of those compared cannot be said, because some never met.",
+        "x wins most often, in a share of 0.60 (0.50 to 0.70) of its 1,200 pairs.",
+    ]
+    assert list(preference_words(None)) == []
+
+
+# --------------------------------------------------------------------------------------------------- escalation, probes
+def test_judges_who_were_not_asked_everywhere_are_named() -> None:
+    rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1}})
+    dimension = ReportDimension(id="d", scale_min=1, scale_max=5, panel=rule)
+    one, two = voice("b", spared=700), voice("c", spared=800)
+    lines = list(spared_words(dimension, [voice("a"), one, two], 1000))
+    assert lines[0].startswith("b and c were asked only where the judges before ")
+    assert "(1,500 opinions on 1,000 items were not needed). What is told of judges rests on those who were" in lines[0]
+    assert next(iter(spared_words(dimension, [voice("a"), one], 1000))).startswith("b was asked only")
+    assert "c rests on the 40 items of the audit alone" in next(
+        iter(spared_words(dimension, [one.model_copy(update={"audited": 40}), two], 9))
+    )
+    assert list(spared_words(dimension, [voice("a")], 1000)) == []
+
+
+def probe(name: str, effect: Figure, p: float | None, **more: Any) -> ProbeStatistics:
+    return ProbeStatistics(probe=name, voice=more.pop("voice", "a"), effect=effect, p=p, **more)
+
+
+def test_attacks_are_told_by_which_way_they_move_and_how_often() -> None:
+    attack = [AttackFound(attack=f"x{n}", family="f", tries=5, shift=2 - n) for n in range(4)]
+    lines = list(probe_lines([
+        probe("injection", fig(0.5, 0.2, 0.8), 0.01, moved=fig(0.24, 0.15, 0.38), by_itself=fig(0.1, 0, 0.2),
+              attacks=attack),
+        probe("injection", fig(-0.5, -0.8, -0.2), 0.01, voice="panel", moved=fig(0.0, 0.0, 0.1)),
+    ]))  # fmt: skip
+    assert lines == [
+        "The judge 'a' gives in to attacks: they move its scores by 0.50 (0.20 to 0.80) points their way.",
+        "The panel takes attacks amiss: they move its scores by -0.50 (-0.80 to -0.20) points, away from what they are "
+        "after.",
+        "The judge 'a' changed its score for 24 % (15 to 38) of the texts with an attack, and for 10 % (0 to 20) of "
+        "those that were judged again as they are; what moved it furthest: x0 (+2.00), x1 (+1.00), x2 (+0.00).",
+    ]
+    assert list(probe_lines([probe("injection", fig(0.1, -0.1, 0.3), 0.05, moved=WHY)])) == [
+        "No judge is seen to be moved by attacks in the text."
+    ]
+    assert list(probe_lines([probe("injection", WHY, None)])) == [
+        "How far judges are moved by attacks in the text cannot be said, because only 2 items were rated."
+    ]
+
+
+def test_the_order_and_the_length_are_told() -> None:
+    first = probe("position", fig(0.1, 0.05, 0.15), 0.001, first=fig(0.4, 0.3, 0.45), moved=fig(0.2, 0.1, 0.3))
+    assert list(probe_lines([first])) == [
+        "The judge 'a' prefers the text that it is shown last: the first one wins in 40 % (30 to 45) of its "
+        "judgements.",
+        "The preference of 'a' turned with the order for 20 % (10 to 30) of the pairs; such a pair counts as a tie.",
+    ]
+    long = probe("verbosity", fig(0.3, 0.1, 0.5), 0.01, voice="panel")
+    assert list(probe_lines([long, probe("formatting", fig(0, -1, 1), 0.9)])) == [
+        "The panel gives 0.30 (0.10 to 0.50) more for a text twice as long than people do, other things as they are "
+        "here: what goes with it may be the cause.",
+    ]
+    assert list(probe_lines([probe("formatting", fig(0, -1, 1), 0.9)])) == [
+        "No judge is seen to favour length or marks more than people do."
+    ]
+    assert list(probe_lines([probe("formatting", WHY, None)])) == [
+        "Whether judges favour length or marks cannot be said, because only 2 items were rated."
+    ]
+    order = probe("order", fig(-0.3, -0.5, -0.1), 0.01)
+    assert list(probe_lines([order])) == [
+        "The judge 'a' gives 0.30 points less (0.10 to 0.50) when the dimensions come in reverse order."
+    ]
