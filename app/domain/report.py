@@ -122,6 +122,9 @@ class ReportHeader(Frozen):
     timeouts: int = 0
     calls_without_answer: int = 0
     possible_double_charges: int = 0
+    calls_unreported: int = Field(
+        default=0, description="begun by workers that ended before they could report: at most so many more were made"
+    )
     reason: str | None = None
     """Why it was cancelled, if no user did it."""
     stopped: list[Stop] = []

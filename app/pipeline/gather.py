@@ -213,6 +213,7 @@ class Gatherer:
             timeouts=int(record.get("timeouts", 0)),
             calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
+            calls_unreported=_unreported(record),
             reason=record.get("why") if cancelled else None,
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent, chief=agent.name == job.spec.chief) for agent in job.spec.agents],
@@ -278,6 +279,18 @@ def _left(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
             left = job.items * lane.units_per_item - orjson.loads(stopped)["position"]
             units, calls = units + left, calls + left // lane.stride
     return units, calls
+
+
+def _unreported(record: Mapping[str, str]) -> int:
+    """How many calls may have been made of which nobody has told how they ended (app/ledger/late.lua); a batch is one.
+    Of claims from before this was kept, each counts."""
+    calls = set()
+    for field, claims in record.items():
+        if field.startswith("late:"):
+            for claim in filter(None, claims.split(",")):
+                _, _, attempt = [*claim.split(":", 2), claim][:3]
+                calls.add((field, attempt) if attempt else None)
+    return len(calls - {None})
 
 
 def _instant(ms: int) -> datetime:

@@ -48,8 +48,6 @@ class StatisticsFailed(DicastError, RuntimeError):
     """The statistics cannot be computed of what there is, such as of ratings that no sample can have; the message says
     what went wrong."""
 
-    problem = "statistics-failed"
-
     exit_code = Exit.FAILED
 
 

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dicast.app.domain.fields import JobId
 from dicast.app.reports.durable import replacing, sync_folder
-from dicast.workers.system.private_files import make_folder
+from dicast.workers.system.private_files import make_folder, open_or_create
 
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _INCARNATION = "incarnation"
@@ -109,7 +109,7 @@ def writing(folder: Path) -> Iterator[None]:
     """
     until = time.monotonic() + LOCK_WAIT_S
     while True:
-        with (folder / LOCK).open("ab") as lock:
+        with open_or_create(folder / LOCK) as lock:
             _lock(lock, folder, until)
             if _is_at(lock, folder / LOCK):
                 yield

@@ -153,6 +153,9 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
         counts.append(f"{unknown} without an answer (cost unknown)")
     if report.possible_double_charges:
         counts.append(_counted(report.possible_double_charges, "possible double charge"))
+    if report.calls_unreported:
+        more = _counted(report.calls_unreported, "more call")
+        counts.append(f"up to {more} of interrupted workers may have reached the provider")
     yield Text(", ".join(counts), style="dim")
 
 

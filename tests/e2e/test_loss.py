@@ -83,6 +83,7 @@ def test_a_unit_that_kills_its_workers_is_set_aside(cluster):
     c.worker()
     report = c.report(job_id)
     assert (report["scored"], report["failed"], report["possible_double_charges"]) == (0, 1, 2)
+    assert (report["calls"], report["calls_unreported"]) == (0, 3)
     (error,) = c.errors(job_id)
     assert (error["kind"], error["message"]) == ("lost", "the workers that tried it died")
     assert c.provider.stats()["calls"] == 3
@@ -103,6 +104,27 @@ def test_a_job_that_pays_at_most_once_is_told_what_it_cannot_know(cluster):
     assert {error["kind"] for error in c.errors(job_id)} == {"outcome_unknown"}
     assert c.provider.stats()["calls"] == 10
     assert report["possible_double_charges"] == 0
+    assert (report["calls"], report["calls_unreported"]) == (5, 5)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_the_report_tells_how_many_calls_killed_workers_may_have_made(cluster, batching):
+    """A report told 1,510 calls where the provider had seen 1,517, and nobody could say why."""
+    c = cluster("--latency", "1", "--cap", "6")
+    c.worker(BATCHING_ENABLED=str(batching).lower())
+    job_id = c.submit({**a_job(agents=2, dimensions=3, items=10), "batching": batching})
+    for _ in range(2):
+        calls = c.provider.stats()["calls"]
+        until(lambda calls=calls: c.provider.stats()["calls"] > calls + 2 and c.provider.stats()["open"] > 2, "open")
+        c.workers[-1].kill()
+        c.worker()
+    report = c.report(job_id)
+    made = c.provider.stats()["calls"]
+    interrupted = made - (20 if batching else 60)
+    assert (report["scored"], report["failed"]) == (60, 0)
+    assert report["calls"] == made - interrupted and interrupted > 2
+    assert interrupted <= report["calls_unreported"] <= interrupted + 2 * 6, "claims whose calls had not begun"
+    assert report["possible_double_charges"] >= report["calls_unreported"]
 
 
 def test_a_frozen_worker_comes_back_too_late(cluster):

@@ -17,7 +17,7 @@ from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.gating import GateOptions, gate_job
 from dicast.app.cli.statistics import PanelWishes, show_comparison, show_panels, show_statistics
 from dicast.app.domain.rating import Rating
-from dicast.app.domain.report import Report
+from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.operations.rating import NoAddedRatings
 from dicast.app.reports import files, folders
 from dicast.app.reports.assessing import StatisticsFailed, evaluated, keep
@@ -185,6 +185,27 @@ def test_who_ends_a_run_late_leaves_the_later_runs_parts_alone(tmp_path: Path) -
     set_aside(tmp_path, "job-1", NOW, waits=lambda: True, run=1)  # a copy of the message that started it
     assert contents(folder) == before
     assert run_of(folder) == 1 and report.scored == 2 * ITEMS
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"replicate": 1}, {"probe": "verbosity"}, {"judge": "kind"}, {"item_id": "item-7"}, {"criterion_id": "fair"}],
+)
+def test_of_a_cancelled_run_every_unit_that_it_did_not_reach_stays_as_it_was(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Units that differ in one thing alone, whichever it is, are different units."""
+    begin(tmp_path, "job-1", NOW)
+    dimensions = [ReportDimension(id=name, scale_min=1, scale_max=10) for name in ("clear", "fair")]
+    told = {"dimensions": dimensions}
+    first, second = opinion(0, score=3), opinion(0, score=4).model_copy(update=other)
+    files.write_page(tmp_path, "job-1", NOW, "0", 0, [first, second], [])
+    files.finish(tmp_path, "job-1", NOW, header(2, **told))
+    set_aside(tmp_path, "job-1", NOW, waits=lambda: True)
+    files.write_page(tmp_path, "job-1", NOW, "0", 1, [first.model_copy(update={"score": 9})], [])
+    later = datetime(2025, 1, 2, tzinfo=UTC)
+    files.finish(tmp_path, "job-1", NOW, header(2, started=later, status="cancelled", **told), 1)
+    assert [o.score for o in files.read_opinions(tmp_path, "job-1", probes=True)] == [9, 4]
 
 
 def test_who_joined_the_parts_of_an_earlier_run_replaces_nothing(

@@ -160,3 +160,23 @@ def test_too_few_ratings_leave_the_weights_equal_and_say_so(tmp_path: Path) -> N
     found = kept.dimensions[0].learned
     assert found is not None and set(found.weights.values()) == {1 / 3} and found.halves == []
     assert "weights are learned on 20 rated items with all scores or more in each half" in (found.reason or "")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)"])
+def test_a_table_for_spreadsheets_holds_no_formula(tmp_path: Path, name: str) -> None:
+    """Items, criteria and labels are foreign words."""
+    begin(tmp_path, "job-1", NOW)
+    dimension = ReportDimension(id=name, scale_min=0, scale_max=1, kind="labels", labels=[name, "plain"])
+    judges = [ReportAgent(name="strict")]
+    said = opinion(0, score=0).model_copy(update={"item_id": name, "criterion_id": name})
+    files.write_page(tmp_path, "job-1", NOW, "0", 0, [said], [])
+    report = files.finish(tmp_path, "job-1", NOW, header(1, agents=judges, dimensions=[dimension]))
+    folder, out = job_folder(tmp_path, "job-1"), tmp_path / "out.csv"
+    assert export_panel(folder, report, "csv", out) == 1
+    with out.open(newline="") as file:
+        heads, row = list(csv.reader(file))
+    found = dict(zip(heads, row, strict=True))
+    for column in ("item_id", "criterion_id", "label"):
+        assert found[column] == f"'{name}", column
+    export_panel(folder, report, "jsonl", out)
+    assert json.loads(out.read_text())["item_id"] == name, "exact where no spreadsheet reads it"

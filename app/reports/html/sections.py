@@ -275,6 +275,7 @@ def spent(report: Report) -> list[tuple[str, str]]:
         ("timeouts", f"{report.timeouts:,}"),
         ("calls without an answer, whose cost is unknown", f"{report.calls_without_answer:,}"),
         ("possible double charges", f"{report.possible_double_charges:,}"),
+        ("at most so many more calls, of interrupted workers", f"{report.calls_unreported:,}"),
     ]
 
 

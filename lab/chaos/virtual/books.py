@@ -239,6 +239,11 @@ def _told(
         if not count - excused[name] <= found[name] <= count + late:
             unsure = f", {excused[name]} of them excused" if excused[name] else ""
             yield f"counts: {name} is {found[name]}, the provider has {count}{unsure}"
+    if len(calls) > found["calls"] + report["calls_unreported"] and not allowed.again:
+        yield (
+            f"counts: the provider has {len(calls)} calls, {found['calls']} are told and "
+            f"{report['calls_unreported']} are said to be possible"
+        )
     if differ := {n: (report[n], found[n]) for n in made if n in report and report[n] != found[n]}:
         # The silent may bring their answers when the report is written.
         if not excused["calls"] or any(said > kept for said, kept in differ.values()):
