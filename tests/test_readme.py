@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from dicast.app.cli.main import cli
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.submission.submit import checked
 from tests.command import ROOT, Dicast
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -102,6 +103,19 @@ def test_what_init_writes_passes_every_check(at_once: Dicast, tmp_path: Path) ->
     again = at_once("init", "new")
     assert (again.returncode, (tmp_path / "new" / "job.yaml").read_text()) == (2, "mine")
     assert "nothing was changed" in again.stderr
+
+
+def test_the_recipe_with_a_frame_gives_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the workers."""
+    from dicast.app import aio
+
+    monkeypatch.setattr(aio, "evaluate_and_wait", checked)
+    names: dict[str, Any] = {}
+    (recipe,) = [block for block in blocks("python", RECIPES) if "pd.DataFrame" in block]
+    exec(compile(recipe, "how-to.md", "exec"), names)
+    assert [(item.id, item.metadata) for item in names["report"].items] == [
+        ("a1", {"system": "new"}), ("a2", {"system": "old"})
+    ]  # fmt: skip
 
 
 def test_the_python_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
