@@ -156,6 +156,7 @@ def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) ->
     if score is not None and rating.item_id in _turned(queue, rating.rater):
         score = -score
     blind.rate(rating.item_id, rating.dimension, rating.rater, score)
+    parts.audit.count(claims.subject, "rating.scores", job)
     return rating
 
 
@@ -165,12 +166,13 @@ def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing)
     _, folder = place_of(parts, claims, job)
     blind = BlindRatings(folder)
     blind.queue()
+    outcome = "nothing to do" if finishing.rater in blind.finished() else "done"
     blind.finish(finishing.rater)
     with blind.evaluating():
         report = read_report(parts.dicast.settings.results_dir, job)
         report, count = add_ratings(folder, report, str(blind.file))
         keep_computed(folder, report)
-    parts.record(claims, "rating.finish", job, details={"rater": finishing.rater, "ratings": count})
+    parts.record(claims, "rating.finish", job, outcome, {"rater": finishing.rater, "ratings": count})
     return agreement(parts, claims, job, finishing.rater)
 
 
