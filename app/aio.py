@@ -17,6 +17,7 @@ from typing import Any, Self
 from redis.exceptions import RedisError
 from rich.progress import Progress
 
+from dicast.app.access.audit import operator
 from dicast.app.application import Dicast, create_app
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import Report
@@ -92,7 +93,14 @@ class AsyncClient:
 
     async def cancel(self, job_id: str) -> JobState:
         """Make no new calls for a job; returns its state before. Raises `UnknownJob`."""
-        return await asyncio.to_thread(operations.cancel, self._app, job_id)
+
+        def cancel_and_note() -> JobState:
+            before = operations.cancel(self._app, job_id)
+            outcome = operations.outcome_of_cancel(before)
+            self._app.record(operator(), "job.cancel", job_id, outcome, {"before": before})
+            return before
+
+        return await asyncio.to_thread(cancel_and_note)
 
 
 def evaluate_and_wait(job: EvaluationJob | Mapping[str, Any], *, progress: bool = True) -> Report:

@@ -179,7 +179,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """The nodes, as operators see and steer them."""
         from dicast.app.cluster.cluster import Cluster
 
-        return Cluster(self, self.audit.record)
+        return Cluster(self, self.record)
 
     @cached_property
     def epoch(self) -> Epoch:
@@ -203,6 +203,15 @@ class Dicast(Celery):  # type: ignore[misc]
         from dicast.app.access.audit import Audit
 
         return Audit(self.store, self.settings.namespace, self.token_secrets)
+
+    def record(
+        self, actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note an operation in the audit log; on a node that joined over HTTP, which may not write there, in the
+        process's own log."""
+        from dicast.app.access.audit import log_only
+
+        (log_only if self.settings.joins else self.audit.record)(actor, action, object, outcome, details)
 
     @cached_property
     def store_users(self) -> StoreUsers:

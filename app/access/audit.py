@@ -14,12 +14,15 @@ exact. Of the lines that a part drops, the last one's hash stays, sealed, as the
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import heapq
 import hmac
 import ipaddress
 import logging
+import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -450,6 +453,22 @@ class Audit:
 
 _HEAD = ("count", "hash", "seal", "trimmed", "anchor", "anchor_seal")
 _CUT = "the log has {} lines by its head, and {} are here: the end is cut off, or altered"
+
+
+def operator() -> str:
+    """Who gives a command on this machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def log_only(actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any] | None = None) -> None:
+    """Note an operation in this process's log alone: for nodes that joined over HTTP, which may not reach the audit
+    log."""
+    words = (_word(word) for word in (actor, action, object, outcome))
+    logger.info("%s %s %s: %s", *words, extra={"event": "audit", "details": _small(details or {})})
 
 
 def network(address: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import re
-import socket
 from dataclasses import asdict
 from datetime import datetime
 
@@ -12,6 +10,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
+from dicast.app.access.audit import operator
 from dicast.app.access.scopes import Scope
 from dicast.app.access.store_users import StoreUsersRefused
 from dicast.app.application import Dicast
@@ -40,7 +39,8 @@ def issue_token(
         subject, map(Scope, scopes), ttl_s=seconds("--ttl", ttl), node=node, pools=pools, labels=labels
     )
     claims = dicast.tokens.verify(token, None)
-    dicast.audit.record(actor(), "token issue", claims.id, "done", {"subject": subject, "scopes": scopes, "node": node})
+    details = {"subject": subject, "scopes": scopes, "node": node, "pools": pools, "labels": labels}
+    dicast.audit.record(operator(), "token issue", claims.id, "done", details)
     terminal.say(f"Token {claims.id} of {subject} is good until {_time(claims.expires_at)} for {', '.join(scopes)}.")
     terminal.emit(token)
 
@@ -73,9 +73,9 @@ def revoke_tokens(terminal: Terminal, id: str | None, *, node: str, every: bool)
     try:
         said, ended = _revoke(dicast, id, node)
     except StoreUsersRefused as error:
-        dicast.audit.record(actor(), "token revoke", id or node or "all", "done in part", {"store": str(error)})
+        dicast.audit.record(operator(), "token revoke", id or node or "all", "done in part", {"store": str(error)})
         raise Refused(f"the tokens are ended, but nodes' users of the store are there still: {error}") from None
-    dicast.audit.record(actor(), "token revoke", id or node or "all", "done", {"ended": ended})
+    dicast.audit.record(operator(), "token revoke", id or node or "all", "done", {"ended": ended})
     terminal.say(said)
 
 
@@ -99,7 +99,7 @@ def _revoke(dicast: Dicast, id: str | None, node: str) -> tuple[str, int]:
 def rotate_key(terminal: Terminal, overlap: str) -> None:
     dicast, overlap_s = application(terminal), seconds("--overlap", overlap)
     number = dicast.tokens.rotate(overlap_s)
-    dicast.audit.record(actor(), "token rotate", str(number), "done", {"overlap_s": overlap_s})
+    dicast.audit.record(operator(), "token rotate", str(number), "done", {"overlap_s": overlap_s})
     terminal.say(f"Key {number} signs from now on; the one before is accepted for {overlap_s:,.0f} s more.")
 
 
@@ -150,15 +150,6 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
         of = f" of the part '{finding.part}'"
         terminal.say(f"The audit log is broken at line {finding.broken}{of}: {finding.problem}.", "red")
     return code
-
-
-def actor() -> str:
-    """Who gives a command here, for the audit log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def seconds(option: str, text: str) -> float:

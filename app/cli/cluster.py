@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dicast.app.access.audit import operator
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.run import application
@@ -49,14 +47,6 @@ def show_status(terminal: Terminal, *, json: bool, watch: bool) -> None:
 
 
 # ------------------------------------------------------------------ operations
-def operator() -> str:
-    """Who gives the commands of this terminal, as audit and nodes are told."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a container's user may have no name
-        return f"{os.getuid()}@{socket.gethostname()}"
-
-
 def cordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
     """Raises `UnknownNode` or `NodeLeaves`, as do the others."""
     return _told(terminal, application(terminal).cluster.cordon(node, by=operator()), json=json)

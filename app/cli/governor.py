@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from dicast.app.access.audit import operator
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.pools import node_lines, pool_blocks
@@ -97,7 +98,7 @@ def set_overrides(terminal: Terminal, pool: str | None, overrides: Mapping[str, 
         raise Refused("nothing to set; `dicast governor set --help` lists the overrides")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
-    _tell(terminal, dicast, pool, pools.change(dicast, pool, {**override, **given}))
+    _change(terminal, dicast, pool, {**override, **given})
 
 
 def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
@@ -111,7 +112,7 @@ def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], 
             raise OverrideError(f"there is no override {name!r}; there are {', '.join(known)}")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
-    _tell(terminal, dicast, pool, pools.change(dicast, pool, dict.fromkeys(taken)))
+    _change(terminal, dicast, pool, dict.fromkeys(taken))
 
 
 def set_slo(terminal: Terminal, most: str) -> None:
@@ -124,6 +125,7 @@ def set_slo(terminal: Terminal, most: str) -> None:
         raise Refused(f"slo must be a whole number >= 1, or none, got {cap}")
     dicast = application(terminal)
     pools.cap_all(dicast, cap)
+    dicast.record(operator(), "pool.cap", "*", "done", {"slo": cap})
     terminal.say("The SLO cap is lifted." if cap is None else f"No pool's limit is above {cap} from now on.")
 
 
@@ -149,8 +151,9 @@ def _meant(dicast: Dicast, pool: str | None) -> str:
     return names[0]
 
 
-def _tell(terminal: Terminal, dicast: Dicast, pool: str, overrides: Overrides) -> None:
-    name = pool or dicast.pools.default
+def _change(terminal: Terminal, dicast: Dicast, pool: str, override: Mapping[str, Any]) -> None:
+    overrides, name = pools.change(dicast, pool, override), pool or dicast.pools.default
+    dicast.record(operator(), "pool.change", name, "done", override)
     state = next(state for state in pools.look(dicast).pools if state.pool == name)
     said = ", ".join(f"{override} {value}" for override, value in pools.in_force(overrides).items()) or "none"
     terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Overrides in force: {said}.")

@@ -13,6 +13,7 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
+from dicast.app.access.audit import operator
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application, show_report
@@ -21,7 +22,7 @@ from dicast.app.domain.printable import printable
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
-from dicast.app.operations.jobs import cancel, delete, filed_report, results_of, resume
+from dicast.app.operations.jobs import cancel, delete, filed_report, outcome_of_cancel, results_of, resume
 from dicast.app.reports.heat_table import print_heat_map
 from dicast.errors import Exit
 
@@ -82,6 +83,7 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
 def cancel_job(terminal: Terminal, job_id: str) -> None:
     dicast = application(terminal)
     before = cancel(dicast, job_id)
+    dicast.record(operator(), "job.cancel", job_id, outcome_of_cancel(before), {"before": before})
     if before in (JobState.SUBMITTED, JobState.RUNNING):
         terminal.say(f"Cancelled: job {job_id} makes no new calls; open ones end and count.")
     elif before is JobState.FINISHING and (why := dicast.ledger.status(job_id).why):
@@ -91,7 +93,10 @@ def cancel_job(terminal: Terminal, job_id: str) -> None:
 
 
 def resume_job(terminal: Terminal, job_id: str) -> None:
-    if resume(application(terminal), job_id):
+    dicast = application(terminal)
+    resumed = resume(dicast, job_id)
+    dicast.record(operator(), "job.resume", job_id, "done" if resumed else "nothing to do")
+    if resumed:
         terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
     else:
         terminal.say(f"Nothing to do: every unit of job {job_id} has its score.")

@@ -61,6 +61,11 @@ def cancel(dicast: Dicast, job_id: str) -> JobState:
     return before
 
 
+def outcome_of_cancel(before: JobState) -> str:
+    """What a cancel has done to a job that was in this state, for the audit log."""
+    return "done" if before in (JobState.SUBMITTED, JobState.RUNNING) else "nothing to do"
+
+
 def resume(dicast: Dicast, job_id: str) -> bool:
     """Have what has no score in an ended job judged, again or for the first time; False if every unit has its score.
 

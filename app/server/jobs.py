@@ -121,12 +121,14 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     if key is not None:  # from here on, for a job that is refused holds no key
         held = parts.keys.hold(claims.subject, key, digest, ready.id)
         ready = replace(ready, job=ready.job.model_copy(update={"id": held}))
+    is_new = parts.dicast.ledger.is_free(ready.id)
     parts.dicast.submit(ready)
     operations.send(parts.dicast, ready.id)
     answer = SubmittedJob(id=ready.id, project=ready.job.project, units=ready.units, calls=ready.calls)
     if key is not None:
         parts.keys.answered(claims.subject, key, answer.model_dump())
-    parts.record(claims, "job.submit", ready.id, details={"units": ready.units})
+    outcome = "done" if is_new else "nothing to do"
+    parts.record(claims, "job.submit", ready.id, outcome, {"units": ready.units})
     return answer
 
 
@@ -188,7 +190,7 @@ def cancel_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
     """Make no new calls for a job; open ones end and count. A job that has ended stays as it is."""
     _check_own(parts, claims, job)
     before = operations.cancel(parts.dicast, job)
-    parts.record(claims, "job.cancel", job, details={"before": before})
+    parts.record(claims, "job.cancel", job, operations.outcome_of_cancel(before), {"before": before})
     return _view(parts.dicast.ledger.status(job))
 
 

@@ -165,6 +165,7 @@ def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) ->
     if score is not None and rating.item_id in _turned(queue, rating.rater):
         score = -score
     blind.rate(rating.item_id, rating.dimension, rating.rater, score)
+    parts.audit.count(claims.subject, "rating.scores", job)
     return rating
 
 
@@ -175,6 +176,7 @@ def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing)
     _, folder = place_of(parts, claims, job)
     blind = BlindRatings(folder)
     blind.queue()
+    outcome = "nothing to do" if finishing.rater in blind.finished() else "done"
     blind.finish(finishing.rater)
     counts: list[int] = []
 
@@ -187,7 +189,7 @@ def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing)
         report, _ = place_of(parts, claims, job)
         _, trouble = keep_ratings(folder, report, change_of)
     details = {"rater": finishing.rater, "ratings": counts[-1]}
-    parts.record(claims, "rating.finish", job, "done" if trouble is None else "not kept", details=details)
+    parts.record(claims, "rating.finish", job, outcome if trouble is None else "not kept", details=details)
     told = agreement(parts, claims, job, finishing.rater)
     return told if trouble is None else told.model_copy(update={"reason": f"{NOT_KEPT}: {trouble}"})
 

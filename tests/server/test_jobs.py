@@ -35,7 +35,7 @@ def test_a_job_is_submitted_and_looked_at(http: httpx2.Client, dicast: Dicast) -
     problem(http.get("/jobs/other"), 404, "unknown-job")
     problem(http.delete("/jobs/other"), 404, "unknown-job")
     assert [(line.actor, line.action, line.object, line.outcome) for line in dicast.audit.lines()][:3] == [
-        ("tester", "job.submit", "mine", "done"), ("tester", "job.submit", "mine", "done"),
+        ("tester", "job.submit", "mine", "done"), ("tester", "job.submit", "mine", "nothing to do"),
         ("tester", "POST /jobs", "/jobs", "refused"),
     ]  # fmt: skip
 

@@ -19,6 +19,7 @@ from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.reports.files import finish, write_page
+from dicast.app.reports.folders import job_folder
 from tests.server.serving import JOB, problem
 
 AGENT, DIMENSION = Agent(name="a"), Dimension(id="d", instructions="?")
@@ -107,6 +108,14 @@ def test_a_job_that_the_store_has_forgotten_is_found_by_its_files(http: httpx2.C
     assert len(http.get("/jobs/old/opinions").json()["opinions"]) == 2
     bound = dicast.tokens.issue("bound", ["job:read"], ttl_s=60, pools=["sim"])
     problem(http.get("/jobs/old", headers={"Authorization": f"Bearer {bound}"}), 404, "unknown-job")
+
+
+def test_a_forgotten_jobs_units_without_a_call_count_as_done(http: httpx2.Client, dicast: Dicast) -> None:
+    report = finished(dicast, "old", 5, failed=1, in_store=False)
+    report = report.model_copy(update={"units": 8, "scored": 4, "failed": 1, "spared": 3})
+    (job_folder(dicast.settings.results_dir, "old") / "report.json").write_text(report.model_dump_json())
+    seen = http.get("/jobs/old").json()
+    assert (seen["done"], seen["units"], seen["counters"]["spared"]) == (8, 8, 3)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,6 @@ def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
         if wanted != 0o600 and found.st_size == 0 and found.st_uid == os.geteuid():
             os.fchmod(handle, wanted)
         return os.fdopen(handle, mode)
-    except BaseException:
+    except BaseException:  # whatever it was, the handle is nobody's
         os.close(handle)
         raise
