@@ -12,9 +12,7 @@ from dicast.app.reports import folders
 from dicast.app.reports.html.sections import MOST_BARS, _histogram
 
 
-def test_a_folder_that_cannot_be_made_leaves_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_made_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -38,7 +36,7 @@ def bars(low: int, high: int, histogram: dict[int, int]) -> tuple[list[int], lis
 def test_a_histogram_counts_every_score_in_the_bar_that_names_it() -> None:
     assert bars(1, 5, {1: 4, 3: 2, 5: 1}) == ([4, 0, 2, 0, 1], ["1", "2", "3", "4", "5"])
     for low, high in ((0, 100), (1, 3 * MOST_BARS), (-7, 2 * MOST_BARS)):
-        counts, labels = bars(low, high, {score: 1 for score in range(low, high + 1)})
+        counts, labels = bars(low, high, dict.fromkeys(range(low, high + 1), 1))
         assert len(counts) == len(labels) == MOST_BARS
         assert sum(counts) == high - low + 1
         for score in (low, low + 1, (low + high) // 2, high):
