@@ -120,7 +120,9 @@ def test_agreement_that_is_not_known_says_why_and_labels_have_kappas() -> None:
         "(people's commonest label is 62% of theirs).",
         "A person against another person: kappa cannot be said, because only 2 items were rated.",
     ]
-    assert "commonest" not in told(one.model_copy(update={"base_rate": None}))[0]
+    assert told(one.model_copy(update={"base_rate": None}))[0] == (
+        "The judge who agrees with people best is a, with a kappa of 0.40 (0.30 to 0.50)."
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- biases
