@@ -17,8 +17,7 @@ from dicast.app.domain.panel import Escalation, PanelRule
 from dicast.app.domain.printable import printable
 from dicast.app.domain.records import RecordError, inline_items
 from dicast.app.domain.scale import Scale
-from dicast.config.nearest import nearest
-from dicast.errors import DicastError
+from dicast.errors import DicastError, nearest
 
 MAX_LINES = 20
 MAX_UNKNOWN_KEYS = 5

@@ -1,24 +1,14 @@
-"""Did you mean? Only where one name is near enough that it probably was meant: a far guess is worse than none."""
+"""The file that was probably meant, where there is none of a given name."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-ALIKE = 0.65
-"""Two letters exchanged in a name of three are just near enough; `api_key` and `max_tokens` are far apart."""
-LOOKED_AT = 100
+from dicast.errors import nearest
+
 FILES_LOOKED_AT = 1000
-
-
-def nearest(name: str, known: Iterable[str], *, prefix: str = "") -> str | None:
-    """The known name that `name` is a slip of, None if none is near. `prefix` is not compared: all share it."""
-    bare = {each.removeprefix(prefix).lower(): each for each in known}
-    found = difflib.get_close_matches(name.removeprefix(prefix)[:LOOKED_AT].lower(), bare, n=1, cutoff=ALIKE)
-    return bare[found[0]] if found else None
 
 
 def nearest_file(path: Path) -> str | None:

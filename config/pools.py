@@ -18,9 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dicast.config.nearest import nearest
 from dicast.config.values import label
-from dicast.errors import DicastError
+from dicast.errors import DicastError, nearest
 
 Provider = Literal["openai", "anthropic", "local", "simulated"]
 Dialect = Literal["openai", "anthropic"]

@@ -16,9 +16,8 @@ from urllib.parse import quote, unquote, urlsplit
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dicast.config.nearest import nearest
 from dicast.config.values import SECRET, Count, Flag, Given, Labels, Number, Secret, Text, label
-from dicast.errors import DicastError
+from dicast.errors import DicastError, nearest
 
 MESSAGE_KEY_CHARS = 32
 TOKEN_SECRET_BYTES = 32

@@ -1,7 +1,9 @@
-"""The base of every error that Dicast raises on purpose."""
+"""The base of every error that Dicast raises on purpose, and the name that was probably meant where one is unknown."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
 
@@ -31,3 +33,16 @@ class DicastError(Exception):
 
     exit_code: ClassVar[Exit] = Exit.REFUSED
     problem: ClassVar[str] = "refused"
+
+
+ALIKE = 0.65
+"""Two letters exchanged in a name of three are just near enough; `api_key` and `max_tokens` are far apart."""
+LOOKED_AT = 100
+
+
+def nearest(name: str, known: Iterable[str], *, prefix: str = "") -> str | None:
+    """Return the known name that `name` is a slip of, None if none is near: a far guess is worse than none. `prefix` is
+    not compared, since all share it."""
+    bare = {each.removeprefix(prefix).lower(): each for each in known}
+    matches = difflib.get_close_matches(name.removeprefix(prefix)[:LOOKED_AT].lower(), bare, n=1, cutoff=ALIKE)
+    return bare[matches[0]] if matches else None

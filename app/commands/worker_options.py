@@ -16,9 +16,8 @@ from celery.utils.text import str_to_list
 from click.core import ParameterSource
 
 from dicast.app.domain.printable import printable
-from dicast.config.nearest import nearest
 from dicast.config.values import label
-from dicast.errors import DicastError
+from dicast.errors import DicastError, nearest
 from dicast.workers.runtime.pool import TaskPool
 
 _OWN_PROCESSES = "it is about child processes, and this worker has none: its calls share one event loop"

@@ -23,7 +23,7 @@ from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.order import OrderError, PairsOfList, preferences
 from dicast.app.domain.rating import NOBODY_NAMED, Rating
-from dicast.config.nearest import nearest
+from dicast.errors import nearest
 
 ROUNDED = 0.005 + 1e-9
 """How far a share may lie from one of a whole number of questions and still mean it: it has two decimals at least."""

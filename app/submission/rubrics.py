@@ -18,8 +18,7 @@ from dicast.app.datasets.kinds import located
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.printable import printable
 from dicast.app.refusals import validation_lines
-from dicast.config.nearest import nearest
-from dicast.errors import DicastError
+from dicast.errors import DicastError, nearest
 
 LIBRARY = Path(config.__file__).parent / "rubrics"
 ENDINGS = (".yaml", ".yml", ".json")

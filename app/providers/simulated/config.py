@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dicast.app.providers.simulated.budgets import parse_budgets
 from dicast.app.providers.simulated.told import DIALECTS
-from dicast.config.nearest import nearest
+from dicast.errors import nearest
 
 # How an answer can be spoilt. The first group breaks the HTTP answer, the second the judge's words in it.
 BODY_FAULTS = ("drip", "cut", "hang", "huge", "bomb", "html", "invalid_json")
