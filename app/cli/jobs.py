@@ -114,7 +114,7 @@ def delete_job(terminal: Terminal, job_id: str, *, yes: bool) -> Exit:
             terminal.say("Nothing was deleted.")
             return Exit.INTERRUPTED
     earlier = delete(dicast, job_id)
-    dicast.record(operator(), "job.delete", job_id)
+    dicast.record(operator(), "job.delete", job_id, "done")
     terminal.say(f"Deleted: job {job_id}, its record and its files.")
     if earlier:
         places = ", ".join(map(str, earlier))
