@@ -159,7 +159,7 @@ def test_cancel_sends_for_the_report(at_once: Dicast, environ: dict[str, str]) -
         (("run", "job.json", "-d", "--set", "agents.0.pool=smi"), "there is no pool 'smi'; did you mean 'sim'?"),
         (("run", "job.json", "--set", "agents.0.pool=smi"), "there is no pool 'smi'"),
         (("run", "job.json", "-d", "--set", "items=rows.jsonl"), "rows.jsonl"),
-        (("run", "job.json", "--out", "job.json"), "job.json: File exists"),
+        (("run", "job.json", "--out", "job.json"), "job.json: Not a directory"),
         (("run", "job.json", "--on-interrupt", "die"), "on-interrupt"),
         (("run", "job.json", "--nonsense"), "nonsense"),
         (("jobs", "show", "nobody"), "no job 'nobody'"),

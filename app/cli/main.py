@@ -142,7 +142,6 @@ def run(
       dicast run job.yaml --json >report.json
       dicast run job.yaml --set replicates=3 --set agents.0.model=gpt-4.1
       id=$(dicast run job.yaml --detach) && dicast jobs watch $id
-
       dicast run job.yaml --fail-under clarity=4.2 --max-errors 1%
 
     With a gate (`gate:` in the job, or these options) the exit code tells whether the results pass: see `dicast gate`.
