@@ -1,4 +1,8 @@
-"""Who wins of those that were compared two by two: against all others, against each other, and who is the best."""
+"""Who wins of those that were compared two by two: against all others, against each other, and who is the best.
+
+What few or one-sided comparisons leave open is told with its doubt: shares of wins by Wilson's interval, and strengths
+with a prior, beside the reason why nobody can be ranked by the comparisons alone.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ import numpy as np
 
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import JobScores
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import Contestant, Meeting, WinRate
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import Unknown
 from dicast.app.statistics.means import FEWEST
-from dicast.app.statistics.preferences import bradley_terry, win_rate
+from dicast.app.statistics.preferences import bradley_terry, likely_strengths, share_of_wins, win_rate
 
 MOST_CONTESTANTS = 50
 MOST_MEETING = 20
@@ -64,8 +69,13 @@ def _rates(pairs: _Pairs) -> list[WinRate]:
         own = np.concatenate([pairs.wins[pairs.a == code], 1 - pairs.wins[pairs.b == code]])
         piece = np.concatenate([pairs.piece[pairs.a == code], pairs.piece[pairs.b == code]])
         if len(own):
-            told.append((float(own.mean()), WinRate(name=name, pairs=len(own), wins=figure(win_rate(own, piece)))))
+            told.append((float(own.mean()), WinRate(name=name, pairs=len(own), wins=_share(own, piece))))
     return [rate for _, rate in sorted(told, key=lambda one: (-one[0], one[1].name))]
+
+
+def _share(wins: Floats, piece: Ints) -> Figure:
+    found = win_rate(wins, piece)
+    return figure(share_of_wins(wins) if isinstance(found, Unknown) else found)
 
 
 def _meetings(pairs: _Pairs) -> list[Meeting]:
@@ -77,22 +87,25 @@ def _meetings(pairs: _Pairs) -> list[Meeting]:
         own = np.concatenate([pairs.wins[there], 1 - pairs.wins[back]])
         piece = np.concatenate([pairs.piece[there], pairs.piece[back]])
         if len(own):
-            found = figure(win_rate(own, piece))
+            found = _share(own, piece)
             told.append(Meeting(first=pairs.names[one], second=pairs.names[other], pairs=len(own), wins=found))
     return told
 
 
 def _ranked(pairs: _Pairs, rng: np.random.Generator) -> tuple[list[Contestant], str | None]:
-    """Whoever was compared, best first, and why nobody can be ranked."""
+    """Whoever was compared, best first; and why they are ranked with the help of a prior, if they are."""
     codes = np.array([f"{at:06d}" for at in range(len(pairs.names))])
     found = bradley_terry(codes[pairs.a], codes[pairs.b], pairs.wins, pairs.piece, rng)
+    reason = found.reason if isinstance(found, Unknown) else None
+    if isinstance(found, Unknown):
+        found = likely_strengths(codes[pairs.a], codes[pairs.b], pairs.wins, rng)
     if isinstance(found, Unknown):
         return [], found.reason
     told = [
         Contestant(name=pairs.names[int(code)], strength=figure(strength), ranks=ranks.tolist())
         for code, strength, ranks in zip(found.names, found.strengths, found.ranks, strict=True)
     ]
-    return sorted(told, key=lambda one: (-(one.strength.value or 0.0), one.name)), None
+    return sorted(told, key=lambda one: (-(one.strength.value or 0.0), one.name)), reason
 
 
 def _pieces(job: JobScores, contestants: int) -> Ints:

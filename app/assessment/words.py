@@ -20,6 +20,7 @@ from dicast.app.statistics.powered import ALL_RATED
 
 MOST_BIASES = 5
 MOST_LABELS = 10
+NAMED_MOST = 3
 SAVES = 1.05
 """A factor below this is told as none."""
 
@@ -206,14 +207,30 @@ def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
         person = next((one for one in found.rankings if one.name == "a person"), None)
         beside = f"; a person against another reaches {told(person.tau)}" if person and person.tau.known else ""
         yield f"{who} orders the lists as people do with a Kendall's tau of {told(whole.tau)}{beside}."
-    if found.contestants:
-        first = found.contestants[0]
+    if not found.contestants:
+        yield f"Who is the best of those compared cannot be said, because {found.reason}."
+        return
+    first = found.contestants[0]
+    if found.reason is None:
         yield (
             f"Of {len(found.contestants)} that were compared, {first.name} is the strongest, with a strength of "
             f"{told(first.strength)} after Bradley and Terry, and is first with probability {first.ranks[0]:.2f}."
         )
-    else:
-        yield f"Who is the best of those compared cannot be said, because {found.reason}."
-        if found.rates and found.rates[0].wins.known:
-            most = found.rates[0]
-            yield f"{most.name} wins most often, in a share of {told(most.wins)} of its {most.pairs:,} pairs."
+        return
+    most = found.rates[0]
+    yield f"{most.name} wins most often, in a share of {told(most.wins)} of its {most.pairs:,} pairs."
+    yield (
+        f"The comparisons alone rank nobody, because {found.reason}. With a prior that holds all strengths near 0, "
+        f"{first.name} is first of {len(found.contestants)} with probability {first.ranks[0]:.2f}{_not_apart(found)}."
+    )
+
+
+def _not_apart(found: PreferenceStatistics) -> str:
+    """Who of those ranked cannot be told from the first, as their intervals overlap."""
+    first, *others = found.contestants
+    low = first.strength.low or 0.0
+    near = [one.name for one in others if one.strength.high is not None and one.strength.high >= low]
+    if not near:
+        return ""
+    named = ", ".join(near[:NAMED_MOST]) + (f" and {len(near) - NAMED_MOST} more" if len(near) > NAMED_MOST else "")
+    return f", and cannot be told from {named}: more pairs, of other lists too, would do it"

@@ -15,6 +15,7 @@ from dicast.app import datasets
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.progress import counted
+from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.printable import printable
@@ -113,7 +114,7 @@ def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
     """The prompt as a judge will send it; its code alone is another, if its secret lies in the store."""
     job, lane = ready.job, ready.lanes[0]
     unit = lane.unit(0)
-    agent, item = job.agents[unit.agent], _first_item(ready)
+    agent, item = job.agents[unit.agent], _first_judged(ready)
     asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
     template = job.template_for(agent, asked[0])
     nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate, template)
@@ -138,6 +139,12 @@ def _first_item(ready: Prepared) -> Item:
     if isinstance(ready.job.items, ItemSource):
         return datasets.read_page(ready.job.items, None, 1)[0][0]
     return ready.job.items[0]
+
+
+def _first_judged(ready: Prepared) -> Item:
+    """The first item as a judge sees it: of a list of candidates its first pair, without people's ratings."""
+    job = ready.job
+    return next(arrangement_of(job).expanded(iter([_first_item(ready).without(job.rating_columns)])))
 
 
 def _items(ready: Prepared) -> str:

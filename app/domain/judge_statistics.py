@@ -265,7 +265,8 @@ class RankingAgreement(_Plain):
 class PreferenceStatistics(_Plain):
     """Of pairs how often the panel prefers A (`wins`, ties half), the share of ties, and how often people would prefer
     A. `rates` and `contestants` are those compared, best first, `meetings` two and two of them (of 20 at most);
-    `reason` says why nobody is ranked. `rankings` are there where people rated pairs of lists."""
+    `reason` says why the comparisons alone rank nobody: `contestants` are then ranked with the help of a prior, if at
+    all. `rankings` are there where people rated pairs of lists."""
 
     wins: Figure
     ties: Figure

@@ -36,7 +36,7 @@ def finished(
     begin(root, "job-1", NOW)
     opinions = [
         opinion(n, judge, int(scores[n]), metadata={name: column[n] for name, column in metadata.items()})
-        for n in range(ITEMS)
+        for n in range(len(next(iter(judges.values()))))
         for judge, scores in judges.items()
     ]
     files.write_page(root, "job-1", NOW, "0", 0, opinions, [])
@@ -151,5 +151,30 @@ def test_who_never_lost_has_no_strength(tmp_path: Path) -> None:
     columns = {"system_a": ["a"] * ITEMS, "system_b": ["b"] * ITEMS}
     folder, report = finished(tmp_path, "preference", {"one": np.ones(ITEMS)}, {}, metadata=columns)
     of = statistics(folder, report)
-    assert of.preferences is not None and "strength has no end" in (of.preferences.reason or "")
-    assert not of.preferences.wins.known
+    found = of.preferences
+    assert found is not None and "strength has no end" in (found.reason or "")
+    assert not found.wins.known
+    assert [(rate.name, rate.wins.value) for rate in found.rates] == [("a", 1.0), ("b", 0.0)]
+    assert found.rates[0].wins.low > 0.9 and found.rates[1].wins.high < 0.1  # type: ignore[operator]
+    first, second = found.contestants
+    assert (first.name, second.name) == ("a", "b") and first.ranks[0] > 0.99
+    assert first.strength.low > second.strength.high  # type: ignore[operator]
+    assert any("The comparisons alone rank nobody" in line for line in of.summary)
+
+
+def test_a_single_list_is_ranked_with_its_doubt(tmp_path: Path) -> None:
+    """Three candidates, each compared once with each: who is first is likely, and not certain."""
+    columns = {
+        "list": ["q1"] * 3, "candidate_a": ["terse", "terse", "vague"], "candidate_b": ["vague", "wrong", "wrong"],
+    }  # fmt: skip
+    folder, report = finished(tmp_path, "preference", {"one": np.array([1, 1, 1])}, {}, metadata=columns)
+    of = statistics(folder, report)
+    found = of.preferences
+    assert found is not None and found.reason == "3 items are too few to tell 3 apart"
+    assert [(rate.name, rate.wins.value) for rate in found.rates] == [("terse", 1.0), ("vague", 0.5), ("wrong", 0.0)]
+    assert all(rate.wins.high - rate.wins.low > 0.6 for rate in found.rates)  # type: ignore[operator]
+    assert [one.name for one in found.contestants] == ["terse", "vague", "wrong"]
+    assert 0.5 < found.contestants[0].ranks[0] < 0.9
+    assert found.contestants[0].strength.low < found.contestants[2].strength.high  # type: ignore[operator]
+    (line,) = [line for line in of.summary if "cannot be told from" in line]
+    assert "terse is first of 3" in line and "cannot be told from vague, wrong" in line

@@ -9,7 +9,15 @@ from statsmodels.stats.multitest import multipletests
 
 from dicast.app.statistics.estimates import Estimate, Unknown
 from dicast.app.statistics.groups import compare_groups, holm
-from dicast.app.statistics.preferences import both_orders, bradley_terry, position, win_rate
+from dicast.app.statistics.preferences import (
+    PRIOR_SD,
+    both_orders,
+    bradley_terry,
+    likely_strengths,
+    position,
+    share_of_wins,
+    win_rate,
+)
 from dicast.app.statistics.ratings import RatingScale, check
 from dicast.app.statistics.runs import NotComparable, RunScores, check_comparable, compare_runs
 
@@ -159,6 +167,46 @@ def test_who_never_lost_has_no_strength():
     assert "too few" in str(bradley_terry(a[:3], b[:3], won[:3], np.arange(3), rng))
     with pytest.raises(ValueError, match="himself"):
         bradley_terry(a, a, won, np.arange(50), rng)
+
+
+def test_strengths_with_a_prior_are_those_without_where_much_was_compared():
+    rng = np.random.default_rng(12)
+    a, b, won = choices(rng, np.array([-1.0, 0.0, 0.3, 0.7]), 5000)
+    plain, likely = bradley_terry(a, b, won, np.arange(5000), rng), likely_strengths(a, b, won, rng)
+    for one, other in zip(plain.strengths, likely.strengths, strict=True):
+        assert other.value == pytest.approx(one.value, abs=0.02)
+        assert other.width == pytest.approx(one.width, rel=0.1)
+
+
+def test_strengths_with_a_prior_hold_the_truth_after_few_comparisons():
+    """Worlds are drawn from the prior, since that is what the intervals promise."""
+    rng = np.random.default_rng(13)
+    held, told, right = [], [], []
+    for _ in range(400):
+        truth = rng.normal(0, PRIOR_SD, 4)
+        a, b, won = choices(rng, truth, 8)
+        seen = likely_strengths(a, b, won, rng)
+        own = truth[[int(name) for name in seen.names]]
+        own -= own.mean()
+        held += [one.holds(true) for one, true in zip(seen.strengths, own, strict=True)]
+        told.append(seen.ranks[:, 0].max())
+        right.append(seen.ranks[:, 0].argmax() == own.argmax())
+    assert 0.92 < np.mean(held) < 0.98
+    assert np.mean(right) == pytest.approx(np.mean(told), abs=0.06)
+
+
+def test_nothing_compared_leaves_no_strength():
+    rng = np.random.default_rng(14)
+    assert "nothing was compared" in str(likely_strengths([], [], np.array([]), rng))
+    assert "no choices" in str(share_of_wins(np.array([np.nan])))
+
+
+@pytest.mark.parametrize(("won", "of"), [(0, 1), (1, 1), (3, 3), (2, 7), (40, 80)])
+def test_shares_of_wins_are_wilsons(won, of):
+    found = share_of_wins(np.array([1.0] * won + [0.0] * (of - won)))
+    second = stats.binomtest(won, of).proportion_ci(method="wilson")
+    assert (found.value, found.items) == (won / of, of)
+    assert (found.low, found.high) == pytest.approx((second.low, second.high), abs=1e-9)
 
 
 def test_a_preference_that_turns_with_the_order_is_a_tie():

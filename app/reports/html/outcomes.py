@@ -145,7 +145,7 @@ def _preference(name: str, found: PreferenceStatistics) -> dict[str, Any]:
     ]
     told = [f"In {name}, A is preferred in {_share(found.wins)} of the pairs (ties count half); {_share(found.ties)} "
             "are ties."]  # fmt: skip
-    if best:
+    if best and found.reason is None:
         first = best[0]
         told.append(
             f"{words.name(first.name)} comes first of {words.count(len(found.contestants), 'contestant')}"

@@ -51,7 +51,7 @@ def _aims(report: Report) -> Iterator[str]:
         found = of.preferences
         if found is not None and found.wins.value is not None:
             won = f"A is preferred in {words.percent(found.wins.value)} of the pairs in {words.name(of.dimension)}"
-            first = found.contestants[0].name if found.contestants else None
+            first = found.contestants[0].name if found.contestants and found.reason is None else None
             yield f"{won}." if first is None else f"{won}; {words.name(first)} is the best of those compared."
 
 
