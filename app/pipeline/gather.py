@@ -26,7 +26,7 @@ from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Ended, JobRecord
+from dicast.app.ledger.records import Ended, FinishFailed, JobRecord
 from dicast.app.pipeline.call import opinion_of
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
 from dicast.app.pipeline.inquiring import Inquiries, can_answer
@@ -119,29 +119,35 @@ class Gatherer:
     async def finish(self, job_id: str) -> bool:
         """Write the report and complete the job; True for the one call that completed it. What keeps a job from being
         finished is told to its watchers. If it lasts, or somebody cancels the job meanwhile, the job ends as cancelled,
-        with that reason and with what can be read of its results. Raises what passes."""
+        with that reason and with what can be read of its results. Raises what passes, and what is wrong once it has."""
         given_up = False
         while job_id not in self._finishing and await self._ledger.claim_finish(job_id):
             self._finishing.add(job_id)
             try:
                 return await self._finish(job_id)
             except Exception as error:  # whatever it is, its job must end
-                if is_away(error) or given_up or not await self._is_given_up(job_id, error):
+                if is_away(error) or given_up:
                     raise
-                given_up = True
+                failed = await self._tell_failed(job_id, error)
+                if not failed.finishing:
+                    raise
+                given_up = failed.given_up
+                if not given_up:
+                    return False
             finally:
                 self._finishing.discard(job_id)
         return False
 
-    async def _is_given_up(self, job_id: str, error: Exception) -> bool:
+    async def _tell_failed(self, job_id: str, error: Exception) -> FinishFailed:
         """Put on record that a job could not be finished; whether it is to be finished without what is in the way."""
         why, attempt = files_trouble(error), self._ledger.attempt()
         tries = DISK_TRIES if isinstance(error, OSError | NoLibraries) else TRIES
         failed = await retry_until_available(lambda: self._ledger.finish_failed(job_id, why, tries, TRIES, attempt))
-        if failed.given_up:
-            logger.error("job %s is given up: %s", job_id, why, exc_info=error,
-                         extra={"event": "job_given_up", "job": job_id})  # fmt: skip
-        return failed.given_up
+        what = "is given up" if failed.given_up else "cannot be finished"
+        event = "job_given_up" if failed.given_up else "finish_failed"
+        told = None if isinstance(error, OSError) else error
+        logger.error("job %s %s: %s", job_id, what, why, exc_info=told, extra={"event": event, "job": job_id})
+        return failed
 
     async def _finish(self, job_id: str) -> bool:
         job = await self._ledger.job(job_id)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.inquiring import can_answer
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.messages import is_away
@@ -58,6 +59,9 @@ class Lanes:
             return
         if not isinstance(lane, int) or not 0 <= lane < len(job.lanes):  # Python counts -1 from the end
             raise LookupError(f"job {job_id} has no lane {lane!r}")
+        planning = await self._ledger.lane(job_id, lane)
+        if planning.state != JobState.RUNNING or planning.cursor == "":
+            return  # nor is the job attended by this: the sweeper looks after what is being cancelled
         try:
             await self._plan(job, lane)
         except DatasetChanged as error:

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dicast.app.domain.report import Report
 from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.spool import Spool
 from dicast.app.pipeline.start import Terms
+from dicast.app.reports.resuming import write_items
 from lab.chaos.virtual.jobs import SECRET
 
 NO_SPACE = 28
@@ -48,6 +51,8 @@ class SimGatherer(Gatherer):
     """The product's, but for a thread that would wait for its own loop. What it writes is kept by `pages`."""
 
     pages: dict[PageRef, dict[int, str]]
+    full: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether the disk has room for pages, and for no job's files."""
 
     def _write(self, ref: PageRef, page: dict[int, str]) -> None:
         if self.pages.setdefault(ref, page) != page:
@@ -57,7 +62,16 @@ class SimGatherer(Gatherer):
     def differs(self, ref: PageRef) -> None:
         raise NotImplementedError
 
-    async def _keep_items(self, job_id: str) -> None: ...
+    def _filed(self, *given: Any, **more: Any) -> Report:
+        if self.full():
+            raise OSError(NO_SPACE, os.strerror(NO_SPACE), "results")
+        return super()._filed(*given, **more)
+
+    async def _keep_items(self, job: JobRecord) -> bool:
+        if count := await self._ledger.item_count(job.id):
+            items = await self._ledger.items(job.id, range(count))
+            write_items(self._results_dir, job.id, job.incarnation, [items])
+        return True
 
 
 class SimTerms(Terms):

@@ -99,6 +99,14 @@ class Scene:
         if told:
             self.world.broker.publish("control", Message("start", (job.id,)))
 
+    def resume(self, job_id: str) -> None:
+        """As a caller does."""
+        self.note(f"resume {job_id}")
+        self.caller.resume(job_id)
+        self.world.announced.pop(job_id, None)
+        self.world.completions.pop(job_id, None)
+        self.world.broker.publish("control", Message("start", (job_id,)))
+
     def note(self, text: str) -> None:
         self.faults.append(f"{text} at {self.world.now:.1f}")
         self.world.tell(self.faults[-1])

@@ -18,6 +18,8 @@ from lab.chaos.virtual.scene import Scene, SeedResult
 from lab.chaos.virtual.world import Answers, Odds
 
 LOOK_S = 0.5
+ENDS_WITHIN_S = 60.0
+"""A cancelled job, whoever has died meanwhile."""
 
 
 class Story(Scene):
@@ -261,10 +263,73 @@ class ClockBack(Story):
         self.end()
 
 
+class Unfinishable(Story):
+    """When a job is to be finished a page is damaged, or the disk full until it is cancelled; then it goes on. Or a
+    file of somebody else's lies among the pages, which is in nobody's way."""
+
+    pools = ("p",)
+
+    def tell(self) -> None:
+        self.submit(self.a_job("j", most_items=8))
+        self.allowed["j"] = Allowed(again=True, errors=frozenset({"cancelled"}))
+        self.way = self.chance.choice(["full", "damaged", "foreign"])
+        self.full = True
+        for node in self.living():
+            node.gatherer.full = lambda: self.full
+        self.when(lambda: self.state("j") is JobState.FINISHING, self._spoil)
+
+    def _spoil(self) -> None:
+        self.note(self.way)
+        parts = sorted((self.world.folder / "results" / "j" / "parts").rglob("*.jsonl"))
+        if self.way == "foreign":
+            parts[0].with_name("notes.jsonl").write_text("not a page")
+        elif self.way == "damaged":
+            part = self.chance.choice(parts)
+            part.write_bytes(part.read_bytes()[: -self.chance.randint(1, 200)])
+        self.full = self.way == "full"
+        if self.full:
+            self.world.later(self.chance.uniform(3, 40), lambda: self.caller.cancel("j"))
+        self.when(self._ended, self._again)
+
+    def _ended(self) -> bool:
+        return (state := self.state("j")) is not None and state.ended and self.at_rest()
+
+    def _again(self) -> None:
+        self.full = False
+        if self.state("j") is JobState.CANCELLED:
+            self.resume("j")
+        self.end()
+
+
+class CancelledUnserved(Story):
+    """A job is cancelled while nobody serves a pool of its; it ends, and goes on when somebody does."""
+
+    def tell(self) -> None:
+        self.submit(self.a_job("j", most_items=8))
+        self.allowed["j"] = Allowed(again=True, errors=frozenset({"cancelled", "rejected"}))
+        gone_at = self.chance.uniform(0, 3)
+        self.at(gone_at, lambda: self.replace_workers(Shape(("p",), page_max=self.shape.page_max)))
+        self.at(gone_at + self.chance.uniform(0, 20), self._cancel)
+
+    def _cancel(self) -> None:
+        self.note("cancel j")
+        self.caller.cancel("j")
+        self.at(self.world.now + ENDS_WITHIN_S, self._again)
+
+    def _again(self) -> None:
+        state = self.state("j")
+        if state is None or not state.ended:
+            self.world.fail(f"one outcome: {state} so long after it was cancelled")
+        self.bear(self.shape)
+        if state is JobState.CANCELLED:
+            self.resume("j")
+        self.end()
+
+
 STORIES: dict[str, type[Story]] = {
     story.__name__: story
     for story in (
         PoolGone, PoolNew, LimitChanged, FileGone, SameIdAfterFlush, SameIdAfterRetention, LostWrites, TwoHeirs,
-        HalfDisk, AtMostOnce, ClockBack,
+        HalfDisk, AtMostOnce, ClockBack, Unfinishable, CancelledUnserved,
     )
 }  # fmt: skip
