@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dicast.app.application import create_app
+from dicast.app.cluster.view import NodeStatus
 from dicast.workers.nodes.beacon import Beacon, Resting
 from dicast.workers.nodes.orders import Order, OrderKind, Orders
 from dicast.workers.nodes.registry import Node, Vitals
@@ -131,3 +132,20 @@ def test_watching_tells_again_and_again(environ: dict[str, str], tmp_path: Path,
         assert process.wait(timeout=20) == 0
         assert process.stderr.read() == ""
     assert [look[0]["id"] for look in looks] == [node.id] * 2
+
+
+def test_a_revoked_node_is_told_as_revoked_and_not_as_silent(environ: dict[str, str]) -> None:
+    """Whoever looks for what is wrong with it finds that somebody wanted it so."""
+    app = create_app({**environ, "DICAST_TOKEN_SECRET": "a secret of the tests, of 32 bytes or more"})
+    nodes = [Node.here(f"{name}@h", limit=2, slots=2) for name in ("revoked", "silent")]
+    for node in nodes:
+        app.registry.announce(node, WIDTH)
+    app.tokens.revoke_node(nodes[0].id)
+    assert app.cluster.node("revoked").status is NodeStatus.ONLINE, "until it is not heard any more"
+    for node in nodes:
+        app.registry.silence(node)
+    assert [app.cluster.node(node.id).reason for node in nodes] == ["its token was revoked", "it fell silent"]
+    for node in nodes:
+        app.registry.forget(node)
+    assert [app.cluster.node(node.id).reason for node in nodes] == ["its token was revoked", "it fell silent"]
+    app.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dicast.app.access.keys import AccessKeys
 from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, UnknownNode
 from dicast.app.cluster.queues import waiting_units
 from dicast.app.cluster.satisfied import unsatisfied
@@ -15,6 +16,7 @@ from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
 from dicast.workers.admission.holders import read_holder
 from dicast.workers.nodes.orders import OrderKind, Orders, Requests
 from dicast.workers.nodes.reaper import restore_messages
+from dicast.workers.nodes.registry import SILENT
 from dicast.workers.policy.stealing import HOUSEKEEPER, Load, Transfer, transfers
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ ANSWERED_S = 1.0
 
 Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
 """Told of each operation: actor, action, object, outcome, details."""
+
+
+REVOKED = "its token was revoked"
+"""Why a node is not heard any more that was put out of the store."""
 
 
 class ClusterParts(Protocol):
@@ -95,7 +101,12 @@ class Cluster:
         """All that are known, or those of one status, by name."""
         holders = map(read_holder, self._app.store.hvals(self._app.keys.holders))
         held = Counter(holder.node for holder in holders if not holder.cut)
-        listed = [seen for seen in self._app.registry.sightings() if not _is_removed(seen)]
+        revoked = self._app.store.hgetall(AccessKeys(self._app.settings.namespace).generations)
+        listed = [
+            replace(seen, gone=REVOKED) if seen.gone == SILENT and seen.node.id in revoked else seen
+            for seen in self._app.registry.sightings()
+            if not _is_removed(seen)
+        ]
         views = [view(seen, held[seen.node.id]) for seen in listed]
         return [node for node in views if status in (None, node.status)]
 

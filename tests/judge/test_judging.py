@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.opinion import Usage
-from dicast.app.ledger.records import Due, MessageId, Recorded, Written
+from dicast.app.ledger.records import ClaimAnswer, Due, MessageId, Recorded, Written
 from dicast.app.pipeline import judge as judge_module
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
@@ -453,3 +455,33 @@ async def test_a_unit_whose_claim_others_have_is_counted_by_them(bench, desk, wr
 
     judge.recorder.store = told
     assert (await judge.do(ref, 0)).counts is counts
+
+
+@pytest.mark.parametrize("verdict, lost", [
+    (ClaimAnswer.POISON, 1), (ClaimAnswer.SPENT, 1), (ClaimAnswer.UNKNOWN, 1),
+    (ClaimAnswer.CANCELLED, 0), (ClaimAnswer.REVOKED, 0), (ClaimAnswer.EXPIRED, 0),
+])  # fmt: skip
+async def test_units_that_nobody_wished_to_end_are_counted_as_lost(bench, desk, monkeypatch, verdict, lost):
+    ref, judge = await unit_of(bench), desk(Scripted())
+    ask = judge.judge._claimer.claim
+
+    async def claimed(*args: Any, **more: Any) -> Any:
+        state, item, claims = await ask(*args, **more)
+        return state, item, [dataclasses.replace(c, verdict=verdict) for c in claims]
+
+    monkeypatch.setattr(judge.judge._claimer, "claim", claimed)
+    assert (await judge.do(ref, 0)).counts
+    assert judge.provider.asked == []
+    assert bench.client.status("j").counters["lost"] == lost
+
+
+async def test_a_call_goes_to_the_pool_of_the_deployment_that_its_message_names() -> None:
+    lane = SimpleNamespace(pools=("p", "q", "r"), unit=lambda _: SimpleNamespace(dimension=0))
+    spec = SimpleNamespace(agents=["a0"], dimensions=["d0"], turned=lambda _: None)
+    order = SimpleNamespace(
+        job=SimpleNamespace(spec=spec, lanes=[lane]), ref=SimpleNamespace(lane=0), token=MessageId(0), deployment=1,
+        probe=False,
+    )  # fmt: skip
+    unit = SimpleNamespace(agent=0, replicate=0)
+    call = judge_module._call(order, unit, "q's", SimpleNamespace(opinions=None), [])
+    assert (call.pool, call.deployment) == ("q", "q's")

@@ -59,6 +59,18 @@ async def test_a_completed_job_says_when_and_with_what(bench):
     assert status.created_ms <= status.started_ms <= status.finished_ms < status.started_ms + 60_000
 
 
+async def test_the_record_of_a_resumed_job_expires_no_more(bench):
+    """It would vanish while the job runs."""
+    ref = await bench.started(a_job(items=1, dimensions=1), units=1)
+    await record(bench.one, ref, await claim(bench.one, ref, 0))
+    await bench.one.close_page(ref, 1)
+    await bench.one.complete("j", ref.incarnation, b"{}", 60)
+    key = bench.one.keys.job("j")
+    assert await bench.asyncs.pttl(key) > 0
+    assert bench.client.resume("j") == JobState.COMPLETED
+    assert await bench.asyncs.pttl(key) == -1
+
+
 async def test_the_newest_jobs_come_first(bench):
     for n in range(4):
         bench.submit(a_job(f"j{n}"))

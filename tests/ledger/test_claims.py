@@ -203,3 +203,16 @@ async def test_a_batch_of_six_thousand_dimensions_is_claimed_given_up_and_record
     recorded = await record(bench.one, ref, *claims)
     assert (recorded.left, set(recorded.written)) == (0, {Written.NEW})
     assert len(await bench.one.take_page(ref)) == count
+
+
+async def test_units_of_a_batch_whose_message_waits_for_its_time_are_not_lost(bench):
+    """The batch's one message brings all of them."""
+    ref = await bench.started(batched=True)
+    token = MessageId(0, batch=True)
+    _, _, claims = await bench.one.claim(ref, token, [0, 1], 0)
+    deferrals = [Deferral(c.position, c.fence, c.attempts, c.requeues) for c in claims]
+    await bench.one.defer(ref, {}, deferrals, [Due(token, 60_000)])
+    before = await bench.asyncs.zrange(bench.one.keys.due, 0, -1)
+    for _ in range(2):
+        await bench.one.find_lost(ref, 2, queue_empty=False)
+    assert before == await bench.asyncs.zrange(bench.one.keys.due, 0, -1) == [f"{ref}|{token}"]

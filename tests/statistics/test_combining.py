@@ -11,6 +11,7 @@ from dicast.app.statistics.combining import COMBINATIONS, combine_trimmed, learn
 from dicast.app.statistics.escalation import replay
 from dicast.app.statistics.estimates import Unknown
 from dicast.app.statistics.labels import dawid_skene
+from dicast.app.statistics.means import Deviation
 
 _ = np.nan
 
@@ -225,3 +226,7 @@ def test_an_answer_that_is_missing_leaves_its_judge_uncertain():
     seen = escalation.replay_uncertain(answers, within=0.5)
     assert seen.calls.tolist() == [1, 3, 3, 2]
     np.testing.assert_array_equal(seen.shorter[:2], [[3, _, _], [3, 4, 5]])
+
+
+def test_errors_of_independent_values_add_as_the_root_of_their_squares() -> None:
+    assert Deviation(1.0, 3.0, 5).minus(Deviation(0.5, 4.0, 7)) == Deviation(0.5, 5.0, 0)

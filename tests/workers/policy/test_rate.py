@@ -47,6 +47,17 @@ def test_a_span_longer_than_the_log_is_not_taken_for_a_slow_one() -> None:
     assert 9.5 < rate.per_s <= 10.1
 
 
+@pytest.mark.parametrize("margin, per_s", [(0.03, 9.7), (0.0, 9.9)])
+def test_traffic_runs_slower_than_measured_by_the_margin(margin: float, per_s: float) -> None:
+    """A refusal that nothing provoked widens it by a point, to three at most."""
+    rate, log = LearnedRate.starting(10.0, anchor=0.0, now=0.0), CallLog()
+    rate.margin = margin
+    for number in range(300):
+        log.sent(sent(f"c{number}", 0.1 * number))
+    refused(rate, log, 30.0, 1)
+    assert rate.per_s == pytest.approx(per_s, abs=0.05)
+
+
 def test_a_refusal_of_a_call_sent_before_the_last_of_several_raises_undoes_them_all() -> None:
     rate, log, now = LearnedRate.counted(10.0, 1.0, now=0.0), CallLog(), 0.0
     raises = []
