@@ -56,7 +56,7 @@ def report(
       dicast report JOB --ratings FILE
 
     Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
-    What is not computed yet is computed now and kept in report.json. Needs `pip install 'dicast[scores]'`.
+    What is not computed yet is computed now and kept in report.json. Needs `pip install -e '.[scores]'`.
     """
     from dicast.app.cli.statistics import show_statistics
 

