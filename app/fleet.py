@@ -126,7 +126,7 @@ def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token
 
 def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str, FleetMember]:
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8")).get("installations", {})
+        tables = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("installations", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FleetRefused(f"{file} cannot be read: {error}") from None
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):

@@ -47,7 +47,7 @@ def tracer(environ: Mapping[str, str]) -> Tracer | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        logger.warning("no traces: %s is missing: pip install 'dicast[tracing]'", error.name)
+        logger.warning("no traces: %s is missing: pip install -e '.[tracing]'", error.name)
         return None
     try:
         provider = TracerProvider()

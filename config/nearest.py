@@ -11,6 +11,18 @@ from dicast.errors import nearest
 FILES_LOOKED_AT = 1000
 
 
+def slip(name: str, known: Iterable[str], *, most: int) -> str | None:
+    """The known name from which `name` differs by letter case or by at most so many letters, or None. It is
+    far stricter than `nearest`, for names that may be somebody else's."""
+    for each in known:
+        if abs(len(each) - len(name)) <= most:
+            changes = difflib.SequenceMatcher(None, name.upper(), each.upper(), autojunk=False).get_opcodes()
+            edits = sum(max(to_a - a, to_b - b) for kind, a, to_a, b, to_b in changes if kind != "equal")
+            if name != each and edits <= most:
+                return each
+    return None
+
+
 def nearest_file(path: Path) -> str | None:
     """The name of a file in the same folder that is near; None where there is none, or no such folder."""
     try:

@@ -213,7 +213,7 @@ class Pools:
     def load(cls, path: str | Path) -> Pools:
         """Read a pools file; raises `PoolsError` with the file's name on the first mistake."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise PoolsError(f"pools file {path} cannot be read: {reason}") from None

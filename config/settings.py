@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dicast.config.nearest import nearest, slip
 from dicast.config.values import SECRET, Count, Flag, Given, Labels, Number, Secret, Text, label
 from dicast.errors import DicastError, nearest
 
@@ -26,6 +27,9 @@ _UNPREFIXED = frozenset({
     "MAX_CONCURRENT_LLM_CALLS", "RETRY_INITIAL_DELAY", "RETRY_MAX_DELAY", "RETRY_MAX_ATTEMPTS", "BATCHING_ENABLED",
     "LLM_CALL_TIMEOUT", "REDIS_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY",
 })  # fmt: skip
+_SHARED = frozenset({"REDIS_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"})
+"""Names that other programs use, too, with others like them: REDIS_URI is no slip."""
+SLIP_EDITS = 2
 
 
 class SettingsError(DicastError, ValueError):
@@ -224,6 +228,8 @@ class Settings(BaseModel):
                 near = nearest(name, known, prefix="DICAST_")
                 hint = f"did you mean {near}?" if near else "README.md lists them all"
                 raise SettingsError(f"unknown setting {name}; {hint}")
+            if name not in known and (meant := slip(name, _UNPREFIXED - _SHARED, most=SLIP_EDITS)):
+                raise SettingsError(f"unknown setting {name}; did you mean {meant}?")
         given = dict(environ)
         for url, password in (("REDIS_URL", "DICAST_REDIS_PASSWORD"), ("DICAST_BROKER_URL", "DICAST_BROKER_PASSWORD")):
             if given.get(url) and given.get(password):
@@ -369,4 +375,4 @@ def _passwords(urls: str) -> list[str]:
 
 def environment(dotenv: str | Path = ".env") -> dict[str, str]:
     """The process's environment over the lines of `.env` in the working directory."""
-    return {**{k: v for k, v in dotenv_values(dotenv).items() if v is not None}, **os.environ}
+    return {**{k: v for k, v in dotenv_values(dotenv, encoding="utf-8-sig").items() if v is not None}, **os.environ}

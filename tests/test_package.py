@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pyarrow.parquet as pq
+import pydantic
 import pytest
 
 import dicast
@@ -209,3 +213,66 @@ print(_codes(_read([{"name": "b"}], pa.schema([("name", pa.string())]))["name"],
 """
     said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout.split()
     assert said[:2] == ["[0.30000000000000004,", "None]"] and said[-1] == "False" and "1" in said
+
+
+TYPED = """\
+from dicast import EvaluationJob, load_opinions
+
+job = EvaluationJob.model_validate({})
+number: int = job.id
+opinions = load_opinions("job")
+"""
+
+
+def checked_types(folder: Path, interpreter: str) -> str:
+    """What mypy says of a program that is wrong in one line, with the packages of an interpreter."""
+    (folder / "program.py").write_text(TYPED)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", interpreter, "program.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=380)
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("install", ["editable", "wheel"])
+def test_type_checkers_find_it_in_both_installs(install: str, installed: Path, tmp_path: Path) -> None:
+    interpreter = sys.executable
+    if install == "wheel":
+        venv = tmp_path / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+        (site,) = venv.glob("lib/python*/site-packages")
+        shutil.copytree(installed / "dicast", site / "dicast")
+        (site / "dependencies.pth").write_text(str(Path(pydantic.__file__).parents[1]))
+        interpreter = str(venv / "bin" / "python")
+    said = checked_types(tmp_path, interpreter)
+    assert said.count(" error: ") == 1, said
+    assert 'program.py:4: error: Incompatible types in assignment (expression has type "str | None"' in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+def test_pyright_finds_the_editable_install(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(TYPED)
+    command = ["pyright", "--pythonpath", sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110)
+    assert "reportMissingImports" not in done.stdout and "program.py:4" in done.stdout
+
+
+def test_there_is_one_version() -> None:
+    """That of pyproject.toml, and the newest of the changelog."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    assert version == newest == importlib.metadata.version("dicast")
+
+
+def test_an_image_and_a_service_have_what_documented_features_need() -> None:
+    wanted = {"server", "tracing", "scores", "plots"}
+    for name in ("Dockerfile", "docs/deployment.md"):
+        (extras,) = re.findall(r"pip install .*?'\.\[([\w,]+)\]'", (ROOT / name).read_text(encoding="utf-8"))
+        assert set(extras.split(",")) == wanted
+    assert "LICENSE" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_nobody_is_sent_to_a_registry_that_does_not_have_it() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "app").rglob("*.py")]
+    assert [page.name for page in pages if "install 'dicast[" in page.read_text(encoding="utf-8")] == []

@@ -87,7 +87,7 @@ def test_without_the_packages_there_is_a_warning_and_no_trace(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     assert tracer({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}) is None
-    assert "pip install 'dicast[tracing]'" in caplog.text
+    assert "pip install -e '.[tracing]'" in caplog.text
 
 
 # ------------------------------------------------------------------ spans

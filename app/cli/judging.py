@@ -60,7 +60,7 @@ def report(
 
     Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
     What the job asks for and is not computed yet is computed now and kept in report.json. --by and --cluster are
-    another view, which changes nothing there. Needs `pip install 'dicast[scores]'`.
+    another view, which changes nothing there. Needs `pip install -e '.[scores]'`.
     """
     from dicast.app.cli.statistics import show_statistics
 

@@ -13,7 +13,7 @@ def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
     try:
         from dicast.app.server.serving import serve  # noqa: PLC0415  (not everybody has what it is made with)
     except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is missing: pip install 'dicast[server]'") from None
+        raise Refused(f"{error.name} is missing: pip install -e '.[server]'") from None
     logs.configure(dicast.settings.log_level, dicast.secrets())
     settings = dicast.settings
     tell = terminal.say if terminal.err.is_terminal else None

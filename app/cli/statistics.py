@@ -29,7 +29,7 @@ from dicast.config.settings import Settings, environment
 
 TRIES = 3
 """Somebody else's change of a report has it computed anew so often."""
-NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install 'dicast[plots]'"
+NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install -e '.[plots]'"
 
 
 @dataclass(frozen=True, slots=True)

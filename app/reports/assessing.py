@@ -25,7 +25,7 @@ T = TypeVar("T")
 SCORES = "scores"
 """The extra that has the libraries."""
 LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "sklearn", "krippendorff", "choix", "threadpoolctl")
-INSTALL = f"pip install 'dicast[{SCORES}]'"
+INSTALL = f"pip install -e '.[{SCORES}]'"
 MISSING = f"the libraries for statistics are not installed here: {INSTALL}"
 
 

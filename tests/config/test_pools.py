@@ -279,3 +279,8 @@ def test_pool_names_are_those_that_jobs_may_use(name):
     else:
         assert usable
         assert pools.get(name).name == name
+
+
+def test_a_byte_order_mark_before_the_pools_is_accepted(tmp_path):
+    (tmp_path / "pools.toml").write_bytes(b'\xef\xbb\xbf[pools.p]\nprovider = "openai"\nmodel = "m"\n')
+    assert list(Pools.load(tmp_path / "pools.toml").pools) == ["p"]

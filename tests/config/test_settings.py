@@ -59,6 +59,17 @@ def test_defaults_are_those_of_the_specification():
         ({"DICAST_RESULTS_DIR": ""}, "DICAST_RESULTS_DIR must not be empty"),
         ({"DICAST_RESULTS_DIR": "  "}, "DICAST_RESULTS_DIR must not be empty"),
         ({"DICAST_RESULT_DIR": "x"}, "unknown setting DICAST_RESULT_DIR; did you mean DICAST_RESULTS_DIR?"),
+        *(
+            ({name: "7"}, f"unknown setting {name}; did you mean {meant}?")
+            for name, meant in {
+                "MAX_CONCURENT_LLM_CALLS": "MAX_CONCURRENT_LLM_CALLS",
+                "MAX_CONCURRENT_LLM_CALL": "MAX_CONCURRENT_LLM_CALLS",
+                "max_concurrent_llm_calls": "MAX_CONCURRENT_LLM_CALLS",
+                "RETRY_MAX_ATEMPTS": "RETRY_MAX_ATTEMPTS",
+                "LLM_CALL_TIMEOUTS": "LLM_CALL_TIMEOUT",
+                "BATCHING_ENALBED": "BATCHING_ENABLED",
+            }.items()
+        ),
         ({"DICAST_": "x"}, "unknown setting DICAST_; README.md lists them all"),
         ({"OPENAI_API_KEY": "   "}, "OPENAI_API_KEY must not be empty"),
         *(
@@ -159,3 +170,25 @@ def test_the_environment_wins_over_the_file(tmp_path, monkeypatch):
         {k: v for k, v in environment(tmp_path / ".env").items() if not k.startswith("DICAST_")}
     )
     assert (settings.retry_max_attempts, settings.llm_call_timeout) == (4, 9.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "REDIS_URI",
+        "REDIS_URLS",
+        "OPENAI_API_KEYS",
+        "OPENAI_API_BASE",
+        "RETRY_MAX_DELAY_MS",
+        "LLM_TIMEOUT",
+        "RETRY_DELAY",
+    ],
+)
+def test_a_name_that_may_be_another_programs_is_no_slip(name):
+    Settings.from_env({name: "7"})
+
+
+def test_a_byte_order_mark_before_a_setting_is_no_part_of_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("RETRY_MAX_ATTEMPTS", raising=False)
+    (tmp_path / ".env").write_bytes(b"\xef\xbb\xbfRETRY_MAX_ATTEMPTS=4\n")
+    assert environment(tmp_path / ".env")["RETRY_MAX_ATTEMPTS"] == "4"

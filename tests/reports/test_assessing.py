@@ -153,7 +153,7 @@ def test_a_worker_without_the_libraries_says_so_in_the_report(
     monkeypatch.setattr(finishing.os, "nice", lambda _: None)
     assert finishing.main() == 1
     said = capsys.readouterr().err.strip()
-    assert said.endswith("pip install 'dicast[scores]'")
+    assert said.endswith("pip install -e '.[scores]'")
     monkeypatch.setattr(finishing, "_in_own_process", lambda _: said)
     left = keep_computed(folder, report).statistics
     assert left is not None and left.state == "left out" and left.reason is not None and left.reason.startswith(said)
@@ -207,4 +207,4 @@ def test_the_command_shows_the_report_without_the_libraries(
     monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
     show_statistics(Terminal(), str(folder), [], None, again=False, json=False)
     shown = capsys.readouterr()
-    assert "pip install 'dicast[scores]'" in shown.err and "80 of 80 units scored" in shown.out
+    assert "pip install -e '.[scores]'" in shown.err and "80 of 80 units scored" in shown.out
