@@ -1,8 +1,10 @@
-"""The file that was probably meant, where there is none of a given name."""
+"""Names of settings and files that were probably meant, where there is none of a given name."""
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dicast.config.nearest import nearest, slip
+from dicast.config.nearest import slip
 from dicast.config.values import SECRET, Count, Flag, Given, Labels, Number, Secret, Text, label
 from dicast.errors import DicastError, nearest
 

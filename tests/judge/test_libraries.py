@@ -127,4 +127,4 @@ def test_it_is_said_before_anything_is_judged(
 def test_validate_says_what_is_missing_here(at_once: Dicast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "dimensions": JOB["dimensions"][:1], "question": QUESTION}))
     notes = json.loads(at_once("validate", str(tmp_path / "job.json"), "--json").stdout)["notes"]
-    assert "question: the libraries for statistics are not installed here: pip install 'dicast[scores]'" in notes[-1]
+    assert "question: the libraries for statistics are not installed here: pip install -e '.[scores]'" in notes[-1]

@@ -61,9 +61,9 @@ HOOK = """
 import atexit, os, pathlib, sys
 if pathlib.Path({traces!r}).is_dir() and "pytest" not in sys.argv[0]:
     sys.path.append({root!r})
-    from lab.chaos.mutation.rooms import CoverageTracer
+    from lab.chaos.mutation.rooms import CallTracer
     sys.path.remove({root!r})
-    tracer = CoverageTracer()
+    tracer = CallTracer()
     tracer.begin()
     atexit.register(lambda: pathlib.Path({traces!r}, str(os.getpid())).write_text("\\n".join(tracer.functions())))
 """
@@ -72,7 +72,7 @@ Told = Callable[[Change, str], None]
 
 
 # ----------------------------------------------------------------------------------------------------- what tests run
-class CoverageTracer:
+class CallTracer:
     """Which functions of the tree were run, in all threads that began meanwhile."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Recorder:
     """Writes down what each test runs, and how long it takes; only of those that pass."""
 
     def __init__(self) -> None:
-        self._tracer, self._bad = CoverageTracer(), set[str]()
+        self._tracer, self._bad = CallTracer(), set[str]()
         self.tests: dict[str, tuple[float, list[str]]] = {}
 
     def pytest_sessionstart(self) -> None:
