@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -41,7 +42,7 @@ _MODELS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 FORMS = {
-    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}, in Python also a data frame",
+    "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
     "ratings": "ratings: ratings.csv, or {path: ratings.csv, score_field: stars}",
     "agents": "agents: [{name: physicist, persona: You teach physics.}]",
     "dimensions": "dimensions: [{id: clear, instructions: Is it clear?}]",
@@ -94,6 +95,7 @@ _MESSAGES = {
     "too_short": "needs at least one, got none",
     "too_long": "may hold at most {max_length}, got {actual_length}",
     "literal_error": "must be {expected}",
+    "union_tag_invalid": "must be one of {expected_tags}",
     "list_type": "must be a list",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
@@ -165,11 +167,17 @@ def problem(mistake: Any) -> str:
     """What is wrong with one value, in plain words, and the value."""
     kind, value = mistake["type"], mistake["input"]
     known = _MESSAGES.get(kind)
+    if kind == "union_tag_invalid":
+        value = mistake["ctx"]["tag"]
     if known is not None:
         message = known.format(**mistake.get("ctx", {}))
     else:
         message = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
         message = message[:1].lower() + message[1:]
+    options = mistake.get("ctx", {}).get("expected" if kind == "literal_error" else "expected_tags", "")
+    if isinstance(value, str) and kind in ("literal_error", "union_tag_invalid"):
+        near = nearest(value, re.findall(r"'([^']+)'", options))
+        return f"{message}, got {_value(value)}" + (f"; did you mean {near}?" if near is not None else "")
     whole = kind == "value_error" and not isinstance(value, str | int | float)
     return message if whole or ", got " in message else f"{message}, got {_value(value)}"
 

@@ -64,7 +64,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"dimensions": ["clear"]},
      "dimensions: there is no rubric 'clear'; there are code_review, dialogue, faithfulness, helpfulness, "
      "instruction_following, safety, summarisation, translation (or a file: clear.yaml)"),
-    ({"items": ["a text"]}, "items[0]: must be a mapping, got 'a text'; " + ITEMS_FORM),
+    ({"items": [5]}, "items[0]: must be a mapping, got 5; " + ITEMS_FORM),
     ({"items": 5}, "items: must be a list or the name of a file, got 5; " + ITEMS_FORM),
     ({"items": None}, "items: must be a list or the name of a file, got None; " + ITEMS_FORM),
     (of_agent(deployments=["openai"]), "agents[0].deployments[0]: must be a mapping, got 'openai'; write deployments: "
@@ -103,6 +103,9 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     (of_dimension(weight=-1), "dimensions[0].weight: must be >= 0, got -1"),
     ({"agents": [AGENT, AGENT]}, "agents: the id 'a' occurs twice"),
     ({"items": [ITEM, ITEM]}, "items: the id 'i' occurs twice"),
+    ({"items": [{"id": "a", "text": "t", "metadata": {"system": "x"}}], "groups": ["sytem"]},
+     "groups: no item has 'sytem' in its metadata; did you mean 'system'?"),
+    ({"cluster": "lang"}, "cluster: no item has 'lang' in its metadata"),
     ({"keep": ["lang"]}, "keep: no item has 'lang' in its metadata"),
 ]  # fmt: skip
 

@@ -237,7 +237,7 @@ def test_places_may_be_written_as_a_shell_knows_them(tmp_path: Path, monkeypatch
 def test_metadata_to_keep_must_be_somewhere(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,text,lang\n1,a,en\n")
     assert survey(source(tmp_path / "a.csv"), keep=["lang"]).items == 1
-    with pytest.raises(DatasetError, match="keep: no item has 'language' besides its texts; there are 'id', 'text', "):
+    with pytest.raises(DatasetError, match="keep: no item has 'language' besides its texts; did you mean 'lang'"):
         survey(source(tmp_path / "a.csv"), keep=["lang", "language"])
 
 

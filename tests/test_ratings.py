@@ -125,7 +125,7 @@ def test_files_that_are_none(app: Any, tmp_path: Path) -> None:
     ("ratings", "more", "message"),
     [
         ({}, {}, "name a file (path), or the columns beside the items (columns)"),
-        ({"columns": {"clara": "x"}}, {}, "'clara' is no dimension of this job; there are clear, true"),
+        ({"columns": {"clara": "x"}}, {}, "'clara' is no dimension of this job; did you mean 'clear'?"),
         ({"columns": {"clear": {}}}, {}, "each dimension needs a column"),
         ({"columns": {"clear": "x"}}, {"keep": ["x"]}, "the column 'x' is judged, kept or an id"),
         ({"columns": {"clear": "text"}}, {"items": "items.csv"}, "the column 'text' is judged, kept or an id"),

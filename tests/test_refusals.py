@@ -118,3 +118,22 @@ def test_all_forms_of_a_job_have_the_same_bounds(form: str) -> None:
     for case, said in ((wide, "holds more than 300000"), ({**document, "metadata": {"m": deep}}, "deeper than 64")):
         with pytest.raises(ValueError, match=said):
             checked(case) if form == "dict" else read_mapping(json.dumps(case).encode(), yaml=form == "yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"panel": "medain"}, "got 'medain'; did you mean median?"),
+        ({"panel": {"chief": "adda"}}, "panel.chief: 'adda' is no judge of this job; did you mean 'ada'?"),
+        ({"panel": {"combine": "weighted", "weights": {"adda": 1}}},
+         "panel.weights (clear): 'adda' is no judge of this job; did you mean 'ada'?"),
+        ({"probes": ["verbosty"]}, "probes[0]: must be one of 'verbosity', "),
+        ({"probes": ["verbosty"]}, "got 'verbosty'; did you mean verbosity?"),
+        ({"ratings": {"columns": {"claer": "stars"}}}, "'claer' is no dimension of this job; did you mean 'clear'?"),
+        ({"gate": {"fail_under": {"claer": 3}}}, "which are clear; did you mean 'clear'?"),
+        ({"on_exhausted": "wiat"}, "on_exhausted: must be 'fail' or 'wait', got 'wiat'; did you mean wait?"),
+    ],
+)  # fmt: skip
+def test_a_slip_in_a_name_is_told_with_what_was_meant(changes: dict[str, Any], said: str) -> None:
+    document = job(agents=[{"name": "ada"}], dimensions=[{"id": "clear", "instructions": "?"}], **changes)
+    assert any(said in line for line in lines(document)), lines(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.progress import counted
 from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.printable import printable
@@ -23,6 +25,7 @@ from dicast.app.domain.probes import count_variants, tried
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
+from dicast.app.refusals import JobRefused
 from dicast.app.rendering import shared
 from dicast.app.reports.assessing import MISSING, has_libraries
 from dicast.app.submission.submit import Prepared, wanting_libraries
@@ -40,7 +43,11 @@ class FirstUnit:
 
 
 def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool) -> None:
-    """Counts, judges, what is known to stand in the way, and the first call's whole prompt."""
+    """Counts, judges, what is known to stand in the way, and the first call's whole prompt. Raises `JobRefused` for a
+    job that would end before its first call."""
+    end = ready.job.finish_by
+    if isinstance(end, str) and instant_ms(end) <= 1000 * time.time():
+        raise JobRefused(f"finish_by: {end} has passed")
     first = first_unit(dicast, ready)
     said = notes(dicast, ready)
     if json:

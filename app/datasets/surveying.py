@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.rows import ItemReader
 from dicast.app.domain.item import Item, ItemSource
+from dicast.config.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,13 @@ class KnownItems:
 
 
 def survey(
-    source: ItemSource, *, most: int | None = None, max_text_bytes: int | None = None, keep: Collection[str] = (),
+    source: ItemSource, *, most: int | None = None, max_text_bytes: int | None = None,
+    keep: Mapping[str, str] | Collection[str] = (),
     misfit: Callable[[Item], str | None] = lambda item: None, seen: Callable[[Item], None] | None = None,
 ) -> Survey:  # fmt: skip
     """Read every item once, or the first `most`, and show it to `seen`; raises `DatasetError` for the first that is
     wrong, too large, or has an id twice, that is a `misfit` (which says why), and for metadata to `keep` that no item
-    has.
+    has. A mapping tells the job's field that wants it, with each name of metadata.
 
     Ids are compared by digests of 64 bits, 8 bytes an item in memory (24 while they are sorted); those whose digests
     meet are read again and compared as they are, so that the answer is exact.
@@ -57,7 +59,7 @@ def survey(
     before = fingerprint(source)
     digests = array("Q")
     items = text_bytes = 0
-    unseen = dict.fromkeys(keep)
+    unseen = dict(keep) if isinstance(keep, Mapping) else dict.fromkeys(keep, "keep")
     with opened(source) as table:
         reader = ItemReader(source, table)
         for row in limited(source, table, None):
@@ -80,9 +82,10 @@ def survey(
                 break
     if unseen and items:
         known = ", ".join(quoted(column) for column in table.columns)
-        raise DatasetError(
-            source.path, f"keep: no item has {quoted(next(iter(unseen)))} besides its texts; there are {known}"
-        )
+        name, field = next(iter(unseen.items()))
+        near = nearest(name, table.columns)
+        hint = f"did you mean {quoted(near)}?" if near is not None else f"there are {known}"
+        raise DatasetError(source.path, f"{field}: no item has {quoted(name)} besides its texts; {hint}")
     suspects = repeated(digests)
     if suspects:
         _compare(source, suspects)

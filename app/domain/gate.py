@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dicast.app.domain.fields import Id, Strict
-from dicast.errors import nearest
+from dicast.app.domain.printable import meant
 
 MAX_CHECKS = 200
 LEVEL = 0.05
@@ -71,11 +71,8 @@ class JobGate(Strict):
         """Raises ValueError for a threshold of a dimension that there is not, that has no mean, or off its scale."""
         for name, least in self.fail_under.items():
             if name not in scales:
-                near = nearest(name, scales)
-                raise ValueError(
-                    f"gate.fail_under: {name!r} is none of the dimensions, which are {', '.join(scales)}"
-                    + (f"; did you mean {near}?" if near else "")
-                )
+                known = f"{', '.join(scales)}{meant(name, scales)}"
+                raise ValueError(f"gate.fail_under: {name!r} is none of the dimensions, which are {known}")
             if name in nominal:
                 raise ValueError(f"gate.fail_under: the labels of {name} have no order, so there is no mean")
             low, high = scales[name]

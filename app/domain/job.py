@@ -19,6 +19,7 @@ from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataNam
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import AskedKind, Item, ItemSource, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_escalation
+from dicast.app.domain.printable import alternatives
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
@@ -195,7 +196,7 @@ class EvaluationJob(Strict):
         known = [dimension.id for dimension in self.dimensions]
         for name in self.ratings.columns:
             if name not in known:
-                raise ValueError(f"ratings.columns: {name!r} is no dimension of this job; there are {', '.join(known)}")
+                raise ValueError(f"ratings.columns: {name!r} is no dimension of this job{alternatives(name, known)}")
         shown = set(self.keep)
         if isinstance(self.items, ItemSource):
             shown |= self.items.judged_columns
@@ -339,8 +340,10 @@ class EvaluationJob(Strict):
                     f"panel.combine ({dimension.id}): dawid_skene takes scores for labels, and a scale of more than "
                     f"{MAX_LABELLED} has too many"
                 )
-            for name in sorted(names ^ set(weights)) if weights else ():
-                wrong = "is no judge of this job" if name in weights else "has no weight, and 0 must be said"
+            foreign = sorted(set(weights) - names)
+            for name in [*foreign, *sorted(names - set(weights))] if weights else ():
+                lacks = "has no weight, and 0 must be said"
+                wrong = f"is no judge of this job{alternatives(name, sorted(names))}" if name in foreign else lacks
                 raise ValueError(f"panel.weights ({dimension.id}): {name!r} {wrong}")
         return self
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dicast.app.domain.printable import alternatives
 from dicast.errors import DicastError
 
 TRIMMED_SHARE = 0.2
@@ -222,7 +223,7 @@ def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Ma
     if chief is None:
         return
     if chief not in judges:
-        raise ValueError(f"panel.chief: {chief!r} is no judge of this job; there are {', '.join(judges)}")
+        raise ValueError(f"panel.chief: {chief!r} is no judge of this job{alternatives(chief, judges)}")
     if len(judges) < CHIEF_LEAST:
         raise ValueError(f"panel.chief: at least {CHIEF_LEAST} judges are needed, {chief!r} and another, got 1")
     for field, why in _APART_FROM_CHIEFS.items():

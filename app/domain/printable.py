@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
+
+from dicast.errors import nearest
 
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # A spreadsheet may skip what stands before the sign, and reads the full-width signs as the plain ones.
@@ -30,3 +33,15 @@ def _escaped(char: str) -> str:
 def cell(text: str) -> str:
     """A text that no spreadsheet takes for a formula: a risky one gets a leading apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
+
+
+def alternatives(name: object, known: Iterable[str]) -> str:
+    """What a message tells behind a name that nobody knows: the one that was probably meant, or all that there are."""
+    names = list(known)
+    return meant(name, names) or f"; there are {', '.join(names) or 'none'}"
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Return the hint at the name that was probably meant; empty where none is near."""
+    near = nearest(str(name), known)
+    return f"; did you mean {near!r}?" if near is not None else ""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dicast.app.domain.fields import Id, MetadataName, Strict
 from dicast.app.domain.item import Item
+from dicast.app.domain.printable import alternatives
 
 PAGE = 25
 """So many more items are judged before one looks again, at least, and a twentieth of those that were seen."""
@@ -68,9 +69,8 @@ class Question(Strict):
         if self.dimension is None and len(scales) > 1:
             raise ValueError(f"question.dimension: name one of {', '.join(scales)}")
         if self.dimension is not None and self.dimension not in scales:
-            raise ValueError(
-                f"question.dimension: {self.dimension!r} is no dimension of this job; there are {', '.join(scales)}"
-            )
+            known = alternatives(self.dimension, scales)
+            raise ValueError(f"question.dimension: {self.dimension!r} is no dimension of this job{known}")
         name = self.dimension or next(iter(scales))
         low, high = scales[name]
         asked = {

@@ -68,6 +68,8 @@ def _document(record: Any, number: int, first: Any, *, slips: bool) -> Any:
     if not isinstance(record, Mapping):
         return record
     cells = record if _is_plain(record) else _cells(record)
+    if slips and _JUDGED.isdisjoint(cells):
+        return record  # refused for its keys, one of which may be another tool's name for the text
     fields = {name: value for name, value in cells.items() if name in _FIELDS}
     if isinstance(first, Mapping) and "id" not in first:
         if "id" in fields:

@@ -31,6 +31,7 @@ from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.submission.templates import Trials
 from dicast.app.tracing import HEADER, Tracer, current
+from dicast.config.nearest import nearest
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
 from dicast.workers.nodes.registry import Node
@@ -149,7 +150,7 @@ def prepared(
             job.items,
             most=most,
             max_text_bytes=settings.max_text_bytes,
-            keep=job.kept_of_items,
+            keep=_kept_fields(job),
             misfit=job.misfit,
             seen=seen,
         )
@@ -159,9 +160,11 @@ def prepared(
     else:
         for item in job.items:
             seen(item)
-        for name in job.kept_of_items:
+        for name, field in _kept_fields(job).items():
             if not any(name in item.metadata for item in job.items):
-                raise JobRefused(f"keep: no item has {shown(repr(name), 80)} in its metadata")
+                near = nearest(name, {known for item in job.items for known in item.metadata})
+                hint = f"; did you mean {shown(repr(near), 80)}?" if near is not None else ""
+                raise JobRefused(f"{field}: no item has {shown(repr(name), 80)} in its metadata{hint}")
         text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
         known = datasets.KnownItems(item.id for item in job.items)
     trials.finish()
@@ -177,6 +180,12 @@ def prepared(
     job = looked.settled(job, specs)
     warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.own)
+
+
+def _kept_fields(job: EvaluationJob) -> dict[str, str]:
+    """The metadata that items must have, each with the field of the job that wants it."""
+    wanted = dict.fromkeys(job.groups, "groups") | ({job.cluster: "cluster"} if job.cluster is not None else {})
+    return {name: wanted.get(name, "keep") for name in job.kept_of_items}
 
 
 def _check_units(job: EvaluationJob, items: int, most: int) -> None:

@@ -36,7 +36,7 @@ def a_job(question, dimensions=TWO[:1], **more):
             {"difference": {"by": "s", "of": ["a", "b"], "at_least": 4.5}},
             "question.difference.at_least: must be from -4",
         ),
-        ({"dimension": "god", "mean_at_least": 3}, "'god' is no dimension of this job; there are good"),
+        ({"dimension": "god", "mean_at_least": 3}, "'god' is no dimension of this job; did you mean 'good'?"),
         ({"mean_at_least": 3, "confidence": 1.0}, "confidence"),
         ({"mean_at_least": 3, "most_calls": 0}, "most_calls"),
     ],
