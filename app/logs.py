@@ -270,7 +270,8 @@ def over_share(
     *, project: str, pool: str, limit: int, projects: int, width: int, share: int, **context: object
 ) -> None:
     """A project asks for more calls than its `share` of the pool's `limit`, while others that have less of it wait, or
-    for more than its own maximum; `width` are open."""
+    for more than its own maximum. `width` is what it wants: its open calls, and those of its units that wait at this
+    worker's gate."""
 
 
 def store_away(error: BaseException, **context: object) -> None:

@@ -39,7 +39,7 @@ async def test_a_project_over_its_share_is_told_of_once_a_minute(monkeypatch):
     host.reasons = ["fair_share"] * 3
     for _ in range(5):
         await door._step()
-    assert sorted(host.told) == [("greedy", "p", 8, 3, 5, 2), ("other", "p", 8, 3, 5, 2)]
+    assert sorted(host.told) == [("greedy", "p", 8, 3, 7, 2), ("other", "p", 8, 3, 6, 2)]
     monkeypatch.setattr(gate, "OVER_SHARE_EVERY_S", 0.0)
     await door._step()
     assert len(host.told) > 2

@@ -366,7 +366,8 @@ class Gate:
         wait_ms = answer.waits_ms[number]
         self._announce(request, reason, wait_ms / 1000 if wait_ms >= 0 else None)
         if reason in OVER_SHARE and self._is_news(request.unit.project, started):
-            width, share = answer.widths[number], answer.shares[number]
+            waiting = sum(other.unit.project == request.unit.project for other in list(self.held))
+            width, share = answer.widths[number] + waiting, answer.shares[number]
             observer.over_share(request.unit, self.pool, answer.limit, answer.projects, width=width, share=share)
 
     def _is_news(self, project: str, now: float) -> bool:
