@@ -108,6 +108,7 @@ def test_files_that_are_none(app: Any, tmp_path: Path) -> None:
         ([], "item_id,dimension,rater,score", "holds no ratings"),
         (["i0,clear,ada,"], "item_id,dimension,rater,score", "holds no ratings"),
         (["i0,ada,3"], "item_id,rater,score", "dimension_field: no column 'dimension'"),
+        (["i0,ada,3"], "item_id,rater,klear", "unknown dimension 'klear'; did you mean 'clear'?"),
         (["i0,clear,ada,3"], "item,dimension,rater,score", "item_field: no column 'item_id'; the columns are 'item'"),
         (["i0,clear,3,1.5"], "item_id,dimension,score,probability", "probability: must be above 0 and at most 1"),
     ]:

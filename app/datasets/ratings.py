@@ -79,6 +79,7 @@ def ratings_of_file(
         if columns:
             reader.check_columns(table, needed, "columns")
         else:
+            reader.check_names(table)
             for setting in ("dimension_field", "score_field"):
                 reader.check_columns(table, {getattr(source, setting)}, setting)
         reader.check_columns(table, {source.item_field}, "item_field")
@@ -148,6 +149,17 @@ class _Reader:
         self._source, self.path = source, path
         self._scales = {dimension.id: dimension.scale for dimension in dimensions}
         self._columns = columns
+
+    def check_names(self, table: Table) -> None:
+        """Raises `DatasetError` for a column that is meant for a dimension and misspells its name, of a sheet that has
+        a column for each."""
+        fields = {self._source.item_field, self._source.rater_field, self._source.score_field}
+        if self._source.dimension_field in table.columns:
+            return
+        for column in table.columns:
+            near = nearest(column, self._scales)
+            if near is not None and column not in fields:
+                raise DatasetError(self.path, f"unknown dimension {quoted(column)}; did you mean {quoted(near)}?")
 
     def check_columns(self, table: Table, names: set[str], setting: str) -> None:
         """Raises `DatasetError` if a column that is named is not there; rows of JSONL may differ, so only the first
