@@ -48,7 +48,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
                         "max_tokens, template"),
     (of_dimension(description="?"), "dimensions[0].description: unknown key; did you mean instructions?"),
     (of_dimension(scale={"maximum": 5}), "dimensions[0].scale.maximum: unknown key; did you mean max?"),
-    ({"items": [{**ITEM, "output": "x"}]}, "items[0].output: unknown key; did you mean text?"),
+    ({"items": [{"id": "i", "output": "x"}]}, "items[0].output: unknown key; did you mean text?"),
     ({"items": {"file": "a.csv"}}, "items.path: is missing\n  items.file: unknown key; did you mean path?"),
     # forms
     (of_dimension(scale=[1, 5]), f"dimensions[0].scale: must be a mapping, got [1, 5]; {SCALES}"),
