@@ -12,7 +12,7 @@ from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.rows import ItemReader
 from dicast.app.domain.item import Item, ItemSource
-from dicast.config.nearest import nearest
+from dicast.errors import nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.submission.templates import Trials
 from dicast.app.tracing import HEADER, Tracer, current
-from dicast.config.nearest import nearest
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec
 from dicast.config.settings import Settings
+from dicast.errors import nearest
 from dicast.workers.nodes.registry import Node
 
 
