@@ -65,8 +65,8 @@ LINES_MAX: Mapping[Part, int] = {
     Part.ORDERS: 100_000, Part.WORK: 100_000, Part.REFUSALS: 50_000, Part.STRANGERS: 50_000
 }  # fmt: skip
 WORK_ACTIONS = frozenset({
-    "job.submit", "job.cancel", "job.resume", "upload", "rating.open", "rating.finish", "rating.scores", "node.join",
-    "node.leave",
+    "job.submit", "job.cancel", "job.resume", "job.delete", "upload", "rating.open", "rating.finish", "rating.forget",
+    "rating.scores", "node.join", "node.leave",
 })  # fmt: skip
 """Actions whose lines are of the part `WORK`; all others' are orders."""
 NOTHING_DONE = frozenset({"refused", "nothing to do"})

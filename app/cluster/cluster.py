@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,7 +101,7 @@ class Cluster:
         """All that are known, or those of one status, by name."""
         holders = map(read_holder, self._app.store.hvals(self._app.keys.holders))
         held = Counter(holder.node for holder in holders if not holder.cut)
-        revoked = self._app.store.hgetall(AccessKeys(self._app.settings.namespace).generations)
+        revoked = self._revoked()
         listed = [
             replace(seen, gone=REVOKED) if seen.gone == SILENT and seen.node.id in revoked else seen
             for seen in self._app.registry.sightings()
@@ -109,6 +109,13 @@ class Cluster:
         ]
         views = [view(seen, held[seen.node.id]) for seen in listed]
         return [node for node in views if status in (None, node.status)]
+
+    def _revoked(self) -> Collection[str]:
+        """Return the ids of nodes whose tokens were revoked; none on a node that joined over HTTP, which has no right to
+        know."""
+        if self._app.settings.joins:
+            return ()
+        return set(self._app.store.hkeys(AccessKeys(self._app.settings.namespace).generations))
 
     def node(self, node: str) -> NodeView:
         """By its id, or by a name that only one node has; of several of one name, the one that is not offline. Raises

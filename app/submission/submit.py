@@ -23,7 +23,6 @@ from dicast.app.domain.rating import RatingCounts
 from dicast.app.domain.text import shown
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
-from dicast.app.reports.assessing import INSTALL, SCORES
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.images import SeenItems, anchored
 from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
@@ -232,7 +231,11 @@ def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
     """What the caller should know where no living worker has the libraries that a job needs, as far as they all tell:
     its report comes without statistics. Raises `JobRefused` for a question, which nobody could answer."""
     field = wanting_libraries(job)
-    if not field or not living or not all(SCORES in node.missing_extras for node in living):
+    if not field or not living:
+        return None
+    from dicast.app.reports.assessing import INSTALL, SCORES  # noqa: PLC0415  takes long to load
+
+    if not all(SCORES in node.missing_extras for node in living):
         return None
     if field == "question":
         raise JobRefused(f"question: no living worker has the libraries that answer it; install them there: {INSTALL}")

@@ -130,6 +130,17 @@ def finish(a: Asker) -> list[Line]:
     return a.said(lambda: a.good("POST", "/jobs/r/rating/finish", json={"rater": "eve"}))
 
 
+def forget(a: Asker) -> list[Line]:
+    finish(a)
+    return a.said(lambda: a.good("POST", "/jobs/r/rating/forget"))
+
+
+def delete(a: Asker) -> list[Line]:
+    finished(a.dicast, "r", 8)
+    a.dicast.store.hset(a.dicast.keys.at("job", "r"), "state", "cancelled")
+    return a.said(lambda: a.good("POST", "/jobs/r/delete"))
+
+
 def finish_again(a: Asker) -> list[Line]:
     finish(a)
     return a.said(lambda: a.good("POST", "/jobs/r/rating/finish", json={"rater": "eve"}))
@@ -180,11 +191,13 @@ ROUTES: dict[tuple[str, str], tuple[Callable[[Asker], list[Line]], list[Line]]] 
     ("POST", "/jobs"): (submit, []),
     ("DELETE", "/jobs/{job}"): (cancel, [("ada", "job.cancel", "j", "nothing to do", {"before": "finishing"})]),
     ("POST", "/jobs/{job}/resume"): (resume, [("ada", "job.resume", "r", "done", {})]),
+    ("POST", "/jobs/{job}/delete"): (delete, [("ada", "job.delete", "r", "done", {})]),
     ("POST", "/jobs/{job}/rating"): (open_rating, [("ada", "rating.open", "r", "done", {"items": 5})]),
     ("POST", "/jobs/{job}/rating/scores"): (rate, [RATED]),
     ("POST", "/jobs/{job}/rating/finish"): (
         finish, [("ada", "rating.finish", "r", "done", {"rater": "eve", "ratings": 1})]
     ),
+    ("POST", "/jobs/{job}/rating/forget"): (forget, [("ada", "rating.forget", "r", "done", {"ratings": 1})]),
     ("POST", "/uploads"): (
         upload,
         [("ada", "upload", NAME, "done", {"bytes": 27}), ("ada", "upload", NAME, "nothing to do", {"bytes": 27})],
@@ -244,6 +257,7 @@ OPERATOR = "me@desk"
 COMMANDS: dict[str, tuple[tuple[str, ...], Line]] = {
     "jobs cancel": (("jobs", "cancel", "j"), (OPERATOR, "job.cancel", "j", "done", {"before": "submitted"})),
     "jobs resume": (("jobs", "resume", "r"), (OPERATOR, "job.resume", "r", "done", {})),
+    "jobs delete": (("jobs", "delete", "r", "--yes"), (OPERATOR, "job.delete", "r", "done", {})),
     "governor set": (
         ("governor", "set", "--pool", "sim", "--limit", "9"),
         (OPERATOR, "pool.change", "sim", "done", {"limit": 9}),

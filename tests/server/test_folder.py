@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,17 +21,18 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
 async def test_a_body_is_written_in_pieces_and_never_held_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = [], uploads._write
-
-    def noted(file, digest, piece):
-        written.append(len(piece))
-        write(file, digest, piece)
-
     monkeypatch.setattr(uploads, "PIECE_BYTES", 10)
-    monkeypatch.setattr(uploads, "_write", noted)
-    found = await Uploads(tmp_path, 100, 1000).take(body(*[b"123456"] * 5), ".jsonl")
-    assert written == [12, 12, 6]
-    assert (found.bytes, (tmp_path / found.path).read_bytes()) == (30, b"123456" * 5)
+    pieces: list[int] = []
+    update = uploads._Reserved.write
+
+    def write(reserved: uploads._Reserved, digest: Any, piece: bytes) -> None:
+        pieces.append(len(piece))
+        update(reserved, digest, piece)
+
+    monkeypatch.setattr(uploads._Reserved, "write", write)
+    upload = await Uploads(tmp_path, 100, 1000).take(body(*[b"123456"] * 5), ".jsonl")
+    assert pieces == [12, 12, 6]
+    assert (upload.bytes, (tmp_path / upload.path).read_bytes()) == (30, b"123456" * 5)
 
 
 async def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
@@ -50,4 +52,4 @@ async def test_what_lies_in_the_folder_counts_and_what_a_link_leads_to_does_not(
     with pytest.raises(FolderFull):
         await uploaded.take(body(bytes(41)), ".jsonl")
     await uploaded.take(body(bytes(40)), ".jsonl")
-    assert sorted(path.stat().st_size for path in folder.iterdir() if not path.is_symlink()) == [40, 60]
+    assert sorted(path.stat().st_size for path in folder.glob("[!.]*.jsonl")) == [40, 60]

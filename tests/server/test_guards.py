@@ -199,8 +199,8 @@ def test_every_foreseen_error_has_a_status() -> None:
     on_the_way = {kind.problem for kind in kinds(DicastError) if kind.__module__.startswith("dicast.")}
     # Raised where no request is: in a worker, at a command line, or when a process starts.
     elsewhere = {
-        "provider-failure", "dataset-changed", "stack", "daemon", "results-mismatch", "wrong-setting",
-        "wrong-pools-file", "audit",
+        "provider-failure", "dataset-changed", "stack", "daemon", "results-mismatch", "results-damaged",
+        "wrong-setting", "wrong-pools-file", "audit",
     }  # fmt: skip
     assert on_the_way - elsewhere <= set(STATUSES)
 
