@@ -111,8 +111,8 @@ class Cluster:
         return [node for node in views if status in (None, node.status)]
 
     def _revoked(self) -> Collection[str]:
-        """Return the ids of nodes whose tokens were revoked; none on a node that joined over HTTP, which has no right to
-        know."""
+        """Return the ids of nodes whose tokens were revoked; none on a node that joined over HTTP, which may not read
+        them."""
         if self._app.settings.joins:
             return ()
         return set(self._app.store.hkeys(AccessKeys(self._app.settings.namespace).generations))

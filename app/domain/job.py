@@ -29,7 +29,7 @@ Orders = Literal["both", "given"]
 """In which orders a judge is shown the two texts of a pair: one after the other, or as they are given."""
 
 MAX_AGENTS = 1000
-MAX_DIMENSIONS = 1000
+MAX_DIMENSIONS = 10_000
 MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_LABELS = 20

@@ -350,7 +350,9 @@ class LedgerClient:
             k.job(job), k.items(job), k.pages(job), k.board(job), k.continuations(job), k.trouble(job),
             k.asking(job, incarnation or self.incarnation(job) or ""), k.jobs, k.unfinished, k.bounded, k.outbox,
         ]  # fmt: skip
-        return str(self._delete(keys=keys, args=[job, incarnation]))
+        before = str(self._redis.hget(k.job(job), "state") or "") if incarnation in ("", self.incarnation(job)) else ""
+        # An empty reply means that it is gone: by this very request, if its first answer was lost.
+        return str(self._delete(keys=keys, args=[job, incarnation])) or before
 
     def may_spread(self, for_ms: int) -> bool:
         """Whether the caller is the one to look for work that waits at busy nodes; for so long it is nobody else."""

@@ -134,6 +134,11 @@ async def completed(stage):
     await stage.one.complete("j", NOW, b"{}", 60)
 
 
+async def announced(stage):
+    await completed(stage)
+    await stage.one.announced("j")
+
+
 async def stuck(stage):
     await finishing(stage)
     await finish_failed(stage.one)
@@ -325,6 +330,9 @@ CASES = [
     ("finish_failed", completed, lambda s: finish_failed(s.one)),
     ("cancel", stuck, lambda s: s.client.cancel("j", "no more")),
     ("cancel", finishing, lambda s: s.client.cancel("j")),
+    ("delete", submitted, lambda s: s.client.delete("j")),
+    ("delete", completed, lambda s: s.client.delete("j")),
+    ("delete", announced, lambda s: s.client.delete("j")),
     ("resume", stuck, lambda s: s.client.resume("j")),
     ("complete", stuck, lambda s: s.one.complete("j", NOW, b"{}", 60, keep_items=True)),
     ("complete", completed, lambda s: s.two.complete("j", NOW, b"{}", 60)),
@@ -405,7 +413,7 @@ READS = {
     "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
-    "named", "calls_again", "is_revoked", "board", "first_pages", "described",
+    "named", "calls_again", "incarnation", "unfinished_pools", "is_revoked", "board", "first_pages", "described",
     "asks", "asked", "standings",
 }  # fmt: skip
 

@@ -139,7 +139,7 @@ def test_what_is_too_large_or_goes_wrong_is_left_out_with_a_reason(
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, report = finished(tmp_path)
     monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
-    with pytest.raises(NoLibraries, match=r"pip install 'dicast\[scores\]'"):
+    with pytest.raises(NoLibraries, match=r"pip install -e '.\[scores\]'"):
         compute(folder, report)
 
 
