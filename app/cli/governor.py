@@ -26,6 +26,7 @@ from dicast.workers.admission.overrides import OverrideError, Overrides
 WATCH_EVERY_S = 1.0
 SHORT_NAMES = {
     "settle": "settle_s", "break": "break_s", "pacing": "pacing_s", "window": "window_s", "sustain": "sustain_s",
+    "error-high": "error_high", "error-low": "error_low",
     "slo-target": "slo_target", "slo-window": "slo_window_s", "slo-burn-rate": "slo_burn_rate",
     "weight": "weights", "project-max": "project_max", "fixed": "adaptive",
 }  # fmt: skip

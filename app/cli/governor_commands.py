@@ -68,6 +68,12 @@ def governor_set(
     cpu_by: Annotated[
         str | None, typer.Option(metavar="READING", help="CPU by `sample`, or by `load` of five minutes (rules).")
     ] = None,
+    error_high: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Failed calls above which the limit falls (profile rules).")
+    ] = None,
+    error_low: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Failed calls below which it may grow (profile rules).")
+    ] = None,
     window: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Over which the error rate is measured (profile rules).")
     ] = None,
@@ -107,8 +113,9 @@ def governor_set(
 
     overrides = {
         "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
-        "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "cpu_by": cpu_by, "window_s": window,
-        "sustain_s": sustain, "slo_target": slo_target, "slo_window_s": slo_window, "slo_burn_rate": slo_burn_rate,
+        "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "cpu_by": cpu_by,
+        "error_high": error_high, "error_low": error_low, "window_s": window, "sustain_s": sustain,
+        "slo_target": slo_target, "slo_window_s": slo_window, "slo_burn_rate": slo_burn_rate,
         "pacing_s": pacing, "profile": profile,
         "fair": fair,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +26,13 @@ class ErrorReason(BaseModel):
     judge: str
     criterion_id: str
     item_id: str
+
+    @property
+    def text(self) -> str:
+        """The message, with the HTTP status before it unless the message names that."""
+        if self.status_code is None or re.search(rf"\bstatus {self.status_code}\b", self.message):
+            return self.message
+        return f"{self.status_code} {self.message}"
 
 
 class ErrorGroup(BaseModel):

@@ -252,12 +252,11 @@ def _errors(errors: list[ErrorGroup], style: TableStyle) -> Table:
     for group in errors:
         reasons = group.reasons or [_alone(example, group.count) for example in group.examples[:1]]
         for i, reason in enumerate(reasons[:REASONS_SHOWN]):
-            status = f"{reason.status_code} " if reason.status_code else ""
             where = ", ".join((reason.judge, reason.criterion_id, reason.item_id))
             table.add_row(
                 group.kind.value if i == 0 else "",
                 f"{reason.count:,}",
-                style.show(f"{status}{reason.message} ({where})", _REASON_MAX),
+                style.show(f"{reason.text} ({where})", _REASON_MAX),
             )
         if others := group.count - sum(reason.count for reason in reasons[:REASONS_SHOWN]):
             table.add_row("", f"{others:,}", Text("for other reasons, see errors.jsonl", style="dim"))

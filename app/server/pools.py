@@ -61,6 +61,8 @@ class PoolChange(BaseModel):
     break_s: float | None = None
     cpu_high: float | None = None
     cpu_by: str | None = None
+    error_high: float | None = None
+    error_low: float | None = None
     window_s: float | None = None
     sustain_s: float | None = None
     pacing_s: float | None = None

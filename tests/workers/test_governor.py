@@ -290,6 +290,13 @@ async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
     assert (asked, await client.hgetall(KEYS.overrides)) == (2, {"p": '{"ceiling": 5}'})
 
 
+def test_the_thresholds_of_the_rules_are_an_operators():
+    engine = Overrides().with_live({"profile": "rules", "error_high": 0.5, "error_low": 0.1}).config(10).engine
+    assert (engine.error_high, engine.error_low) == (0.5, 0.1)
+    engine = Overrides().with_live({"profile": "rules"}).config(10).engine
+    assert (engine.error_high, engine.error_low) == (0.2, 0.05)
+
+
 @pytest.mark.parametrize(
     "override, message",
     [
@@ -302,6 +309,9 @@ async def test_a_change_of_wishes_that_lost_the_race_is_checked_again(client):
         ({"profile": "rules", "break_s": 3.0}, "has no breaker"),
         ({"weights": {"a": 0}}, "weights must be numbers above 0"),
         ({"pacing_s": float("nan")}, "pacing_s must be"),
+        ({"error_high": 0.3}, "error_high is for profile 'rules'"),
+        ({"profile": "rules", "error_high": 1.5}, "error_high must be a number >= 0 and <= 1"),
+        ({"profile": "rules", "error_low": 0.2}, r"error_low must be < error_high \(0.2\), got 0.2"),
     ],
 )
 async def test_a_wish_that_cannot_be_changes_nothing(client, override, message):

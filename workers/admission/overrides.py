@@ -37,6 +37,8 @@ class Overrides:
     break_s    the breaker's first break (profiles `default` and `classic`)
     cpu_high   CPU of the nodes, percent of one core, above which the limit is halved (profile `rules`)
     cpu_by     whether that is their last `sample`, or their `load` of five minutes (profile `rules`)
+    error_high, error_low
+               share of failed calls above which the limit falls, and below which it may grow (profile `rules`)
     window_s   seconds of outcomes that make the error rate (profile `rules`)
     sustain_s  how long few errors must last until the limit grows (profile `rules`)
     pacing_s   time between two grants, +-50 %
@@ -56,6 +58,8 @@ class Overrides:
     break_s: float | None = None
     cpu_high: float | None = None
     cpu_by: str | None = None
+    error_high: float | None = None
+    error_low: float | None = None
     window_s: float | None = None
     sustain_s: float | None = None
     pacing_s: float | None = None
@@ -89,6 +93,11 @@ class Overrides:
         for name in _OF_RULES:
             if getattr(set, name) is not None and set.profile != "rules":
                 raise OverrideError(f"{name} is for profile 'rules', not for {set.profile!r}")
+        rules = RulesConfig()
+        low = rules.error_low if set.error_low is None else set.error_low
+        high = rules.error_high if set.error_high is None else set.error_high
+        if low >= high:
+            raise OverrideError(f"error_low must be < error_high ({high:g}), got {low:g}")
         return set
 
     def config(self, cap: int) -> PoolConfig:
@@ -133,16 +142,18 @@ class Overrides:
 
 
 _OF_RULES = {
-    "cpu_high": "cpu_high_percent", "cpu_by": "cpu_by", "window_s": "window_s", "sustain_s": "sustain_s",
+    "cpu_high": "cpu_high_percent", "cpu_by": "cpu_by", "error_high": "error_high", "error_low": "error_low",
+    "window_s": "window_s", "sustain_s": "sustain_s",
 }  # fmt: skip
 """Overrides for that profile alone, and its constants."""
 _WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
 _LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0,
-                            "window_s": 1, "sustain_s": 1, "slo_target": 0, "slo_window_s": 60,
+                            "window_s": 1, "sustain_s": 1,
+                            "error_high": 0, "error_low": 0, "slo_target": 0, "slo_window_s": 60,
                             "slo_burn_rate": 0.1}  # fmt: skip
 _ALWAYS = frozenset({"floor", "slo_window_s", "slo_burn_rate"})
 """Without an override they have a value all the same."""
-_MOST = {"slo_target": 0.99999}
+_MOST = {"slo_target": 0.99999, "error_high": 1, "error_low": 1}
 _CHOICES = {"profile": tuple(PROFILES), "cpu_by": ("sample", "load"), "fair": tuple(mode.value for mode in FairMode)}
 
 

@@ -251,7 +251,7 @@ def trouble(report: Report) -> list[dict[str, Any]]:
             "reasons": [
                 {
                     "count": f"{reason.count:,}",
-                    "text": f"{reason.status_code or ''} {words.shown(reason.message)}".strip(),
+                    "text": words.shown(reason.text),
                     "where": ", ".join(map(words.name, (reason.judge, reason.criterion_id, reason.item_id))),
                 }
                 for reason in group.reasons[:MOST_REASONS]
