@@ -92,10 +92,10 @@ def _fill(full: Path) -> None:
     original = dicast.app.reports.durable.replacing
 
     @contextlib.contextmanager
-    def replacing(path: Path) -> Iterator[IO[bytes]]:
+    def replacing(path: Path, **options: Any) -> Iterator[IO[bytes]]:
         if full.exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        with original(path) as file:
+        with original(path, **options) as file:
             yield file
 
     for module in (dicast.app.reports.durable, dicast.app.reports.files, dicast.app.pipeline.spool):
