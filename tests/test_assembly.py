@@ -14,7 +14,7 @@ from dicast.app.domain.intervals import Intervals
 from dicast.workers.nodes.registry import Node
 
 APP = Path(__file__).parents[1] / "app"
-PARAMETERS_MAX = 6
+PARAMETERS_MAX = 8
 
 
 def constructors():
@@ -25,7 +25,7 @@ def constructors():
 
 
 @pytest.mark.parametrize("parameters", list(constructors()))
-def test_a_part_is_handed_no_more_than_six_others_and_no_functions(parameters):
+def test_a_part_is_handed_no_more_than_eight_others_and_no_functions(parameters):
     given = [*parameters.args[1:], *parameters.kwonlyargs]
     assert len(given) <= PARAMETERS_MAX, [parameter.arg for parameter in given]
     assert not [p.arg for p in given if p.annotation is not None and "Callable" in ast.unparse(p.annotation)]

@@ -12,8 +12,8 @@ if before then return before end
 if state ~= 'completed' and state ~= 'cancelled' then return state or '' end
 local now = lease_clock(clock, given_ms)
 redis.call('HDEL', job, 'report', 'revoked', 'expires_ms', 'outcome', 'finisher', 'started_ms', 'finished_ms',
-           'published', 'done', 'scored', 'failed', 'spared', 'answerer', 'why', 'waits_for', 'waits_ms', 'stuck', 'failer',
-           'finish_tries', 'finish_ms', 'salvage')
+           'published', 'done', 'scored', 'failed', 'spared', 'answerer', 'why', 'waits_for', 'waits_ms', 'stuck',
+           'failer', 'finish_tries', 'finish_ms', 'salvage')
 redis.call('DEL', asking)  -- what stopped it may be mended
 for lane = 0, lanes - 1 do
   -- Pages are counted on: the names of their messages and chords never come twice.

@@ -255,8 +255,8 @@ MUTANTS = (
     Mutant(
         "the leases of the living are buried with the dead",
         "workers/nodes/deregister.lua",
-        ".node == node then mine",
-        ".node ~= '' then mine",
+        "elseif holder.node == node then",
+        "elseif holder.node ~= '' then",
     ),
     Mutant(
         "the lease clock follows every jump", "workers/store/clock.lua", "math.max(0, math.min(5000, step))", "step"

@@ -86,7 +86,7 @@ def test_each_estimate_has_an_interval_or_a_reason(tmp_path: Path, scale: str, s
     assert JobStatistics.model_validate_json(found.model_dump_json()) == found
     known = sum(one.known for one in figures(found))
     assert (known > 15) if situation == "good" else (known < len(list(figures(found)))), known
-    if situation == "two items":
+    if situation == "two items" and scale not in ("preference", "strength"):  # a share of wins has bounds all the same
         assert known == 0, "two items are no sample"
     out = StringIO()
     kept = report.model_copy(update={"statistics": found})

@@ -525,7 +525,7 @@ def _(room):
     assert "evaluate is a task" in room.program("evaluate(job())")
 
 
-@row("`AsyncResult.get`, `.ready`, `.state`, `.then`, `.forget`")
+@row("`AsyncResult.get`, `.ready`, `.then`, `.forget`")
 def _(room):
     said = room.program("""
 r = evaluate.delay(job())
@@ -537,6 +537,17 @@ r.forget()
 print(json.dumps([first, state, ready, told == [r.id], app.AsyncResult(r.id).state]))
 """)
     assert said == [1, "SUCCESS", True, True, "PENDING"]
+
+
+@row("`AsyncResult.state`, `.info`")
+def _(room):
+    said = room.program("""
+r = evaluate.delay(job())
+before = r.state
+r.get(timeout=60)
+print(json.dumps([before in ("PENDING", "PROGRESS", "SUCCESS"), r.state, r.info["scored"]]))
+""")
+    assert said == [True, "SUCCESS", 1]
 
 
 @row("`AsyncResult.children`, `.collect`, `.iterdeps`")

