@@ -41,7 +41,8 @@ HOMES: Mapping[Home, str] = {
         job_limits rates waiting short freed""",
     Home.EVERY: """clock epoch node nodes nodes_heard nodes_silent nodes_registered nodes_gone gone_facts orders told
         given_back beat spread nonce_key""",
-    Home.MESSAGES: "queue unacked unacked_key unacked_index_key dead_letters refused_messages chord_ended chord_added task_result",
+    Home.MESSAGES: """queue unacked unacked_key unacked_index_key dead_letters refused_messages chord_ended chord_added
+        task_result""",
     Home.ACCESS: "tokens token_ends revoked signing audit audit_head audit_counts store_users rate record",
 }
 """Each key by the name of what makes it: of Keys, LedgerKeys and AccessKeys, and a few names that are made in place."""
