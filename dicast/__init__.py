@@ -65,7 +65,12 @@ _NAMES = {
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.refusals": ["InvalidJob", "JobRefused"],
     "app.reports.results": [
-        "load_opinions", "load_report", "load_statistics", "statistics_frame", "to_pandas", "to_polars",
+        "load_opinions",
+        "load_report",
+        "load_statistics",
+        "statistics_frame",
+        "to_pandas",
+        "to_polars",
     ],
     "app.submission.calibrations": ["CalibrationError"],
     "app.submission.job_file": ["JobFileError", "load_calibration", "load_job", "load_rubric"],
