@@ -1,4 +1,4 @@
-"""The items of a job that are not judged as they lie, in the order in which they are.
+"""The items of a job that are judged in another order or form than they lie in their source, as they are judged.
 
 <results>/<job>/arranged.jsonl     one `Item` a line
 """
@@ -21,20 +21,22 @@ ARRANGED = "arranged.jsonl"
 
 
 class OtherItems(ValueError):
-    """As many items as were counted at submission do not come out."""
+    """The source no longer yields as many items as were counted at submission."""
 
 
 def is_arranged(folder: Path) -> bool:
-    """Whether the items of the job whose folder this is are there."""
+    """Return whether the job in this folder has a file of arranged items."""
     return (folder / ARRANGED).exists()
 
 
 def write_arranged(folder: Path, items: Iterator[Item], arrangement: Arrangement, chance: Chance, total: int) -> None:
-    """Put the `items` into the job's folder as they are to be judged, all or none; `total` must come out, else
-    `OtherItems` is raised and nothing is written.
+    """Write the `items` into the job's folder in the order and form in which they are judged, all or none.
 
-    May be killed, called again, and by several at once: they write the same. Memory is 17 bytes an item; the disk holds
-    the items twice meanwhile if they are shuffled. Raises OSError when the disk refuses.
+    If another number than `total` comes out, nothing is written and `OtherItems` is raised.
+
+    The function may be killed, called again, and be called by several processes at once: all write the same file. It
+    takes 17 bytes of memory an item; if the items are shuffled, the disk holds them twice in the meantime. Raises
+    OSError when the disk refuses.
     """
     with replacing(folder / ARRANGED) as out:
         if arrangement.shuffle is None and arrangement.vary is None:
@@ -49,8 +51,9 @@ def write_arranged(folder: Path, items: Iterator[Item], arrangement: Arrangement
 def read_arranged(
     folder: Path, offset: int | None, count: int, most_bytes: float = math.inf
 ) -> tuple[list[Item], int | None]:
-    """Up to `count` (>= 1) items from `offset` (None: the first) on, and where the next page begins; None when nothing
-    is left. The item with which the texts reach `most_bytes` is the last. Raises FileNotFoundError."""
+    """Return up to `count` (>= 1) items from `offset` on (None: from the first), and the offset of the next page,
+    None if no items are left. A page ends early with the item that brings its texts to `most_bytes`. Raises
+    FileNotFoundError."""
     items: list[Item] = []
     size = 0
     with (folder / ARRANGED).open("rb") as file:
@@ -67,7 +70,7 @@ def read_arranged(
 def _through(
     spool: IO[bytes], out: IO[bytes], items: Iterator[Item], arrangement: Arrangement, chance: Chance
 ) -> int:  # fmt: skip
-    """Write all items to `spool`, then by their places there to `out`; how many."""
+    """Write all items to `spool`, copy them to `out` in their final order, and return how many there are."""
     places, groups = array("q", [0]), array("b")
     for item in arrangement.expanded(items):
         places.append(places[-1] + spool.write(_line(item)))

@@ -1,4 +1,4 @@
-"""The statistics of a finished job, from its files; what they rest on is loaded when they are asked for."""
+"""The statistics of a finished job, computed from its files. The libraries are imported when a function needs them."""
 # ruff: noqa: PLC0415  (see above)
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dicast.errors import DicastError, Exit
 P = ParamSpec("P")
 T = TypeVar("T")
 SCORES = "scores"
-"""The extra that has the libraries."""
+"""The extra that installs the libraries."""
 LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "sklearn", "krippendorff", "choix", "threadpoolctl")
 INSTALL = f"pip install -e '.[{SCORES}]'"
 MISSING = f"the libraries for statistics are not installed here: {INSTALL}"
@@ -40,19 +40,19 @@ class NoLibraries(DicastError, ImportError):
 
 
 def has_libraries() -> bool:
-    """Whether all that statistics may need is installed here."""
+    """Return whether all libraries that statistics may need are installed."""
     return all(find_spec(name) is not None for name in LIBRARIES)
 
 
 class StatisticsFailed(DicastError, RuntimeError):
-    """The statistics cannot be computed of what there is, such as of ratings that no sample can have; the message says
-    what went wrong."""
+    """The statistics cannot be computed from the data, for example from ratings that no sample can have. The message
+    says what went wrong."""
 
     exit_code = Exit.FAILED
 
 
 def require_statistics() -> None:
-    """Raises `NoLibraries` unless what intervals and p-values need is installed."""
+    """Raise `NoLibraries` unless the libraries for intervals and p-values are installed."""
     try:
         import dicast.app.assessment.gating
         import dicast.app.assessment.runs  # noqa: F401
@@ -61,7 +61,8 @@ def require_statistics() -> None:
 
 
 def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:
-    """Some libraries are loaded only when a figure needs them: any that is missing is told in the same way."""
+    """Turn the ImportError of a missing library into `NoLibraries`: some libraries are imported only when a figure
+    needs them."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,11 +79,11 @@ def compute(
     folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None,
     ratings: Iterable[Rating] | None = None,
 ) -> JobStatistics:  # fmt: skip
-    """The statistics of the job in a folder, grouped `by` metadata (None: as the job says), clustered by `cluster`,
-    with `ratings` by people (None: those in the folder). Nothing is written.
+    """Compute the statistics of the job in a folder. Nothing is written.
 
-    Takes about half a second a judge and dimension. Raises `NoLibraries`, `NotKept`, `RunChanged`, `StatisticsFailed`,
-    OSError.
+    Items are grouped `by` metadata (None: as the job says), and intervals are clustered by `cluster`. `ratings` are
+    people's ratings (None: those in the folder). It takes about half a second a judge and dimension. Raises
+    `NoLibraries`, `NotKept`, `RunChanged`, `StatisticsFailed`, OSError.
     """
     from dicast.app.assessment.assess import assess
     from dicast.app.assessment.combined import learned
@@ -98,8 +99,8 @@ def compute(
 
 
 def evaluated(folder: Path, report: Report, change: RatingsChange | None = None) -> Report:
-    """The report with what its panels' rules learn and the statistics that its job asks for; with a `change` of the
-    ratings those that they lead to. Nothing is written. Raises what `compute` does."""
+    """Return the report with what its panels' rules learn and with the statistics that its job asks for. With a
+    `change`, they are computed from the changed ratings. Nothing is written. Raises what `compute` does."""
     if change is not None:
         report = report.model_copy(update={"rated": bool(change.ratings)})
     report = learn_panels(folder, report)
@@ -108,8 +109,8 @@ def evaluated(folder: Path, report: Report, change: RatingsChange | None = None)
 
 
 def keep_evaluated(folder: Path, known: Report, report: Report, change: RatingsChange | None = None) -> Report:
-    """Put a report in the place of the one that is `known`, and with it the ratings that it was computed with. Raises
-    `RunChanged` or `ReportChanged`, then nothing is kept; OSError."""
+    """Replace the report `known` by `report`, together with the ratings it was computed from. Raises `RunChanged` or
+    `ReportChanged`, in which case nothing is written, and OSError."""
     with changing(folder, known):
         if change is not None:
             change.apply(folder)
@@ -119,8 +120,8 @@ def keep_evaluated(folder: Path, known: Report, report: Report, change: RatingsC
 
 @_needing_libraries
 def learn_panels(folder: Path, report: Report) -> Report:
-    """The report with what its panels' rules learn from the whole job, unless it is there. Raises `NoLibraries`,
-    OSError."""
+    """Return the report with what its panels' rules learn from the whole job, unless it has that already. Raises
+    `NoLibraries`, OSError."""
     if not any(of.panel.learns and of.learned is None for of in report.dimensions) or not report.scored:
         return report
     from dicast.app.assessment.combined import learned
@@ -140,8 +141,9 @@ def panel_fronts(
     folder: Path, report: Report, costs: Sequence[float], *, dimensions: Collection[str], largest: int,
     measure: Literal["pearson", "spearman"], reach: float | None,
 ) -> list[PanelFront]:  # fmt: skip
-    """For each of the dimensions the panels of up to `largest` judges that no cheaper one beats, and the cheapest that
-    reaches `reach`. `costs` are one a judge, an item. Raises `NoLibraries`, OSError."""
+    """Find, for each of the dimensions, the panels of up to `largest` judges that no cheaper panel beats, and the
+    cheapest panel that reaches `reach`. `costs` has the cost of an item for each judge. Raises `NoLibraries`, OSError.
+    """
     from dicast.app.assessment.panels import panel_front
     from dicast.app.reports.scores import load_scores
 
@@ -158,8 +160,8 @@ def panel_fronts(
 def calibrate(
     folder: Path, report: Report, method: Method, dimensions: Collection[str]
 ) -> tuple[list[CalibrationMap], list[NotCalibrated]]:
-    """Maps from the scores of each judge and of the panel to people's in these dimensions, and why some are not there.
-    Raises `NoLibraries`, `NoFingerprints`, OSError."""
+    """Learn maps from the scores of each judge and of the panel to people's scores in these dimensions. The second
+    list says why other maps could not be learned. Raises `NoLibraries`, `NoFingerprints`, OSError."""
     if not report.prompt or not all(agent.judge for agent in report.agents):
         raise NoFingerprints(
             f"the report of job {report.job_id} is an earlier version's and does not say how its judges were asked, "
@@ -180,5 +182,5 @@ def calibrate(
 
 
 def keep(folder: Path, report: Report, found: JobStatistics) -> Report:
-    """The report with these statistics, in its file too. Raises what `keep_report` does."""
+    """Store these statistics in the report's file, and return the report with them. Raises what `keep_report` does."""
     return keep_report(folder, report, report.model_copy(update={"statistics": found}))

@@ -1,12 +1,13 @@
-"""Blind rating by people: what is to be rated, and every rating from the moment in which it was acknowledged.
+"""Blind rating by people: the sample to be rated, and the ratings. An acknowledged rating is durable.
 
     <results>/<job>/rating/queue.jsonl      the dimensions, then an item a line
     <results>/<job>/rating/ratings.jsonl    a rating a line, in the form that `ratings:` of a job reads
     <results>/<job>/rating/finished.json    the raters who are done: they may see the judges' scores, and rate no more
-    <results>/<job>/rating/lock, evaluating held by whoever changes one of these, or evaluates them, in any process
+    <results>/<job>/rating/lock, evaluating locks, held while one of these files is changed or evaluated, in any process
 
-A new rating is one line at the file's end, synced before it is acknowledged; a line that a killed server left half
-written was not, and is cut off by the next one. What is changed or taken back has the file written anew, whole.
+A new rating is appended as one line, which is synced before the rating is acknowledged. A line that a killed server
+left incomplete was never acknowledged, and the next rating cuts it off. When a rating is changed or taken back, the
+whole file is rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Key = tuple[str, str, str]
 
 
 class RatingRefused(DicastError, ValueError):
-    """A rating or a queue cannot be taken; the message says why."""
+    """A rating or a queue is refused; the message says why."""
 
     problem = "rating-refused"
 
@@ -49,7 +50,7 @@ class NothingToRate(DicastError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class QueuedItem:
-    """An item to be rated: what people are shown of it, and how likely it was to be drawn, if known."""
+    """An item to be rated: the texts that people are shown, and the probability with which it was drawn, if known."""
 
     id: str
     texts: dict[str, Any]
@@ -57,39 +58,42 @@ class QueuedItem:
 
     @property
     def pair(self) -> bool:
-        """Whether two texts are compared."""
+        """Whether the item is a pair of texts to be compared."""
         return {"text_a", "text_b"} <= self.texts.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What is to be rated: the dimensions as plain data (`id`, `min`, `max` and what people are told), and items."""
+    """The sample to be rated: its items, and the dimensions as plain data (`id`, `min`, `max` and what raters are
+    told)."""
 
     dimensions: list[dict[str, Any]]
     items: list[QueuedItem]
 
     def turned(self, item: QueuedItem, rater: str) -> bool:
-        """Whether a rater is shown a pair's B as A: by chance, but the same at each return. Pairs that are rated in
-        anything but preferences are shown as they lie."""
+        """Return whether this rater is shown the two texts of a pair in swapped order. The choice is random, but the
+        same each time the rater returns. Pairs are never swapped if any dimension is rated in something other than
+        preferences."""
         if not item.pair or any(of.get("kind") != PREFERENCE for of in self.dimensions):
             return False
         return bool(hashlib.blake2b(f"{rater}\0{item.id}\0sides".encode(), digest_size=1).digest()[0] & 1)
 
 
 class BlindRatings:
-    """The ratings of one job, in its folder. Any number of servers may use them at once; each call takes the time of
-    reading the files. Raises OSError where the disk refuses."""
+    """The ratings of one job, in its folder. Any number of servers may use them at once; each call reads the files.
+    Raises OSError where the disk refuses."""
 
     def __init__(self, job_folder: Path) -> None:
         self._folder = job_folder / FOLDER
 
     @property
     def file(self) -> Path:
-        """In the form that `ratings:` reads."""
+        """The file of ratings, in the form that `ratings:` reads."""
         return self._folder / RATINGS_FILE
 
     def open_queue(self, queue: Queue) -> None:
-        """Put these items up for rating, in place of others that nobody has rated any of. Raises `RatingRefused`."""
+        """Put this sample up for rating. It replaces an earlier sample of which nothing has been rated. Raises
+        `RatingRefused`."""
         make_folder(self._folder)
         with self._locked():
             if self._ratings():
@@ -101,7 +105,7 @@ class BlindRatings:
                     out.write(orjson.dumps(line) + b"\n")
 
     def queue(self) -> Queue:
-        """Raises `NothingToRate`."""
+        """Return the sample that is up for rating. Raises `NothingToRate`."""
         try:
             with (self._folder / _QUEUE).open("rb") as file:
                 dimensions = orjson.loads(file.readline())
@@ -110,11 +114,11 @@ class BlindRatings:
             raise NothingToRate("no sample of this job's items is up for rating yet") from None
 
     def ratings(self) -> dict[Key, int]:
-        """All that is acknowledged."""
+        """Return all acknowledged ratings."""
         return self._ratings() if self._folder.is_dir() else {}
 
     def finished(self) -> list[str]:
-        """The raters who are done."""
+        """Return the raters who are done."""
         try:
             found: list[str] = orjson.loads((self._folder / _FINISHED).read_bytes())
         except FileNotFoundError:
@@ -122,9 +126,12 @@ class BlindRatings:
         return found
 
     def rate(self, item: str, dimension: str, rater: str, score: int | None) -> None:
-        """Set a rating, or take it back (None); of a pair it is that of the item's own A and B. When this returns it
-        survives the process and a loss of power. The same again changes nothing. Raises `NothingToRate` or
-        `RatingRefused`."""
+        """Set a rating, or take it back (`score` None). A preference refers to the item's own A and B, whatever order
+        was shown.
+
+        When this returns, the rating survives a crash of the process and a loss of power. Setting the same score again
+        changes nothing. Raises `NothingToRate` or `RatingRefused`.
+        """
         queue = self.queue()
         queued = _checked(queue, item, dimension, score)
         with self._locked():
@@ -149,7 +156,7 @@ class BlindRatings:
                     out.write(_line(queue, scales[of], items[of_item], who, value))
 
     def finish(self, rater: str) -> None:
-        """A rater is done. Raises `RatingRefused` for one who has rated nothing."""
+        """Record that a rater is done. Raises `RatingRefused` if the rater has rated nothing."""
         with self._locked():
             done = self.finished()
             if rater in done:
@@ -160,7 +167,7 @@ class BlindRatings:
                 out.write(orjson.dumps([*done, rater]))
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Held by whoever makes statistics of the ratings; others go on rating."""
+        """Lock out other evaluations of the ratings. Rating goes on in the meantime."""
         return self._locked(_EVALUATING)
 
     @contextmanager
@@ -174,7 +181,7 @@ class BlindRatings:
             whole = self.file.read_bytes()
         except FileNotFoundError:
             return {}
-        lines = whole[: whole.rfind(b"\n") + 1].splitlines()  # what is behind it was never acknowledged
+        lines = whole[: whole.rfind(b"\n") + 1].splitlines()  # the rest was never acknowledged
         scales = {of["id"]: of for of in self._dimensions()}
         found: dict[Key, int] = {}
         for row in map(orjson.loads, lines):
@@ -187,7 +194,7 @@ class BlindRatings:
         return found
 
     def _append(self, line: bytes) -> None:
-        """Within the lock."""
+        """Append a line to the ratings. The caller holds the lock."""
         new = not self.file.exists()
         with open_or_create(self.file) as file:
             size = file.seek(0, os.SEEK_END)
@@ -214,7 +221,8 @@ def _line(queue: Queue, dimension: dict[str, Any], item: QueuedItem, rater: str,
 
 
 def _written(dimension: dict[str, Any], score: int) -> int | float | str:
-    """As ratings are given: a label, the share of a checklist's questions that have a yes, or a number."""
+    """Return a score in the form in which ratings are given: a label, the share of a checklist's questions that are
+    answered with yes, or a number."""
     if dimension["questions"]:
         return round(score / len(dimension["questions"]), 6)
     if dimension["options"]:
@@ -223,7 +231,7 @@ def _written(dimension: dict[str, Any], score: int) -> int | float | str:
 
 
 def _score(dimension: dict[str, Any], written: Any) -> int:
-    """What `_written` has made a rating of."""
+    """Return the score that `_written` turned into this form."""
     if dimension["questions"]:
         return round(float(written) * len(dimension["questions"]))
     if dimension["options"]:
@@ -232,7 +240,8 @@ def _score(dimension: dict[str, Any], written: Any) -> int:
 
 
 def _checked(queue: Queue, item: str, dimension: str, score: int | None) -> QueuedItem:
-    """The item that is rated. Raises `RatingRefused` for what is not in the queue, or off the scale."""
+    """Return the queued item with this id. Raises `RatingRefused` if it is not in the queue, or if the score is off
+    the scale."""
     found = next((each for each in queue.items if each.id == item), None)
     if found is None:
         raise RatingRefused(f"item_id: {item[:200]!r} is not in the sample")

@@ -1,8 +1,8 @@
-"""A finished job's opinions in pages, read from its Parquet file by DuckDB: pure reading, in bounded memory.
+"""A finished job's opinions in pages, read from its Parquet file by DuckDB, read-only and in bounded memory.
 
-For each job that is looked at, and each judge that it is narrowed to, a table with one row an item is made once (a
-tenth of a second for a million opinions) and kept while there is room; so is what a search has found. All else is asked
-of the file itself.
+For each job that is viewed, and each judge that it is filtered by, a table with one row an item is built once (in a
+tenth of a second for a million opinions) and cached while there is room. Search results are cached in the same way.
+All other queries read the file itself.
 """
 # ruff: noqa: S608  (statements are made of names of our own; what others give is a parameter, or quoted)
 
@@ -26,26 +26,29 @@ PARQUET = "opinions.parquet"
 MEMORY = "160MB"
 THREADS = 2
 ROWS_KEPT = 1_500_000
-"""Rows of all tables together; the least lately used goes first."""
+"""The most rows in all tables together; the least recently used table is dropped first."""
 SLOW_TO_FIND = re.compile(r"[ksKS]|[^\x00-\x7f]")
 """Letters that may have more than two cases, as RE2 sees them."""
 OPINIONS_MAX = 2000
-"""Of one item, at once."""
+"""The most opinions of one item that are returned at once."""
 
 Sort = Literal["place", "item", "overall", "disagreement", "failed", "score", "spread"]
 
 
 class NoSuchItem(DicastError, LookupError):
-    """The job has no opinion of such an item."""
+    """The job has no such item, dimension or judge."""
 
     problem = "not-found"
 
 
 @dataclass(frozen=True, slots=True)
 class ItemWishes:
-    """Which items, in which order: those whose id (or `within` arguments) holds `search`, without regard to case, whose
-    score in `dimension` is from `least` to `most`, or of which a unit has `failed`. `judge` alone is heard if named.
-    Sorting by `score` or `spread` is by that of `dimension`."""
+    """Which items to list, and in which order.
+
+    Items match if their id (or, `within` arguments, one of their arguments) contains `search`, ignoring case, if their
+    score in `dimension` is from `least` to `most`, and, with `failed`, if one of their units has failed. With a
+    `judge`, only the opinions of that judge count. The sort keys `score` and `spread` refer to `dimension`.
+    """
 
     sort: Sort = "place"
     descending: bool = False
@@ -62,7 +65,8 @@ class ItemWishes:
 
 @dataclass(frozen=True, slots=True)
 class ItemScore:
-    """An item in one dimension: the mean of its judges, and their spread (the standard deviation between judges)."""
+    """An item in one dimension: the mean of its judges' scores, and their spread (the standard deviation between
+    judges)."""
 
     mean: float | None
     spread: float | None
@@ -71,9 +75,9 @@ class ItemScore:
 
 @dataclass(frozen=True, slots=True)
 class ItemRow:
-    """An item. `overall` is its weighted score from 0 to 1, `disagreement` its judges' spread in parts of the scale, as
-    a mean over the dimensions; labels without an order enter neither. `failed` counts units without a score, `place` is
-    that of its first opinion."""
+    """An item. `overall` is its weighted score from 0 to 1, `disagreement` its judges' spread as a share of the
+    scale, averaged over the dimensions; labels without an order enter neither. `failed` counts units without a score,
+    and `place` is the position of its first opinion in the file."""
 
     id: str
     place: int
@@ -85,7 +89,7 @@ class ItemRow:
 
 @dataclass(frozen=True, slots=True)
 class ItemRows:
-    """A page of items, and how many there are in all pages."""
+    """A page of items, and the number of items on all pages."""
 
     items: list[ItemRow]
     total: int
@@ -93,7 +97,7 @@ class ItemRows:
 
 @dataclass(frozen=True, slots=True)
 class JudgeScores:
-    """How often a judge gave which score in a dimension; `failed` are units without one."""
+    """Counts of how often a judge gave each score in a dimension; `failed` counts its units without a score."""
 
     judge: str
     dimension: str
@@ -103,7 +107,7 @@ class JudgeScores:
 
 @dataclass(slots=True)
 class _Tables:
-    """The tables that there are: name and number of rows by what they are of."""
+    """The cached tables: name and number of rows by what they contain."""
 
     known: OrderedDict[tuple[Any, ...], tuple[str, int]] = field(default_factory=OrderedDict)
     made: int = 0
@@ -114,8 +118,8 @@ class _Tables:
 
 
 class Browser:
-    """Answers questions about finished jobs' opinions; for any number of threads. Made anew it knows nothing, and
-    nothing is lost with it but time."""
+    """Answers queries about finished jobs' opinions; safe for any number of threads. It is only a cache: a new
+    browser gives the same answers, more slowly at first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,7 +128,8 @@ class Browser:
         self._tables = _Tables()
 
     def items(self, folder: Path, report: Report, wishes: ItemWishes) -> ItemRows:
-        """A page of the job's items. Raises `NoSuchItem` for a dimension or judge that the job has not, OSError."""
+        """Return a page of the job's items. Raises `NoSuchItem` for a dimension or judge that the job does not have,
+        OSError."""
         names = [dimension.id for dimension in report.dimensions]
         for wanted, known in ((wishes.dimension, names), (wishes.judge, [agent.name for agent in report.agents])):
             if wanted is not None and wanted not in known:
@@ -147,8 +152,8 @@ class Browser:
         return ItemRows([_row(row, len(names)) for row in found], total)
 
     def opinions(self, folder: Path, item: str) -> tuple[list[dict[str, Any]], bool]:
-        """The opinions of an item, in the order of their units, and whether there are more than `OPINIONS_MAX`. Raises
-        `NoSuchItem`, OSError."""
+        """Return the opinions of an item, in the order of their units, and whether there are more than
+        `OPINIONS_MAX`. Raises `NoSuchItem`, OSError."""
         asked = self._cursor()
         try:
             asked.execute(
@@ -164,7 +169,7 @@ class Browser:
         return rows[:OPINIONS_MAX], len(rows) > OPINIONS_MAX
 
     def scores(self, folder: Path) -> list[JudgeScores]:
-        """How each judge's scores are distributed in each dimension. Raises OSError."""
+        """Return how each judge's scores are distributed in each dimension. Raises OSError."""
         asked = self._cursor()
         try:
             rows = asked.execute(
@@ -184,7 +189,7 @@ class Browser:
         return list(found.values())
 
     def judged(self, folder: Path, items: Sequence[str]) -> list[tuple[str, str, str, float]]:
-        """Item, dimension, judge and mean score, where there is one, of these items. Raises OSError."""
+        """Return item, dimension, judge and mean score for these items, where there is a score. Raises OSError."""
         asked = self._cursor()
         try:
             return asked.execute(
@@ -211,14 +216,15 @@ class Browser:
             return self._made.cursor()
 
     def _table(self, asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
-        """The name of the table of a job's items."""
+        """Return the name of the table of a job's items, which is built if necessary."""
         return self._kept(
             asked, (*_mark(folder), "items", judge), lambda: _making(asked, folder, report, judge),
             [] if judge is None else [judge],
         )  # fmt: skip
 
     def _found(self, asked: duckdb.DuckDBPyConnection, folder: Path, text: str, judge: str | None) -> str:
-        """The name of the table of the items of which an argument holds this text: all arguments are read for it."""
+        """Return the name of the table of the items with an argument that contains this text. All arguments are read
+        to build it."""
         only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
         holds, given = _holding(text)
         making = f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE {holds} {only}"
@@ -228,7 +234,7 @@ class Browser:
     def _kept(
         self, asked: duckdb.DuckDBPyConnection, key: tuple[Any, ...], making: Callable[[], str], given: list[Any]
     ) -> str:
-        """The name of a table, which is made unless it is there."""
+        """Return the name of the cached table with this key, which is built if necessary."""
         with self._lock:
             if key not in self._tables.known:
                 self._tables.made += 1
@@ -244,11 +250,12 @@ class Browser:
 
 
 def _holding(text: str) -> tuple[str, list[str]]:
-    """The condition that an argument holds a text, without regard to case, and its parameters.
+    """Return the SQL condition that an argument contains a text, ignoring case, and its parameters.
 
-    RE2 skips to a beginning whose letters have two cases each, as k, s and most letters beyond ASCII have not. Where
-    such a letter comes early, the longest stretch without one is looked for first, and only what holds that is written
-    in lower case: half the time."""
+    RE2 skips quickly to a prefix whose letters have exactly two cases each, which k, s and most letters beyond ASCII
+    do not have. Where such a letter comes early in the text, the longest stretch without one is searched for first,
+    and only arguments that contain it are lower-cased: that halves the time.
+    """
     stretch = max(SLOW_TO_FIND.split(text), key=len)
     if stretch and text.startswith(stretch):
         return "regexp_matches(argument, ?)", [_pattern(text)]
@@ -267,7 +274,7 @@ def _literal(char: str) -> str:
 
 
 def _mark(folder: Path) -> tuple[Any, ...]:
-    """Of the file: another when the job was judged anew. Raises OSError."""
+    """Return what identifies this version of the file; it differs once the job has been judged anew. Raises OSError."""
     stat = (folder / PARQUET).stat()
     return str(folder), stat.st_ino, stat.st_mtime_ns, stat.st_size
 
@@ -288,7 +295,7 @@ def _making(asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judg
         f"m{at}, CASE WHEN j{at} > 1 THEN s{at} END AS s{at}, coalesce(n{at}, 0)::BIGINT AS n{at}"
         for at in range(len(report.dimensions))
     )
-    cells = (  # a judge's own replicates are one voice
+    cells = (  # the replicates of a judge count as one opinion
         "SELECT item_id, criterion_id, judge, min(file_row_number) AS place, avg(score) AS mean, count(score) AS n, "
         f"count(*) - count(score) AS failed FROM {source} WHERE true {only} GROUP BY ALL"
         if _repeats(asked, folder)
@@ -304,7 +311,7 @@ def _making(asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judg
 
 
 def _repeats(asked: duckdb.DuckDBPyConnection, folder: Path) -> bool:
-    """Whether a judge has more than one opinion of an item and dimension."""
+    """Return whether a judge has more than one opinion of an item and dimension."""
     found = asked.execute(f"SELECT max(replicate) FROM {_source(folder)}").fetchall()[0][0]
     return bool(found)
 
@@ -318,7 +325,8 @@ def _weighted(positions: Sequence[tuple[str, float]]) -> str:
 
 
 def _conditions(wishes: ItemWishes, at: int | None, found: str | None) -> tuple[str, list[Any]]:
-    """`found` is the table of the items that a search through the arguments has found."""
+    """Return the WHERE clause and its parameters. `found` names the table of the items that a search in the arguments
+    matched."""
     parts, given = [], list[Any]()
     if found is not None:
         parts.append(f"item_id IN (SELECT item_id FROM {found})")
@@ -350,17 +358,17 @@ def _row(row: Sequence[Any], dimensions: int) -> ItemRow:
 
 
 def _source(folder: Path) -> str:
-    """The file, as DuckDB names it: no part of the path is taken for a pattern."""
+    """Return the file as a DuckDB table function, with all glob characters of its path escaped."""
     path = "".join(f"[{char}]" if char in "*?[" else char for char in str(folder / PARQUET))
     return f"read_parquet({_text(path)}, file_row_number = true)"
 
 
 def _plain(asked: duckdb.DuckDBPyConnection, folder: Path) -> str:
-    """Leaves out what was judged only to try the judges out, where the file tells of such."""
+    """Return the condition that excludes opinions on variants of items (probes), if the file has any."""
     columns = asked.execute(f"DESCRIBE SELECT * FROM {_source(folder)}").fetchall()
     return "AND probe IS NULL" if any(column[0] == "probe" for column in columns) else ""
 
 
 def _text(value: str) -> str:
-    """As SQL writes a text."""
+    """Return a text as an SQL string literal."""
     return "'" + value.replace("'", "''") + "'"

@@ -21,16 +21,14 @@ OPTIONAL = (RATINGS, SUBMITTED, "panel.parquet", "probes.parquet", "report.html"
 
 
 class ResultsAway(DicastError, LookupError):
-    """The files of a finished job cannot be seen from here; the message says where they lie."""
+    """The files of a finished job are not accessible from here; the message says where they are."""
 
     problem = "results-away"
 
 
 def results_root(report: Report, results_dir: str | Path) -> Path:
-    """The folder that holds this report's job folder, as seen from here: as its writer named it, or `results_dir`.
-
-    Raises `ResultsAway`.
-    """
+    """Return the folder that contains this report's job folder: the one its writer named, or else `results_dir`.
+    Raises `ResultsAway`."""
     looked = []
     for root in dict.fromkeys([Path(report.files.directory).parent, Path(results_dir).resolve()]):
         try:
@@ -50,10 +48,11 @@ def results_root(report: Report, results_dir: str | Path) -> Path:
 
 
 def collect(report: Report, results_dir: str | Path, out: str | Path) -> Report:
-    """Copy a job's files to `out`/<job id>, unless they lie there; the report, naming the copies.
+    """Copy a job's files to `out`/<job id>, unless they are there already, and return the report that names the
+    copies.
 
-    As in the original folder, `report.json` is there only once all the others are; all are of one run. Raises
-    `ResultsAway`, `RunChanged`, OSError.
+    As in the original folder, `report.json` appears only once all the other files are complete, and all files belong
+    to one run. Raises `ResultsAway`, `RunChanged`, OSError.
     """
     source = job_folder(results_root(report, results_dir), report.job_id)
     report = check_run(source, report)  # with the statistics that it has by now

@@ -1,6 +1,7 @@
 """A job's opinions as typed columns of a Parquet file.
 
-Apart from the rest of the results, because pyarrow takes long to load and much memory: what only judges never loads it.
+This is a module of its own because pyarrow takes long to load and much memory: a process that only judges never loads
+it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _said(table: pa.Table) -> pa.Table:
-    """With what opinions say in JSON only where it is true."""
+    """Fill in the values that opinions write to JSON only where they are true."""
     at = table.column_names.index("not_needed")
     told = table.column(at)
     # False where nothing is told. `fill_null` would do, but makes a scalar, and for that pyarrow loads pandas.
@@ -59,20 +60,18 @@ them stand those of `kept_columns`."""
 
 
 def kept_columns(keep: Sequence[str]) -> list[str]:
-    """The columns of kept metadata. Named so, no item's can take the place of an opinion's."""
+    """Return the names of the columns of kept metadata. The prefix keeps them apart from the columns of an opinion."""
     return [f"metadata.{name}" for name in keep]
 
 
 def as_text(value: Any) -> str | None:
-    """A metadata value as a column of texts holds it: a text as it is, all else as JSON."""
+    """Return a metadata value as a text column stores it: a text as it is, anything else as JSON."""
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
 class Columns:
-    """Turns lines of JSON into row groups of a Parquet file; holds one row group at most.
-
-    `keep` names the metadata that get columns of their own.
-    """
+    """Turns lines of JSON into row groups of a Parquet file, and buffers at most one row group. `keep` names the
+    metadata that get columns of their own."""
 
     def __init__(self, file: IO[bytes], keep: Sequence[str] = ()) -> None:
         self._keep = list(dict.fromkeys(keep))

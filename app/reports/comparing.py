@@ -1,4 +1,4 @@
-"""Two finished runs beside each other, with what their judges said of the items that moved most."""
+"""A comparison of two finished runs, with the judges' arguments on the items that moved most."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ NAMES = {"item_id": "item", "criterion_id": "dimension", "judge": "rater", "repl
 
 
 class RunsDiffer(DicastError, ValueError):
-    """The runs measure different things, or nothing that is the same."""
+    """The runs measure different things, or have nothing in common."""
 
 
 def compare_jobs(
     first: tuple[Path, Report], second: tuple[Path, Report], *, most: int = 20, force: bool = False
 ) -> RunsCompared:
-    """How far scores moved from the first run to the second, by dimension and judge, and the `most` items that moved
-    furthest. Labels without an order are left out: no mean of theirs can shift. Raises `RunsDiffer` where a rubric or
-    scale differs, unless it is to be done by `force`, or where nothing is left to compare; `NoLibraries`."""
+    """Compare two runs: how far scores moved from the first to the second, by dimension and judge, and the `most`
+    items that moved furthest.
+
+    Labels without an order are left out, since they have no mean. Raises `RunsDiffer` where a rubric or scale differs,
+    unless `force` is set, and where nothing is left to compare; `NoLibraries`.
+    """
     try:
         from dicast.app.assessment import runs  # noqa: PLC0415  (takes long to load)
     except ImportError as error:
@@ -61,7 +64,7 @@ def compare_jobs(
 
 
 def _spared(shifts: Sequence[JudgeShift], reports: Sequence[Report]) -> list[str]:
-    """As `judge (dimension)`, those who were not asked everywhere."""
+    """Return the judges who were not asked about all items, as `judge (dimension)`."""
     seldom = {
         (of.dimension.id, cell.judge)
         for report in reports for of in report.by_dimension for cell in of.by_judge if cell.spared
@@ -85,7 +88,7 @@ def _key(item: MovedItem) -> tuple[str, str, str]:
 
 
 def _arguments(folder: Path, moved: Sequence[MovedItem]) -> dict[tuple[str, str, str], str]:
-    """What was said of these items, by (item, dimension, judge); of several replicates the first."""
+    """Return the arguments on these items by (item, dimension, judge); of several replicates the first one's."""
     import pyarrow.dataset as ds  # noqa: PLC0415  (takes long to load)
 
     if not moved:

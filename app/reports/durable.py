@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and stay after a loss of power."""
+"""Files that appear whole or not at all, and survive a loss of power."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dicast.workers.system.private_files import create
 
 @contextlib.contextmanager
 def replacing(path: Path, *, private: bool = True) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` at the end of the block, synced, or leaves no trace when the block fails.
+    """Open a file that replaces `path` at the end of the block, synced. If the block fails, it leaves no trace.
 
-    Nobody else reads it, unless it is not `private`: then it is as the umask says. A killed writer leaves
-    `<name>.<hex>.tmp` beside it. Of writers that race, one's file stands there whole. An OSError, also a full disk's,
-    names `path`.
+    Only the owner can read the file, unless `private` is false: then its mode follows the umask. A killed writer
+    leaves `<name>.<hex>.tmp` beside it. If several writers race, one of their files is there, whole. An OSError, such
+    as that of a full disk, names `path`.
     """
     beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:

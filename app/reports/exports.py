@@ -1,4 +1,4 @@
-"""A finished job's opinions in the format that somebody wants."""
+"""Export of a finished job's opinions as CSV, JSON lines or Parquet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Format = Literal["csv", "jsonl", "parquet"]
 
 
 def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path) -> Path:
-    """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path. Those on
-    variants of items, judged for probes, stay behind.
+    """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path. Opinions on
+    variants of items, which were judged for probes, are left out.
 
-    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` and `answers` are JSON lists, no score is an
-    empty cell, and a text that a spreadsheet would run as a formula gets a leading apostrophe; take JSONL or Parquet
-    where texts must stay exact. Raises `NoResults`, ValueError for another format, OSError.
+    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` and `answers` are JSON lists, a missing score
+    is an empty cell, and a text that a spreadsheet would run as a formula gets a leading apostrophe. Use JSONL or
+    Parquet where texts must stay exact. Raises `NoResults`, ValueError for another format, OSError.
     """
     if format not in get_args(Format):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
@@ -36,7 +36,7 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
         if format == "csv":
             _write_csv(file, read_opinions(results_dir, job_id), report.keep)
         else:
-            # By its name: the folder may have come here from another machine.
+            # Only the name counts: the folder may have been copied from another machine.
             written = Path(report.files.opinions_jsonl if format == "jsonl" else report.files.opinions_parquet)
             source = job_folder(results_dir, job_id) / written.name
             with source.open("rb") as lines:

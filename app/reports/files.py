@@ -7,17 +7,16 @@
     <results>/<job>/opinions.jsonl                 one `Opinion` a line
     <results>/<job>/opinions.parquet               the same in typed columns, `usage` as two of them, kept metadata
                                                    as one column each
-    <results>/<job>/probes.parquet                 of these the opinions on variants of items, which stand not in the
-                                                   file of all the others; only of jobs whose probes try them out
+    <results>/<job>/probes.parquet                 the opinions on variants of items, which opinions.parquet leaves
+                                                   out; only if the job has probes that judge variants
     <results>/<job>/errors.jsonl                   one `EvaluationError` a line
     <results>/<job>/damaged/                       pages that could not be read when a job was given up, as they are
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
-What the folder is called, whose it is when an id is used again, and who may change what lies there, is told in
-folders.py. Every file appears whole or
-not at all (written beside, synced, renamed). The order of opinions is that of pages, then lanes, and within a page the
-one in which `write_page` got them; a lane's opinions thus stand in the lane's order of units (item, replicate, agent,
-dimension), and those of different lanes are interleaved page by page.
+How the folder is named, whose it is when an id is used again, and who may change its files, is described in
+folders.py. Every file appears whole or not at all (written beside, synced, renamed). The order of opinions is that of
+pages, then lanes, and within a page the one in which `write_page` got them; a lane's opinions thus stand in the
+lane's order of units (item, replicate, agent, dimension), and those of different lanes are interleaved page by page.
 """
 
 from __future__ import annotations
@@ -56,30 +55,31 @@ PROBES = "probes.parquet"
 _EARLIER = "earlier"
 _DAMAGED = "damaged"
 _PART = re.compile(r"(\d{10,})~(.*)\.jsonl")
-"""What a page's file is called; files of other names beside them are nobody's pages, and are left alone."""
+"""The name of a page's file. Files with other names are no pages, and are left alone."""
 
 
 class ResultsMismatch(DicastError, RuntimeError):
-    """The parts hold another number of opinions than the job has units. Nothing was written, no part was removed."""
+    """The pages hold another number of opinions than the job has units. Nothing was written, and no page was
+    removed."""
 
     problem = "results-mismatch"
 
 
 class DamagedPage(ResultsMismatch):
-    """The file of a page does not hold what was written. The message names it."""
+    """The file of a page does not contain what was written. The message names the file."""
 
     problem = "results-damaged"
 
 
 class NoResults(DicastError, LookupError):
-    """There is no finished job of that id in the results folder."""
+    """There is no finished job with that id in the results folder."""
 
     problem = "no-results"
 
 
 class RunChanged(DicastError, RuntimeError):
-    """The files of a job are no longer those of the run that somebody began to read or to write: it was resumed, its id
-    was used again, or it was deleted."""
+    """The files of a job no longer belong to the run that the caller began to read or write: the job was resumed, its
+    id was used again, or it was deleted."""
 
     problem = "run-changed"
 
@@ -91,7 +91,8 @@ class RunChanged(DicastError, RuntimeError):
 
 
 class ReportChanged(DicastError, RuntimeError):
-    """Another has changed the report of the same run meanwhile, as by adding ratings; nothing was written."""
+    """The report of this run was changed by somebody else in the meantime, for example by adding ratings. Nothing was
+    written."""
 
     problem = "report-changed"
 
@@ -108,9 +109,10 @@ def write_page(
     opinions: Iterable[Opinion],
     errors: Iterable[EvaluationError],
 ) -> None:
-    """Put one page on disk; when this returns it survives a loss of power. The same page again is the same file.
+    """Write one page to disk; when this returns, the page survives a loss of power. Writing the same page again gives
+    the same file.
 
-    Give the opinions in the order of their units: it is kept. Raises OSError when the disk refuses.
+    The opinions keep their order, which should be that of their units. Raises OSError when the disk refuses.
     """
     opinion_lines = [_line(o) for o in opinions]
     error_lines = [_line(e) for e in errors]
@@ -128,8 +130,8 @@ def write_page(
 def read_page(
     results_dir: str | Path, job_id: str, incarnation: str, lane: str, page: int
 ) -> list[dict[str, Any]] | None:
-    """The opinions of a page as `write_page` got them, in the form of their JSON; None before it was written, and after
-    the job's end. Raises OSError."""
+    """Return the opinions of a page in the order in which `write_page` got them, as parsed JSON. Returns None before
+    the page is written and after the job has ended. Raises OSError."""
     path = own_folder(results_dir, job_id, incarnation) / PARTS / incarnation / _part_name(lane, page)
     try:
         with path.open("rb") as file:
@@ -143,26 +145,30 @@ def finish(
     results_dir: str | Path, job_id: str, incarnation: str, summary: ReportHeader, run: int = 0, *,
     salvage: bool = False,
 ) -> Report:  # fmt: skip
-    """Join the parts of one incarnation into the job's files and return its report.
+    """Join the pages of one incarnation into the job's files and return its report.
 
-    May be killed at any point and called again, or be called by two processes at once: the files are the same.
-    Once a report with the same start stands there, it is returned as it is. Memory stays flat. Raises
-    `ResultsMismatch` when a completed job's opinions are fewer than its published units, or any job's are more than its
-    units, `RunChanged` when the job has been resumed more often than `run` times, and `DamagedPage`. To `salvage` is to
-    take of such a page what has a score and can be read, each unit once, and to keep its file in `damaged/`.
+    The function may be killed at any point and called again, or be called by two processes at once: the files are the
+    same. If a report with the same start is there already, it is returned unchanged. Memory use does not grow with the
+    number of opinions.
+
+    With `salvage`, damaged pages are accepted: what has a score and can be read is taken from them, each unit once,
+    and their files are kept in `damaged/`.
+
+    Raises `ResultsMismatch` when a completed job has fewer opinions than published units, or any job more opinions
+    than units; `RunChanged` when the job has been resumed more often than `run` times; and `DamagedPage`.
     """
     if summary.job_id != job_id:
         raise ValueError(f"the summary is of job {summary.job_id}, not {job_id}")
     folder = own_folder(results_dir, job_id, incarnation)
     make_folder(folder)
     parts = _parts(folder, incarnation)
-    # Looked for after the listing: parts go away only once the report is there.
+    # Read after listing the parts: they are removed only once the report is there.
     report, damaged = _finished(folder, summary), list[Path]()
     if report is None:
         pages = _Pages(parts, salvage, {(a.name, d.id) for a in summary.agents for d in summary.dimensions})
         try:
             report = _join(folder, pages, summary, run)
-        except (FileNotFoundError, ResultsMismatch):  # of two that finish, one has removed the parts; or a run is over
+        except (FileNotFoundError, ResultsMismatch):  # another has removed the parts, or the run is over
             report = _finished(folder, summary)
             if report is None:
                 _check_place(folder, summary.job_id, run)
@@ -176,15 +182,19 @@ def finish(
 
 
 def unfiled_report(results_dir: str | Path, job_id: str, summary: ReportHeader) -> Report:
-    """The report of a job that ends though its files cannot be written: it counts nothing, and touches no file."""
+    """Return the report of a job that ends although its files cannot be written. It counts nothing, and no file is
+    touched."""
     summary = summary.model_copy(update={"rated": False, "panelled": False, "groups": []})
     return ReportBuilder(summary).build(_files_of(Path(results_dir).absolute() / folder_name(job_id)))
 
 
 def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool]) -> None:
-    """What a job that ended without its files has left in parts becomes what a resumed job had before, while it `waits`
-    to be started. Of a unit that is both there and in what it had before that, the newer result counts. May be killed,
-    and called again. Raises FileNotFoundError where another has just done it."""
+    """Turn the pages of a job that ended without its files into earlier results for a resumed job, while the job
+    `waits` to be started.
+
+    Where a unit is also among the earlier results that were there before, the newer result counts. The function may be
+    killed and called again. Raises FileNotFoundError where another process has just done the same.
+    """
     pages = _Pages(_parts(folder, incarnation), salvage=True)
     if not pages.parts:
         return
@@ -205,21 +215,24 @@ def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool])
             (folder / name).unlink(missing_ok=True)
         _keep_damaged(folder, pages.damaged)
     if waits():
-        # At once: whoever finds some of them and not the others would take these for all.
+        # In one step: a process that finds only some of them would take these for all.
         aside = (folder / PARTS / incarnation).rename(folder / PARTS / f"{uuid.uuid4().hex}.tmp")
         _remove(aside)
 
 
 def _check_place(folder: Path, job_id: str, run: int) -> None:
-    """Raises `RunChanged` where a later run of the job has begun: its parts and its report are not to be touched."""
+    """Raise `RunChanged` if a later run of the job has begun: its pages and its report must not be touched."""
     if run_of(folder) > run:
         raise RunChanged(job_id, folder)
 
 
 @contextlib.contextmanager
 def changing(folder: Path, known: Report) -> Iterator[None]:
-    """Within, the files of an ended job are the caller's to change, and the report that lies there is `known`, as the
-    caller has read it. Raises `RunChanged` or `ReportChanged`, OSError."""
+    """Hold the lock of an ended job's folder while its files are changed.
+
+    Raises `RunChanged` or `ReportChanged` unless the report in the folder is `known`, the one that the caller has
+    read; OSError.
+    """
     if not folder.is_dir():
         raise RunChanged(known.job_id, folder)
     with writing(folder):
@@ -231,8 +244,8 @@ def changing(folder: Path, known: Report) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(folder: Path, report: Report) -> Iterator[None]:
-    """What is read from a job's folder within is of the run that this is the report of, or `RunChanged` is raised, also
-    in place of the error that a mixture of two runs has led to."""
+    """Ensure that all that is read from a job's folder within the block belongs to the run of this report. Otherwise
+    `RunChanged` is raised, also in place of an error that a mixture of two runs has caused."""
     try:
         yield
     except Exception:  # whatever a file that is gone, or another run's, leads to
@@ -242,7 +255,7 @@ def reading(folder: Path, report: Report) -> Iterator[None]:
 
 
 def check_run(folder: Path, report: Report) -> Report:
-    """The report that lies in a job's folder, if it is of the same run. Raises `RunChanged`, OSError."""
+    """Return the report in a job's folder, if it belongs to the same run. Raises `RunChanged`, OSError."""
     try:
         there = _read_report(folder)
     except ValidationError:  # no version of this program leaves half a report
@@ -253,25 +266,25 @@ def check_run(folder: Path, report: Report) -> Report:
 
 
 def _run(report: Report) -> tuple[object, ...]:
-    """What tells a run of a job from every other of its id."""
+    """Return what distinguishes a run from all other runs of the same id."""
     return report.job_id, report.started, report.finished
 
 
 def keep_report(folder: Path, known: Report, report: Report) -> Report:
-    """Put a report in the place of the one that is `known`; what lies there now. Raises what `changing` does."""
+    """Replace the report `known`, and return the new one. Raises what `changing` does."""
     with changing(folder, known):
         write_report_file(folder, report)
     return report
 
 
 def write_report_file(folder: Path, report: Report, *, private: bool = True) -> None:
-    """Write the report of a folder that the caller is `changing`. Raises OSError."""
+    """Write the report into a folder that the caller is `changing`. Raises OSError."""
     with replacing(folder / REPORT, private=private) as out:
         out.write(to_json(report, indent=2) + b"\n")
 
 
 def read_report(results_dir: str | Path, job_id: str) -> Report:
-    """The report of a finished job; raises `NoResults`."""
+    """Return the report of a finished job. Raises `NoResults`."""
     report = _read_report(job_folder(results_dir, job_id))
     if report is None:
         raise NoResults(f"job {job_id} has no report in {results_dir}")
@@ -279,7 +292,7 @@ def read_report(results_dir: str | Path, job_id: str) -> Report:
 
 
 def read_opinions(results_dir: str | Path, job_id: str, *, probes: bool = False) -> Iterator[Opinion]:
-    """The opinions of a finished job, one at a time; with `probes` those on variants of items, too. Raises
+    """Yield the opinions of a finished job one at a time; with `probes`, also those on variants of items. Raises
     `NoResults`."""
     read_report(results_dir, job_id)
     with (job_folder(results_dir, job_id) / _OPINIONS).open("rb") as file:
@@ -290,7 +303,8 @@ def read_opinions(results_dir: str | Path, job_id: str, *, probes: bool = False)
 
 
 class _Part(NamedTuple):
-    """Sorts by page, then by lane: shorter names first, so that lanes that are numbers keep their order."""
+    """The file of a page. Parts sort by page, then by lane; shorter lane names come first, so that numbered lanes
+    keep their order."""
 
     page: int
     lane_length: int
@@ -315,7 +329,7 @@ def _parts(folder: Path, incarnation: str) -> list[_Part]:
 
 
 class _Page(NamedTuple):
-    """What stands in a page's file, with its lines."""
+    """The opinions and errors in a page's file, each with its line."""
 
     opinions: list[tuple[Opinion, bytes]]
     errors: list[tuple[EvaluationError, bytes]]
@@ -323,9 +337,12 @@ class _Page(NamedTuple):
 
 @dataclass
 class _Pages:
-    """The pages of a job, one at a time. Going through them raises `DamagedPage`, or, to `salvage`, leaves out what
-    cannot be read, what is not of the job's judges and dimensions (`voices`, where they are known), and units that were
-    met before; `damaged` are the files of which anything was left out."""
+    """Iterates over the pages of a job. Iteration raises `DamagedPage`.
+
+    With `salvage`, it skips instead what cannot be read, opinions of judges and dimensions that the job does not have
+    (`voices` has those it has, if known), and units that occurred before. `damaged` collects the files of which
+    something was skipped.
+    """
 
     parts: list[_Part]
     salvage: bool
@@ -344,7 +361,7 @@ class _Pages:
             if self.salvage:
                 found = page.opinions
                 page = _Page([(o, line) for o, line in found if self.knows(o) and _unit(line) not in seen], page.errors)
-                if trouble:  # errors stand at the end: of a unit without a score there may be none
+                if trouble:  # errors come last: that of a unit without a score may be missing
                     page = _Page([(o, line) for o, line in page.opinions if o.score is not None], [])
                 seen |= {_unit(line) for _, line in page.opinions}
                 if trouble or len(page.opinions) < len(found):
@@ -352,12 +369,13 @@ class _Pages:
             yield page
 
     def knows(self, opinion: Opinion) -> bool:
-        """Whether the job has such a judge and dimension."""
+        """Return whether the job has this opinion's judge and dimension."""
         return self.voices is None or (opinion.judge, opinion.criterion_id) in self.voices
 
 
 def _read_part(path: Path) -> tuple[_Page, str]:
-    """A page's file, as far as it can be read, and what is wrong with it, '' if nothing is. Raises OSError."""
+    """Return as much of a page's file as can be read, and what is wrong with the file ('' if nothing is). Raises
+    OSError."""
     page = _Page([], [])
     with path.open("rb") as file:
         try:
@@ -381,7 +399,7 @@ def _whole_line(file: IO[bytes]) -> bytes:
 
 
 def _line(record: Opinion | EvaluationError) -> bytes:
-    # Without warnings: what comes from the ledger may have been constructed without validation.
+    # Without warnings: records from the ledger may have been constructed without validation.
     try:
         return record.model_dump_json(warnings=False).encode() + b"\n"
     except PydanticSerializationError:
@@ -410,7 +428,7 @@ def _files_of(folder: Path) -> ResultFiles:
 
 
 def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Report:
-    """Write the files of a run from its pages, all in one step; nothing, once a later run has begun."""
+    """Write the files of a run from its pages in one step. Nothing is written once a later run has begun."""
     from dicast.app.reports.columns import Columns  # noqa: PLC0415  takes long to load
 
     builder = ReportBuilder(summary)
@@ -430,7 +448,7 @@ def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Repor
                         f"job {summary.job_id}: {summary.units} units, but {summary.units - report.missing} opinions "
                         f"in {len(pages.parts)} parts"
                     )
-            for out in outs:  # here, so that the lock is not held for as long as that takes
+            for out in outs:  # before the lock is taken, which must not be held for that long
                 out.flush()
                 os.fsync(out.fileno())
             lock.enter_context(writing(folder))
@@ -453,7 +471,8 @@ def _add_page(
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Opinions on items, and those on variants of them, which stand apart so that nobody counts them by mistake."""
+    """Writes opinions on items and opinions on variants to separate tables, so that nobody counts the latter by
+    mistake."""
 
     of_items: Columns
     of_variants: Columns | None = None
@@ -468,7 +487,8 @@ class _Sorted:
 def _add_earlier(
     folder: Path, pages: _Pages, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
 ) -> None:
-    """A resumed job was cancelled before all its units came round again: what is not in its parts stays as it was."""
+    """Add the earlier results of a resumed job for the units that were not judged again before the job was
+    cancelled."""
     again = _Pages(pages.parts, pages.salvage, pages.voices)
     seen = {_unit(line) for page in again for _, line in page.opinions}
     for name, out in ((_OPINIONS, opinions), (_ERRORS, errors)):
@@ -500,8 +520,9 @@ def _read_report(folder: Path) -> Report | None:
 
 
 def _finished(folder: Path, summary: ReportHeader) -> Report | None:
-    """The report of this very run; one of an earlier job with the same id has another start and is replaced. Of a run
-    that was given up when its files were whole, the report says so from now on."""
+    """Return the report of this very run, None if there is none. A report with another start belongs to an earlier
+    job with the same id, and is going to be replaced. If the run was given up when its files were complete, its report
+    is updated to say so."""
     report = _read_report(folder)
     if report is None or report.started != summary.started:
         return None
@@ -517,7 +538,7 @@ def _write_report(folder: Path, report: Report) -> None:
 
 
 def _keep_damaged(folder: Path, paths: Iterable[Path]) -> None:
-    """Where people find what could not be read."""
+    """Move files that could not be read to where people find them."""
     for path in paths:
         (folder / _DAMAGED).mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # another was quicker
@@ -525,7 +546,7 @@ def _keep_damaged(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def _clean(folder: Path) -> None:
-    """Remove the parts, and what killed writers left."""
+    """Remove the pages and the temporary files of killed writers."""
     for path in folder.glob("*.tmp"):
         path.unlink(missing_ok=True)
     for name in (PARTS, _EARLIER):
@@ -533,7 +554,7 @@ def _clean(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """What this program has put there; other files stay, and the folder with them."""
+    """Remove the files that this program has put into a folder, and the folder, unless other files remain in it."""
     for path in folder.glob("*"):
         if path.is_dir():
             _remove(path)

@@ -1,4 +1,4 @@
-"""Comparisons of runs and searches for panels as a person reads them in a terminal."""
+"""Comparisons of runs, searches for panels, and calibrations, as they are printed in a terminal."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MOST_NAMED = 10
 
 
 def print_comparison(found: RunsCompared, console: Console) -> None:
-    """Print how far scores moved, and what moved most."""
+    """Print how far scores moved between two runs, and the items that moved most."""
     for part in _comparison(found, TableStyle(console.options.ascii_only)):
         console.print(part)
 
 
 def print_fronts(found: list[PanelFront], console: Console, *, unit: str) -> None:
-    """Print each dimension's front; costs are in `unit` an item."""
+    """Print the front of each dimension; costs are in `unit` an item."""
     for front in found:
         for part in _front(front, TableStyle(console.options.ascii_only), unit):
             console.print(part)
 
 
 def print_calibration(found: Calibration, missing: list[NotCalibrated], console: Console) -> None:
-    """Print what each map is worth on items that it was not learned on, and why there are no others."""
+    """Print how much each map improves scores on items that it was not learned from, and why maps are missing."""
     style = TableStyle(console.options.ascii_only)
     table = style.table()
     table.add_column("Dimension", no_wrap=True)
@@ -58,7 +58,7 @@ def print_calibration(found: Calibration, missing: list[NotCalibrated], console:
 
 
 def told(found: Figure) -> str:
-    """`0.31 (0.10..0.52)`, or why it cannot be said."""
+    """Format a figure as `0.31 (0.10..0.52)`, or return the reason why it is unknown."""
     if found.value is None or found.low is None or found.high is None:
         return found.reason or "-"
     return f"{found.value:.2f} ({found.low:.2f}..{found.high:.2f})"
@@ -127,7 +127,7 @@ def _options(found: PanelFront, style: TableStyle, unit: str) -> Table:
 
 
 def named(option: PanelOption) -> str:
-    """The judges, and how their scores are combined."""
+    """Return the names of a panel's judges, and how their scores are combined."""
     names = ", ".join(option.judges)
     return names if len(option.judges) == 1 else f"{names} ({option.combination})"
 

@@ -1,8 +1,8 @@
-"""What is made of a finished job's files: the panel's scores and the statistics, in a process of their own.
+"""Computes the panel's scores and the statistics of a finished job, in a process of its own.
 
-The libraries would stay in a worker's memory, and what they compute would hold up its event loop. The process is niced,
-has one thread and ends after `MOST_SECONDS`. Statistics of a job of more than `MOST_OPINIONS` are computed when
-somebody asks (`dicast report`). A job completes whatever becomes of them.
+In the worker, the libraries would stay in memory, and the computation would block its event loop. The process is
+niced, has one thread and is killed after `MOST_SECONDS`. Statistics of a job with more than `MOST_OPINIONS` are
+computed only on demand (`dicast report`). A failure here never keeps a job from completing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dicast.errors import DicastError
 
 MOST_OPINIONS = 300_000
 MOST_CELLS = 200
-"""Judges and groupings, times dimensions: each takes up to half a second, and up to some 40 kB of the report."""
+"""(Judges + groupings) x dimensions: each cell takes up to half a second, and up to some 40 kB of the report."""
 MOST_SECONDS = 240.0
 SAID_CHARS = 300
 NICENESS = 10
@@ -33,24 +33,25 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 TRIES = 3
-"""Somebody else's change of the report, such as ratings that were added, has it computed anew so often."""
+"""How often the computation is tried while somebody else changes the report, for example by adding ratings."""
 _RATINGS = "--ratings"
 _CHANGED_MEANWHILE = 3
-"""Exit code of the process whose report was changed meanwhile."""
+"""The exit code of the process if the report was changed in the meantime."""
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the process is told on its standard input: the ratings that are to be, and the report that they are for."""
+    """What the process gets on its standard input: the ratings to be kept, and the report that they are for."""
 
     change: RatingsChange
     known: Report
 
 
 def keep_computed(folder: Path, report: Report) -> Report:
-    """The report with what its job asks for: the panel's scores beside it, and its statistics or why there are none.
-    Blocks, for at most about `MOST_SECONDS`. Raises `RunChanged`, and OSError where the report cannot be written."""
-    report = check_run(folder, report)  # as it is now: ratings may have come
+    """Compute what the job asks for and return its report with it: the panel's scores, and the statistics or the
+    reason why there are none. Blocks for at most about `MOST_SECONDS`. Raises `RunChanged`, and OSError where the
+    report cannot be written."""
+    report = check_run(folder, report)  # read again: ratings may have been added
     if _waits(report) and (reason := _unasked(report)) is not None:
         report = _without(folder, report, reason)
     if not _waits(report) and not _wants_panel(report):
@@ -63,9 +64,12 @@ def keep_computed(folder: Path, report: Report) -> Report:
 def keep_ratings(
     folder: Path, report: Report, change_of: Callable[[Report], RatingsChange]
 ) -> tuple[Report, str | None]:  # fmt: skip
-    """The report with the ratings that `change_of` wants for it, which are kept once the statistics have been computed
-    with them, by a process of its own; else the report as it was, and why. Blocks as `keep_computed` does. Raises
-    `RunChanged`, OSError and what `change_of` does."""
+    """Store the ratings that `change_of` returns for the report, once the statistics have been computed with them in
+    a process of their own.
+
+    Returns the new report, or the report as it was and the reason. Blocks as `keep_computed` does. Raises
+    `RunChanged`, OSError and what `change_of` raises.
+    """
     for _ in range(TRIES):
         change = change_of(report)
         rated = report.model_copy(update={"rated": bool(change.ratings)})
@@ -90,7 +94,7 @@ def _wants_panel(report: Report) -> bool:
 
 
 def _unasked(report: Report) -> str | None:
-    """Why the statistics are not computed before somebody asks."""
+    """Return why the statistics are computed only on demand, None if they are computed now."""
     if report.scored == 0:
         return "there is no score"
     cells = (len(report.agents) + len(report.groups)) * len(report.dimensions)
@@ -109,13 +113,14 @@ def _without(folder: Path, report: Report, reason: str) -> Report:
 
 
 def _in_own_process(folder: Path, wanted: bytes = b"") -> str | None:
-    """What went wrong there, None if nothing did. Raises `ReportChanged`, with `wanted`."""
+    """Run the computation in a process of its own. Return what went wrong, None if nothing did. Raises
+    `ReportChanged`, but only with `wanted`."""
     command = [sys.executable, "-P", "-m", "dicast.app.reports.finishing", str(folder), *([_RATINGS] if wanted else [])]
     environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[3])}
     try:
         done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
             command, env=environ, input=wanted, capture_output=True, timeout=MOST_SECONDS,
-            check=False, start_new_session=True,  # who interrupts the worker does not mean it
+            check=False, start_new_session=True,  # Ctrl-C in the worker must not end it
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"they took longer than {MOST_SECONDS:.0f} s"
@@ -128,8 +133,8 @@ def _in_own_process(folder: Path, wanted: bytes = b"") -> str | None:
 
 
 def main() -> int:
-    """Make what is wanted of the job whose folder is the first argument: what the job asks for, or statistics with the
-    ratings that come on standard input."""
+    """Compute what the job in the folder of the first argument asks for, or its statistics with the ratings that come
+    on standard input."""
     os.nice(NICENESS)
     folder = Path(sys.argv[1])
     try:
@@ -148,7 +153,8 @@ def main() -> int:
 
 
 def _finish(folder: Path) -> None:
-    """Keep what the job asks for. Raises `ReportChanged` where others have changed the report again and again."""
+    """Compute and store what the job asks for. Raises `ReportChanged` if the report was changed by others at every
+    try."""
     from dicast.app.reports.panel import keep_panel  # noqa: PLC0415  (takes long to load)
 
     for left in reversed(range(TRIES)):

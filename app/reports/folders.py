@@ -40,23 +40,23 @@ LOCK_WAIT_S, LOCK_LOOK_S = 30.0, 0.02
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
 """What locking raises on disks that have no locks."""
 _UNNAMED = "unnamed-"
-"""Begins what stands for the incarnation of a folder that tells of none; no incarnation begins so."""
+"""The prefix of the name for a folder without a mark; no incarnation begins like this."""
 _TRIES = 20
 _DELETED = ".deleted"
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
-"""What renaming raises when somebody else was first."""
+"""What renaming raises when another process was faster."""
 
 
 def folder_name(text: str) -> str:
-    """A name for ASCII text without '/' or '+'. Holds: different texts have different names, even where case, or a dot
-    at the end, makes no difference; of lower-case text without such a dot it is the text."""
+    """Return a folder name for ASCII text without '/' or '+'. Different texts have different names, even on disks
+    that ignore case or a dot at the end; the name of a lower-case text without such a dot is the text itself."""
     capitals = sum(1 << place for place, char in enumerate(text) if char.isupper())
     return f"{text.lower()}+{capitals:x}" if capitals or text.endswith(".") else text
 
 
 def job_folder(results_dir: str | Path, job_id: str) -> Path:
-    """The folder of the latest job of an id, directly inside the results folder; raises ValueError for an id that is no
-    `JobId`."""
+    """Return the folder of the latest job of an id, directly inside the results folder. Raises ValueError for an id
+    that is no `JobId`."""
     try:
         _JOB_ID.validate_python(job_id)
     except ValidationError as error:
@@ -69,17 +69,19 @@ def job_folder(results_dir: str | Path, job_id: str) -> Path:
 
 
 def own_folder(results_dir: str | Path, job_id: str, incarnation: str) -> Path:
-    """The folder of one job among those of an id: the one set aside, once another has begun."""
+    """Return the folder of one job among those of the same id. Once another job has begun, this is the folder that
+    was set aside."""
     folder = job_folder(results_dir, job_id)
     there = _incarnation_of(folder)
     return folder if there is None or there == incarnation or _is_unnamed(there) else _aside(folder, incarnation)
 
 
 def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bool = False) -> Path | None:
-    """Give a job the folder of its id, before anything is written there. What another job of the id has there is set
-    aside; returns where, if there was any. May be killed, called again, and by several at once.
+    """Give a job the folder of its id, before anything is written there.
 
-    A resumed job gets back what it had there. Raises OSError.
+    If another job of that id has files there, they are set aside, and the path of the folder set aside is returned. A
+    resumed job gets its earlier files back. The function may be killed, called again, and be called by several
+    processes at once. Raises OSError.
     """
     folder, aside = job_folder(results_dir, job_id), None
     make_folder(folder.parent)
@@ -90,7 +92,7 @@ def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bo
         try:
             if there is None:
                 _make(folder, incarnation)
-            elif resumed and _is_unnamed(there):  # it ran before folders told whose they are
+            elif resumed and _is_unnamed(there):  # it ran before folders had marks
                 _mark(folder, incarnation)
             else:
                 aside = _set_aside(folder, there) or aside
@@ -102,10 +104,14 @@ def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bo
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the lock of a job's folder. Whoever replaces or removes files of an ended job does it within, and compares
-    first; nothing is computed within. A process that dies lets it go. On a disk without locks the comparison is all.
+    """Hold the lock of a job's folder.
 
-    Raises FileNotFoundError where there is no such folder, OSError (EBUSY) where another holds it for `LOCK_WAIT_S`.
+    Files of an ended job are replaced or removed only within this block, after a check that they are still those of
+    the expected run; nothing slow is computed within it. The lock of a process that dies is released. On a disk
+    without locks, only the check protects the files.
+
+    Raises FileNotFoundError if there is no such folder, and OSError (EBUSY) if another process holds the lock for
+    `LOCK_WAIT_S`.
     """
     until = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -134,7 +140,7 @@ def _lock(lock: IO[bytes], folder: Path, until: float) -> None:
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file still lies at a path: its folder may have been moved."""
+    """Return whether an open file is still at a path: its folder may have been moved."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -142,7 +148,7 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 
 def run_of(folder: Path) -> int:
-    """How often the job had been resumed when the files in its folder last made room for another run."""
+    """Return how often the job had been resumed when the files in its folder last made room for another run."""
     try:
         return int((folder / _RUN).read_text())
     except FileNotFoundError:
@@ -150,13 +156,14 @@ def run_of(folder: Path) -> int:
 
 
 def mark_run(folder: Path, run: int) -> None:
-    """What is written from now on is of this run. For who is `writing`."""
+    """Record that what is written from now on belongs to this run. The caller holds the lock (`writing`)."""
     with replacing(folder / _RUN) as file:
         file.write(str(run).encode())
 
 
 def _set_aside(folder: Path, there: str) -> Path | None:
-    """Move the folder of the incarnation that was there a moment ago; None if another was quicker."""
+    """Move the folder aside if it still belongs to this incarnation. Return its new path, None if another process was
+    faster."""
     with writing(folder):
         if _incarnation_of(folder) != there:
             return None
@@ -166,10 +173,10 @@ def _set_aside(folder: Path, there: str) -> Path | None:
 
 
 def remove(results_dir: str | Path, job_id: str, unwanted: Callable[[], bool]) -> bool:
-    """Remove the folder of the latest job of an id, if it is `unwanted` yet when nobody else may change it; whether
-    there was one. Raises ValueError for what is no job's id, OSError."""
+    """Remove the folder of the latest job of an id, if it is `unwanted` once the lock is held. Return whether it was
+    removed. Raises ValueError for an invalid job id, OSError."""
     folder = job_folder(results_dir, job_id)
-    for left in folder.parent.glob(f"{folder.name}~*{_DELETED}"):  # by who was killed over it
+    for left in folder.parent.glob(f"{folder.name}~*{_DELETED}"):  # left by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
         with writing(folder):
@@ -183,13 +190,14 @@ def remove(results_dir: str | Path, job_id: str, unwanted: Callable[[], bool]) -
 
 
 def earlier_folders(results_dir: str | Path, job_id: str) -> list[Path]:
-    """What earlier jobs of an id had, which was set aside."""
+    """Return the folders of earlier jobs of an id, which were set aside."""
     folder = job_folder(results_dir, job_id)
     return sorted(path for path in folder.parent.glob(f"{folder.name}~*") if not path.name.endswith((_DELETED, ".tmp")))
 
 
 def _incarnation_of(folder: Path) -> str | None:
-    """Whose it is; a name made of its date if it does not tell, None where nothing is."""
+    """Return the incarnation that a folder belongs to: a name made from its date if the folder has no mark, None if
+    there is no folder or nothing in it."""
     mark = folder / _INCARNATION
     with contextlib.suppress(FileNotFoundError):
         return mark.read_text()
@@ -206,7 +214,8 @@ def _is_unnamed(incarnation: str) -> bool:
 
 
 def _aside(folder: Path, there: str) -> Path:
-    """Where what is there goes. Whoever finds it taken was late: what is there now is something else."""
+    """Return the path to which an incarnation's folder is set aside. If that path is taken, another process has set
+    the folder aside already."""
     return folder.with_name(f"{folder.name}~{there}")
 
 
@@ -216,7 +225,7 @@ def _mark(folder: Path, incarnation: str) -> None:
 
 
 def _make(folder: Path, incarnation: str) -> None:
-    """The folder appears with its mark in it, or as it was when it was set aside."""
+    """Make a job's folder with its mark in it, or bring it back from where it was set aside."""
     earlier = _aside(folder, incarnation)
     if _incarnation_of(earlier) == incarnation:
         earlier.rename(folder)

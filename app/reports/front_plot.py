@@ -1,4 +1,4 @@
-"""The picture of a search for panels: what each costs an item, and how far it agrees with people."""
+"""The plot of a search for panels: cost of an item against agreement with people."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ MOST_NAMED = 40
 
 
 class NoPlot(DicastError, ValueError):
-    """The picture cannot be made."""
+    """The plot cannot be drawn."""
 
 
 def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
-    """Write one picture with a part for each dimension, whole or not at all: all panels as they look on the items that
-    chose them, and the front as measured on others, with its intervals. Raises `NoPlot`, `NoLibraries`, OSError."""
+    """Write one image with a subplot for each dimension, whole or not at all.
+
+    Each shows all panels as measured on the items that they were chosen on, and the front as measured on other items,
+    with its intervals. Raises `NoPlot`, `NoLibraries`, OSError.
+    """
     if out.suffix.lower() not in FORMATS:
         raise NoPlot(f"--plot: the file must end in {', '.join(FORMATS)}, got {out.name[:80]!r}")
     shown = [front for front in fronts if front.tried]

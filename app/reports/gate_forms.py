@@ -1,4 +1,4 @@
-"""What a gate says, in the forms that other programs read: JUnit XML, Markdown, CSV."""
+"""The verdict of a gate in the formats that other programs read: JUnit XML, Markdown, CSV."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~@:-])")
 
 
 def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable[tuple[str, list[str]]] = ()) -> None:
-    """A test suite with a case for each check, whole or not at all; what cannot be told is an error. `items` are ids
-    with what is wrong with each: a second suite with a case for every item. Raises OSError."""
+    """Write a test suite with a case for each check, whole or not at all. A check that cannot be decided is an
+    error. `items` are ids with what is wrong with each; they make a second suite with a case for every item.
+    Raises OSError."""
     with replacing(out, private=False) as file:
         file.write(b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="dicast">\n')
         failures = sum(check.passed is False for check in verdict.checks)
@@ -40,7 +41,8 @@ def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable
 
 
 def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[str, list[str]]]:
-    """Every item with its scores by the panel that are below the gate's thresholds, in the order of the items."""
+    """Yield every item with those of its panel scores that are below the gate's thresholds, in the order of the
+    items."""
     from dicast.app.reports.panel import panel_scores  # noqa: PLC0415  (takes long to load)
 
     last: str | None = None
@@ -75,7 +77,7 @@ def markdown(verdict: GateVerdict, report: Report) -> str:
 
 
 def write_csv(verdict: GateVerdict, out: Path) -> None:
-    """A row a check, safe for spreadsheets, whole or not at all. Raises OSError."""
+    """Write a row for each check, safe for spreadsheets, whole or not at all. Raises OSError."""
     with replacing(out, private=False) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         rows = csv.DictWriter(text, ["job_id", *Check.model_fields], quoting=csv.QUOTE_ALL)
@@ -106,5 +108,5 @@ def _item_case(item: str, wrong: list[str], job_id: str) -> bytes:
 
 
 def _plain(text: str, limit: int = 200) -> str:
-    """Text without meaning to Markdown."""
+    """Escape everything that has a meaning in Markdown."""
     return _MARKUP.sub(r"\\\1", printable(text, limit))

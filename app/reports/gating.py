@@ -1,4 +1,4 @@
-"""Whether a finished job passes a gate, from its files."""
+"""Checks whether a finished job passes a gate, from its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The panel's scores by dimension and item, and the items' clusters."""
+    """The panel's scores by dimension and item, and the clusters of the items."""
 
     of: dict[str, dict[str, float]]
     clusters: dict[str, int] | None
@@ -36,8 +36,8 @@ class _Scores:
 
 
 def judged(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None) -> GateVerdict:
-    """What the gate says of the run; `baseline` is the job that it must not be worse than. Raises ValueError where a
-    threshold is of no dimension of the job, `NoLibraries` where an interval or p-value is wanted, OSError."""
+    """Check the run against the gate; `baseline` is the job that the run must not be worse than. Raises ValueError if
+    a threshold names no dimension of the job, `NoLibraries` if an interval or p-value is needed, OSError."""
     report = run.report
     nominal = [d.id for d in report.dimensions if d.nominal]
     gate.check_dimensions({d.id: (d.scale_min, d.scale_max) for d in report.dimensions}, nominal)

@@ -1,4 +1,4 @@
-"""Judges and dimensions as a heat map in a terminal."""
+"""A heat map of judges and dimensions in a terminal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COLD, HOT = (230, 238, 247), (47, 109, 179)
 
 
 def print_heat_map(report: Report, console: Console) -> None:
-    """Print each judge's mean in each dimension, the stronger the colour the nearer to the upper end of the scale; as
-    many dimensions as fit. Nothing is printed of one judge, or of a job without a mean."""
+    """Print each judge's mean in each dimension, in a stronger colour the nearer it is to the upper end of the scale,
+    for as many dimensions as fit. Prints nothing for a single judge, or a job without a mean."""
     rows = [of for of in report.by_dimension if of.by_judge and of.scores.mean is not None]
     if len(report.agents) < 2 or not rows:
         return

@@ -1,4 +1,4 @@
-"""The images of a job, each once, as they were when it started.
+"""The images of a job, each stored once, as they were when the job started.
 
 <results>/<job>/images/<SHA-256>     the bytes
 """
@@ -18,8 +18,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def keep_image(folder: Path, data: bytes) -> str:
-    """Put an image into the folder of a job, unless it is there; what an item has in its place. May be killed, called
-    again, and by several at once. Raises OSError."""
+    """Store an image in the folder of a job, unless it is there, and return the reference that an item has in its
+    place. May be killed, called again, and be called by several processes at once. Raises OSError."""
     digest = hashlib.sha256(data).hexdigest()
     path = folder / _FOLDER / digest
     if not path.exists():
@@ -30,7 +30,7 @@ def keep_image(folder: Path, data: bytes) -> str:
 
 
 def kept_image(folder: Path, reference: str) -> bytes:
-    """The bytes of one that was kept. Raises OSError where it is gone, ValueError where it is another by now."""
+    """Return the bytes of a stored image. Raises OSError if it is gone, ValueError if its bytes have changed."""
     digest = reference.removeprefix(KEPT)
     if not _DIGEST.fullmatch(digest):
         raise ValueError("it has no digest")

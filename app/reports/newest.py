@@ -1,4 +1,4 @@
-"""The newest errors of a job that still runs, from the pages that it has gathered so far."""
+"""The newest errors of a running job, from the pages that have been gathered so far."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from dicast.app.domain.opinion import EvaluationError
 from dicast.app.reports.files import PARTS
 
 MOST_PAGES = 50
-"""Pages that are looked into, newest first."""
+"""The most pages that are read, newest first."""
 MOST_BYTES = 32 * 2**20
-"""So much of them is read in all."""
+"""The most bytes that are read in all."""
 
 
 def newest_errors(folder: Path, most: int) -> list[EvaluationError]:
-    """At most `most` errors from the newest pages of the job in a folder, the newest page's last one first; none where
-    no page has been gathered. Errors of a page are there once it is gathered. Raises nothing for pages that go away
-    meanwhile, as they do when the job ends."""
+    """Return at most `most` errors of the job in a folder, from its newest pages, the last error of the newest page
+    first.
+
+    Errors of a page become visible once it is gathered. Pages that disappear in the meantime, as they do when the job
+    ends, are skipped.
+    """
     found: list[EvaluationError] = []
     left = MOST_BYTES
     for path, size in _newest(folder / PARTS)[:MOST_PAGES]:
@@ -52,7 +55,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _errors(path: Path, most: int) -> list[EvaluationError]:
-    """The last ones of a page, last first: its first line tells how many it has."""
+    """Return the last errors of a page, last first. The page's first line says how many errors it has."""
     with path.open("rb") as file:
         count = min(most, int(orjson.loads(file.readline())["errors"]))
         if count <= 0:

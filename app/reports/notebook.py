@@ -1,4 +1,4 @@
-"""Reports as notebooks show them: with the fragments of the HTML report."""
+"""Shows reports in notebooks as HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dicast.app.domain.report import Report
 
 
 def show_reports() -> None:
-    """From now on notebooks show a `Report` as HTML."""
+    """Make notebooks show a `Report` as HTML from now on."""
     Report.as_html = _html
 
 

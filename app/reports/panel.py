@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
 
 
 class PanelScore(NamedTuple):
-    """What a panel gave one item in one dimension, from so many opinions with a score."""
+    """The score that a panel gave one item in one dimension. `opinions` counts the judges' opinions with a score."""
 
     item_id: str
     criterion_id: str
@@ -60,10 +60,12 @@ class PanelScore(NamedTuple):
 
 
 def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
-    """The scores, in the order in which the items first occur. A judge's replicates are made one first: their mean, or
-    the commonest where scores are labels; what it said of a pair in both orders is `settled`. Memory is that of some 25
-    bytes an opinion and the items' ids. Raises `NotLearned` where a rule learns from the whole job and `dicast report`
-    has not been asked."""
+    """Yield the panel's scores, in the order in which the items first occur.
+
+    The replicates of a judge are combined first: into their mean, or into the commonest score where scores are labels;
+    opinions on a pair in both orders are `settled`. Memory is some 25 bytes an opinion, and the items' ids. Raises
+    `NotLearned` where a rule learns from the whole job and `dicast report` has not been run.
+    """
     table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "replicate", "score"])
     items = table["item_id"].combine_chunks().dictionary_encode()
     judges, maps = [agent.name for agent in report.agents], _maps(report)
@@ -97,7 +99,8 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
 
 
 def _as_one(rounds: dict[int, int], *, words: bool, turns: bool) -> float:
-    """A mean of labels is none: the commonest stands for them, and of a pair the one next to the tie."""
+    """Combine the rounds of one judge. Labels have no mean: the commonest stands for them, and for pairs the one next
+    to the tie."""
     if words and not turns:
         return commonest(list(rounds.values()))
     score = settled(rounds, turns=turns)
@@ -105,14 +108,14 @@ def _as_one(rounds: dict[int, int], *, words: bool, turns: bool) -> float:
 
 
 def _label(score: float | None, dimension: ReportDimension) -> str | None:
-    verdict = dimension.panel.threshold is not None  # which is no score of the scale
+    verdict = dimension.panel.threshold is not None  # a verdict is no score of the scale
     if score is None or verdict or not dimension.labels or score != int(score):
         return None
     return dimension.labels[int(score) - dimension.scale_min]
 
 
 def _maps(report: Report) -> dict[str, CalibrationMap | None]:
-    """By dimension the map of the panel's scores, where one holds."""
+    """Return the map for the panel's scores by dimension, None where no map applies."""
     calibration = report.calibration
     if calibration is None:
         return {}
@@ -130,8 +133,8 @@ def _codes(column: Any, names: Sequence[str]) -> Any:
 
 
 def _read(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """By way of JSON: to make a column of Python's own lists, Arrow loads pandas first, which takes every worker a
-    second and 40 MB. There must be rows."""
+    """Build an Arrow table by way of JSON: to convert Python lists, Arrow would first load pandas, which takes every
+    worker a second and 40 MB. There must be rows."""
     lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     return pa.json.read_json(
         pa.BufferReader(lines),
@@ -141,8 +144,8 @@ def _read(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def keep_panel(folder: Path, known: Report, report: Report) -> Report:
-    """Write the panel's scores beside the opinions; the report that names them and tells their means takes the place of
-    the one that is `known`. Raises what `changing` does, then nothing is kept."""
+    """Write the panel's scores beside the opinions, and replace the report `known` by one that names their file and
+    has their means. Raises what `changing` does, in which case nothing is written."""
     tallies, schema = {dimension.id: _Tally(dimension) for dimension in report.dimensions}, _schema(report)
     with contextlib.ExitStack() as lock:
         with replacing(folder / PANEL) as file:
@@ -161,7 +164,7 @@ def keep_panel(folder: Path, known: Report, report: Report) -> Report:
 
 
 def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:
-    """Write the panel's scores to a file of this format, whole or not at all; how many there are."""
+    """Write the panel's scores to a file of this format, whole or not at all, and return how many there are."""
     count, schema = 0, _schema(report)
     with replacing(out, private=False) as file:
         if format == "parquet":
@@ -202,8 +205,8 @@ def _pieces(rows: Iterator[PanelScore]) -> Iterator[list[PanelScore]]:
 
 
 class _Tally:
-    """Mean and deviation of scores as they come, after B. P. Welford (Technometrics 4, 1962, 419-420), and how often
-    each label occurs."""
+    """Mean and deviation of a stream of scores, after B. P. Welford (Technometrics 4, 1962, 419-420), and counts of
+    labels."""
 
     def __init__(self, dimension: ReportDimension) -> None:
         self._n, self._mean, self._squares = 0, 0.0, 0.0

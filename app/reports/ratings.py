@@ -1,7 +1,7 @@
-"""People's ratings, kept in the job's folder.
+"""People's ratings, stored in the job's folder.
 
 <results>/<job>/ratings.jsonl             one `Rating` a line: those that the job was started with, and those that
-                                          were added since it has ended
+                                          were added after it ended
 <results>/<job>/ratings.submitted.jsonl   the former alone, once any were added; empty if there were none
 """
 
@@ -23,14 +23,14 @@ SUBMITTED = "ratings.submitted.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RatingsChange:
-    """What the ratings of a job are to be, all of them. `added`: some have come since the job has ended, and those it
-    was started with are to be kept apart; else they are all there is."""
+    """The complete ratings that a job is to have. With `added`, some were added after the job ended, and those that
+    it was started with are stored separately; otherwise these are all."""
 
     ratings: Sequence[Rating]
     added: bool
 
     def apply(self, folder: Path) -> None:
-        """For who is `changing` the folder (files.py). Raises OSError."""
+        """Write the ratings into a folder that the caller is `changing` (files.py). Raises OSError."""
         if self.added and not (folder / SUBMITTED).exists():
             _write(folder / SUBMITTED, read_ratings(folder))
         if self.ratings:
@@ -42,12 +42,12 @@ class RatingsChange:
 
 
 def keeps_ratings(results_dir: str | Path, job_id: str, incarnation: str) -> bool:
-    """Whether they are there."""
+    """Return whether the job has ratings."""
     return (own_folder(results_dir, job_id, incarnation) / RATINGS).exists()
 
 
 def write_ratings(results_dir: str | Path, job_id: str, incarnation: str, ratings: Iterable[Rating]) -> None:
-    """Keep them, all or none; one at a time is in memory."""
+    """Write the ratings, all or none; only one at a time is in memory."""
     _write(own_folder(results_dir, job_id, incarnation) / RATINGS, ratings)
 
 
@@ -57,12 +57,12 @@ def _write(path: Path, ratings: Iterable[Rating]) -> None:
 
 
 def submitted_ratings(folder: Path) -> list[Rating] | None:
-    """Those that the job was started with, if others were added since; else None."""
+    """Return the ratings that the job was started with if others were added since, else None."""
     return list(read_ratings(folder, SUBMITTED)) if (folder / SUBMITTED).exists() else None
 
 
 def read_ratings(folder: Path, name: str = RATINGS) -> Iterator[Rating]:
-    """Those that a job's folder holds, none if there is no such file."""
+    """Yield the ratings in a job's folder; none if there is no such file."""
     try:
         with (folder / name).open("rb") as file:
             for line in file:

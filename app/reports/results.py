@@ -8,7 +8,7 @@ All take a report (as `.get()` gives it, or a `Report`), or a job's id. An id is
 what DICAST_RESULTS_DIR names; a report names its folder itself. They raise `NoResults`, or `ResultsAway` if the files
 cannot be seen from here.
 """
-# ruff: noqa: PLC0415  (pandas and polars are needed by who calls for them)
+# ruff: noqa: PLC0415  (pandas and polars are loaded only by the functions that need them)
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Job = Report | Mapping[str, Any] | str
 
 
 def load_report(job: Job, results_dir: str | Path | None = None) -> Report:
-    """The report of a finished job."""
+    """Return the report of a finished job."""
     if isinstance(job, Report):
         return job
     if isinstance(job, Mapping):
@@ -51,7 +51,8 @@ def load_report(job: Job, results_dir: str | Path | None = None) -> Report:
 
 
 def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[Opinion]:
-    """All opinions, in the order of their units; `dicast.app.reports.files.read_opinions` gives one at a time."""
+    """Return all opinions in the order of their units; `dicast.app.reports.files.read_opinions` yields one at
+    a time."""
     root, report = _place(job, results_dir)
     return list(read_opinions(root, report.job_id))
 
@@ -59,7 +60,7 @@ def load_opinions(job: Job, results_dir: str | Path | None = None) -> list[Opini
 def load_statistics(
     job: Job, results_dir: str | Path | None = None, *, by: Sequence[str] | None = None, cluster: str | None = None
 ) -> JobStatistics:
-    """What is known of a finished job's judges: as the report has it, else computed now (half a second a judge and
+    """Return the statistics of a finished job: those in the report, or else computed now (half a second a judge and
     dimension). `by` groups the items by metadata that the job kept, `cluster` says which items belong together.
 
     Raises `NoLibraries` (an ImportError) without the extra `scores`, `NotKept` for metadata that the opinions lack.
@@ -82,8 +83,9 @@ def statistics_frame(
 def statistics_frame(
     job: Job, results_dir: str | Path | None = None, library: Literal["pandas", "polars"] = "pandas"
 ) -> Any:
-    """A row for each figure of the statistics (`StatisticRow` has the columns), as `load_statistics` gives them.
-    Unknown figures have a reason and no numbers. Raises what `load_statistics` does, and ImportError."""
+    """Return a data frame with a row for each figure of the statistics (`StatisticRow` has the columns), as
+    `load_statistics` gives them. Unknown figures have a reason and no numbers. Raises what `load_statistics` does, and
+    ImportError."""
     rows = list(statistic_rows(load_statistics(job, results_dir)))
     if library == "polars":
         import polars
@@ -101,7 +103,8 @@ _FRACTIONS = ("value", "low", "high", "confidence", "p")
 
 
 def to_pandas(job: Job, results_dir: str | Path | None = None) -> pandas.DataFrame:
-    """One row an opinion, with the columns of `opinions.parquet`; raises ImportError without pandas."""
+    """Return a data frame with a row for each opinion and the columns of `opinions.parquet`. Raises ImportError
+    without pandas."""
     try:
         import pandas
     except ImportError as error:
@@ -110,7 +113,8 @@ def to_pandas(job: Job, results_dir: str | Path | None = None) -> pandas.DataFra
 
 
 def to_polars(job: Job, results_dir: str | Path | None = None) -> polars.DataFrame:
-    """One row an opinion, with the columns of `opinions.parquet`; raises ImportError without polars."""
+    """Return a data frame with a row for each opinion and the columns of `opinions.parquet`. Raises ImportError
+    without polars."""
     try:
         import polars
     except ImportError as error:

@@ -25,22 +25,22 @@ _REMADE = ("report.json", "opinions.parquet", "panel.parquet", "probes.parquet",
 
 
 def write_items(results_dir: str | Path, job_id: str, incarnation: str, pages: Iterable[Sequence[Item]]) -> None:
-    """Keep the items that came with a job; the same again is the same file."""
+    """Store the items that came with a job. Writing the same items again gives the same file."""
     folder = own_folder(results_dir, job_id, incarnation)
-    folder.mkdir(parents=True, exist_ok=True)  # of a job that ends before it is started there is none
+    folder.mkdir(parents=True, exist_ok=True)  # a job that ends before it is started has none
     with replacing(folder / _ITEMS) as file:
         for page in pages:
             file.writelines(item.model_dump_json(exclude_defaults=True).encode() + b"\n" for item in page)
 
 
 def read_items(results_dir: str | Path, job_id: str, incarnation: str, together: int) -> Iterator[list[Item]]:
-    """The items that were kept, in pieces of so many at most; raises FileNotFoundError."""
+    """Yield the stored items in chunks of at most `together`. Raises FileNotFoundError."""
     with (own_folder(results_dir, job_id, incarnation) / _ITEMS).open("rb") as file:
         yield from pieces(map(Item.model_validate_json, file), together)
 
 
 def kept_items(folder: Path) -> Iterator[Item]:
-    """The items that were kept in a job's folder, one at a time, as they were judged; raises FileNotFoundError."""
+    """Yield the items stored in a job's folder one at a time, as they were judged. Raises FileNotFoundError."""
     arranged = folder / ARRANGED
     with (arranged if arranged.exists() else folder / _ITEMS).open("rb") as file:
         yield from map(Item.model_validate_json, file)
@@ -49,16 +49,19 @@ def kept_items(folder: Path) -> Iterator[Item]:
 def set_aside(
     results_dir: str | Path, job_id: str, incarnation: str, *, waits: Callable[[], bool], run: int = 1
 ) -> None:
-    """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started: what
-    lies there afterwards is the new run's, the `run`-th since its first. May be killed, and called again, and by
-    several at once; one that comes late, when that has been done, changes nothing."""
+    """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started. All
+    files written afterwards belong to the new run, the `run`-th since the first.
+
+    The function may be killed and called again, and be called by several processes at once; a late call changes
+    nothing.
+    """
     folder = own_folder(results_dir, job_id, incarnation)
     make_folder(folder)
     with writing(folder):
         if run_of(folder) >= run or not waits():
             return
         make_folder(folder / _EARLIER)
-        put_back_parts(folder, incarnation, waits=waits)  # first: where there is a report, they are in the files
+        put_back_parts(folder, incarnation, waits=waits)  # first, because it needs to see whether there is a report
         for name in _REMADE:
             (folder / name).unlink(missing_ok=True)
         for name in _KEPT:
@@ -71,11 +74,12 @@ def set_aside(
 def earlier(
     results_dir: str | Path, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, offset: int
 ) -> tuple[dict[int, bytes], int]:
-    """The scored results among a run of a lane's positions, as the ledger keeps them, and where the next run begins.
+    """Return the earlier scored results among a range of a lane's positions, in the ledger's form, and the offset at
+    which the next range begins.
 
-    A lane's opinions stand in the file in the order of its positions up to where it was cancelled, and those of other
-    lanes between them. Some may be missing, where a page was damaged: these come without a score. A line of the lane's
-    judges that is of none of these units ends the reading.
+    The file has a lane's opinions in the order of its positions, up to where the job was cancelled, with those of
+    other lanes in between. Some may be missing because a page was damaged: their units are judged again. Reading ends
+    at the first opinion of the lane's judges that belongs to none of these units.
     """
     found: dict[int, bytes] = {}
     names = {job.spec.agents[agent].name for agent in lane.agents}
@@ -101,7 +105,7 @@ _Unit = tuple[str, str, str, int, object]
 
 
 def _expected(job: JobRecord, lane: Lane, items: Mapping[int, Item], position: int) -> _Unit:
-    """What the opinion at a lane's position is known by."""
+    """Return what identifies the opinion at a lane's position."""
     unit = lane.unit(position)
     item = items[unit.item]
     return job.spec.agents[unit.agent].name, job.spec.dimensions[unit.dimension].id, item.id, unit.replicate, item.probe

@@ -1,6 +1,6 @@
-"""A finished job's scores and people's ratings, as arrays for the statistics; needs the extra `scores`.
+"""Reads a finished job's scores and people's ratings into arrays for the statistics; needs the extra `scores`.
 
-Of the opinions only codes and scores are read, so a million of them take some ten bytes each beside their ids.
+Only codes and scores of the opinions are read, so a million of them take some ten bytes each, besides the items' ids.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from dicast.errors import DicastError
 
 PARQUET = "opinions.parquet"
 SIDES = ("candidate_a", "candidate_b"), ("system_a", "system_b")
-"""Metadata of pairs that say who is A and who is B."""
+"""The metadata of pairs that name A and B."""
 PROBE = "probe"
 SOME_PROBABILITIES = "some of the rated items have a known probability of being rated, and others have none"
 TWO_PROBABILITIES = "an item has two probabilities of being rated"
 
 
 class NotKept(DicastError, LookupError):
-    """A job's opinions do not carry the metadata that is asked for."""
+    """A job's opinions do not carry the requested metadata."""
 
     def __init__(self, name: str, kept: Sequence[str]) -> None:
         there = ", ".join(kept) or "none"
@@ -63,8 +63,8 @@ def load_scores(
     folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None,
     ratings: Iterable[Rating] | None = None,
 ) -> JobScores:  # fmt: skip
-    """The scores in a job's folder, grouped `by` these metadata (None: as the job says), beside `ratings` (None: those
-    in the folder). Raises `NotKept`, OSError."""
+    """Read the scores in a job's folder, grouped `by` these metadata (None: as the job says), with `ratings` by
+    people (None: those in the folder). Raises `NotKept`, OSError."""
     by = report.groups if by is None else by
     cluster = cluster or report.cluster
     wanted = [*by, *([cluster] if cluster else [])]
@@ -115,7 +115,8 @@ def _both_sides(table: Any, sides: tuple[str, str], item: Ints, items: int) -> t
 
 
 def _spared(folder: Path, report: Report, judges: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """By dimension how many opinions of each judge an escalating panel did not need, on items and their variants."""
+    """Return how many opinions of each judge an escalating panel did not need, by dimension; variants of items count,
+    too."""
     if not report.spared:
         return {}
     counts: Counter[tuple[str, str]] = Counter()
@@ -134,7 +135,8 @@ def _audited(dimension: ReportDimension, ids: Any) -> Bools | None:
 
 
 def _stopped(report: Report, shape: tuple[int, ...]) -> Stopped | None:
-    """Units that were never asked, since the question was answered, are those of whole items."""
+    """Return what is known of a job that a question ended early. The units it did not reach are those of whole
+    items."""
     if report.answer is None or not report.unpublished:
         return None
     dimensions, _, judges, rounds = shape
@@ -159,7 +161,7 @@ def _of_judges(
 
 
 def item_names(folder: Path) -> list[str]:
-    """The items' ids, in the order of the arrays' rows."""
+    """Return the items' ids, in the order of the arrays' rows."""
     found: list[str] = _encoded(_read(folder / PARQUET, ["item_id"])["item_id"])[1].to_pylist()
     return found
 
@@ -167,7 +169,7 @@ def item_names(folder: Path) -> list[str]:
 def _variants(
     folder: Path, ids: Any, report: ReportHeader, judges: tuple[str, ...]
 ) -> tuple[Varied | None, Sequence[Floats]]:  # fmt: skip
-    """What was changed in which item, and the scores: dimensions x variants x judges x replicates."""
+    """Read what was changed in which item, and the scores: dimensions x variants x judges x replicates."""
     none = None, [nothing()] * len(report.dimensions)
     if not (folder / PROBES).exists():
         return none
@@ -184,7 +186,8 @@ def _variants(
 
 
 def _kinship(authors: Labels, probe: SelfPreference, report: ReportHeader) -> Kinship:
-    """The families of the items' authors and of the judges, each as the job names it or as its name tells."""
+    """Return the families of the items' authors and of the judges, as named by the job or else derived from their
+    names."""
     of_author = [family_of(name, probe.families) for name in authors.names]
     families = tuple(dict.fromkeys(family for family in of_author if family is not None))
     code = np.array([-1 if family is None else families.index(family) for family in of_author] + [-1], dtype=np.int64)
@@ -200,18 +203,20 @@ def _read(path: Path, columns: list[str]) -> Any:
 
 
 def _numpy(values: Any, null: float) -> Any:
-    """An Arrow array, read-only. Arrow loads pandas for its datasets, its own conversion, and for what fills nulls."""
+    """Convert an Arrow array to a read-only NumPy array. Arrow's own conversion loads pandas, and so does filling
+    nulls in it."""
     return np.from_dlpack(pc.fill_null(values, null) if values.null_count else values)
 
 
 def _encoded(column: Any) -> tuple[Ints, Any]:
-    """Each value's place among the distinct ones, in the order in which they first occur, and those; -1 for null."""
+    """Return each value's index among the distinct values, in the order in which they first occur (-1 for null), and
+    the distinct values."""
     whole = column.combine_chunks().dictionary_encode()
     return _numpy(whole.indices, -1).astype(np.int64), whole.dictionary
 
 
 def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tuple[str, ...]) -> Floats:
-    """dimensions x items x judges x replicates."""
+    """Return the scores as an array: dimensions x items x judges x replicates."""
     judge = _places(table["judge"], judges)
     dimension = _places(table["criterion_id"], [d.id for d in report.dimensions])
     replicate = _numpy(table["replicate"].combine_chunks(), 0).astype(np.int64)
@@ -223,7 +228,7 @@ def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tu
 
 
 def _places(column: Any, known: Sequence[str]) -> Ints:
-    """Where each value stands among the known ones."""
+    """Return each value's index among the `known` values."""
     codes, names = _encoded(column)
     place = {name: at for at, name in enumerate(known)}
     return np.array([place[name] for name in names.to_pylist()], dtype=np.int64)[codes]
@@ -244,13 +249,13 @@ def _numbers(table: Any, name: str, item: Ints, items: int) -> Floats:
 
 
 def _alone(clusters: Ints) -> Ints:
-    """An item without a cluster is one of its own."""
+    """Make each item without a cluster a cluster of its own."""
     own = clusters.max(initial=-1) + 1 + np.arange(len(clusters))
     return np.where(clusters < 0, own, clusters)
 
 
 def _people(ratings: Iterable[Rating], report: Report, names: Any) -> list[People]:
-    """The ratings, by dimension. Of items without any opinion, as of a cancelled job, they are left out."""
+    """Return the ratings by dimension. Ratings of items without any opinion, as in a cancelled job, are left out."""
     dimensions = {d.id: at for at, d in enumerate(report.dimensions)}
     raters: dict[str, int] = {}
     kept: list[Rating] = []

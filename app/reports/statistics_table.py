@@ -1,4 +1,4 @@
-"""A report's statistics as a person reads them in a terminal: sentences, and on demand the figures behind them."""
+"""A report's statistics as they are printed in a terminal: sentences and, on demand, the figures behind them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GAP = 3
 
 
 def print_statistics(report: Report, console: Console, *, figures: bool = False) -> None:
-    """Print what is known of the job's judges; with `figures` all of it."""
+    """Print what is known of the job's judges; with `figures`, all of it."""
     if report.statistics is not None:
         console.print(_StatisticsView(report, report.statistics, figures=figures))
 
@@ -101,7 +101,7 @@ def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderRe
 
 
 def _voices(of: DimensionStatistics, style: TableStyle, width: int) -> Table:
-    """As many columns as there is room for; those that matter least are left out first."""
+    """Return a table with as many columns as fit; the least important ones are left out first."""
     rows = [*of.voices, *([of.person] if of.person is not None else [])]
     names = [style.show(voice.name + (" (audit)" if voice.audited else ""), NAME_MAX) for voice in rows]
     columns = {
@@ -167,7 +167,7 @@ def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
 def _table(
     style: TableStyle, first: str | Text, titles: Sequence[str], rows: Iterable[Sequence[str | Text]]
 ) -> Iterator[Table | Text]:  # fmt: skip
-    """Names on the left, figures on the right; nothing without rows."""
+    """Yield a table with names on the left and figures on the right; nothing if there are no rows."""
     table = style.table()
     table.add_column(first, no_wrap=True)
     for title in titles:

@@ -1,7 +1,8 @@
-"""A report as a person reads it in a terminal: 80 columns suffice, more show more, and without a terminal it is plain.
+"""A report as it is printed in a terminal: 80 columns suffice, wider terminals show more, and without a terminal it
+is plain.
 
 All text from models and callers is shown by `printable` and given to rich as `Text`, so that neither markup nor
-escapes in it mean anything.
+escapes in it have any effect.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _RULED_ASCII = box.Box("    \n    \n -- \n    \n    \n -- \n    \n    \n", ascii
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print the report to `console`, as wide as it is."""
+    """Print the report to `console`, in its full width."""
     console.print(ReportView(report))
 
 
 def bars(histogram: Mapping[int, int], low: int, high: int, ramp: str = _BARS, none: str = "·") -> str:
-    """A histogram over the scale from `low` to `high`, one character a score, or a tenth of the scale if it is long.
+    """Draw a histogram over the scale from `low` to `high`, one character for each score, or for each tenth of a long
+    scale.
 
-    The most frequent score is as high as the ramp goes; a score that occurs at all is at least its lowest step.
+    The most frequent score has the highest step of the ramp; every score that occurs has at least the lowest one.
     """
     width = high - low + 1
     bins = min(width, MAX_BARS)
@@ -59,7 +61,7 @@ def bars(histogram: Mapping[int, int], low: int, high: int, ramp: str = _BARS, n
 
 
 class _Column:
-    """One column of the table of dimensions: a cell a row, and the last row's."""
+    """One column of the table of dimensions: its cells, and the cell of the last row."""
 
     def __init__(self, title: str, cells: list[Text], total: Text | None = None) -> None:
         self.title, self.cells, self.total = Text(title), cells, total or Text()
@@ -68,12 +70,12 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class TableStyle:
-    """How things are shown on this console."""
+    """How texts, bars and tables are drawn on this console."""
 
     ascii_only: bool
 
     def show(self, text: str, limit: int = 200) -> Text:
-        """Any text on one line, at most `limit` characters wide on the screen."""
+        """Return any text on one line, at most `limit` characters wide on the screen."""
         ellipsis = "..." if self.ascii_only else "…"
         shown = printable(text, limit, ellipsis)
         if self.ascii_only:
@@ -176,7 +178,7 @@ def _dimensions(report: Report, style: TableStyle, width: int) -> Table:
 
 
 def _fitting(report: Report, rows: list[DimensionReport], style: TableStyle, room: int) -> list[_Column]:
-    """The columns that `room` characters hold; those that matter least are left out first."""
+    """Return the columns that fit into `room` characters; the least important ones are left out first."""
     mean = _Column("mean", [Text(_number(r.scores.mean)) for r in rows], Text(_percent(report.overall)))
     failures = _Column("failed", [_failures(r.scores.failures) for r in rows], _failures(report.failed))
     scale = _Column("scale", [Text(scale_name(r.dimension)) for r in rows])
@@ -222,7 +224,7 @@ def _judges(report: Report, style: TableStyle, width: int) -> Table:
 
 
 def _models(row: AgentReport) -> str:
-    """Those that answered; the one that was asked for where none did, or the report does not tell."""
+    """Name the models that answered; if none did, or the report does not say, the model that was requested."""
     if not row.models:
         return f"{row.agent.model or ''}{' (no answer)' if row.failures else ''}".strip()
     if len(row.models) == 1:
@@ -264,7 +266,7 @@ def _errors(errors: list[ErrorGroup], style: TableStyle) -> Table:
 
 
 def _alone(example: EvaluationError, count: int) -> ErrorReason:
-    """Of a report that was written before reasons were told apart."""
+    """Return the reason for an error in a report that was written before reasons were distinguished."""
     return ErrorReason(
         status_code=example.status_code, message=example.message, count=count,
         judge=example.judge, criterion_id=example.criterion_id, item_id=example.item_id,

@@ -1,4 +1,4 @@
-"""The part of a report's table for scales that are told in words: labels, preferences, checklists."""
+"""The part of a report's table for scales in words: labels, preferences, checklists."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rich.text import Text
 from dicast.app.domain.report import DimensionReport, ReportDimension
 
 MAX_WORDS = 60
-"""Rows; a report tells all of them."""
+"""The most rows; report.json has all of them."""
 NAME_MAX = 24
 WORD_MAX = 60
 
 
 class Shows(Protocol):
-    """How this console shows things: `TableStyle`, which stands above this module."""
+    """How things are drawn on this console: the part of `TableStyle` that this module needs."""
 
     def show(self, text: str, limit: int = 200) -> Text:
-        """Any text on one line."""
+        """Return any text on one line."""
 
     def table(self) -> Table:
-        """An empty table."""
+        """Return an empty table."""
 
 
 def scale_name(dimension: ReportDimension) -> str:
-    """A scale in a few characters."""
+    """Describe a scale in a few characters."""
     names = {"preference": "A or B", "checklist": f"{len(dimension.questions)} yes/no"}
     if dimension.kind == "labels":
         return f"{len(dimension.labels)} labels"
@@ -36,7 +36,8 @@ def scale_name(dimension: ReportDimension) -> str:
 
 
 def said_in_words(rows: Sequence[DimensionReport], style: Shows) -> Iterator[RenderableType]:
-    """How often each label was given and each question answered with yes; nothing where all scales are numbers."""
+    """Yield a table of how often each label was given and each question answered with yes; nothing if all scales are
+    numbers."""
     lines = [line for row in rows for line in _lines(row)]
     if not lines:
         return

@@ -1,8 +1,8 @@
-"""`report.html` beside a finished job's results: written by a process of its own, after the job has ended.
+"""Writes `report.html` beside a finished job's results, in a process of its own, after the job has ended.
 
-No job waits for it, and none fails with it: where it cannot be written (no room, no time, the worker stopped), the log
-says so and `dicast report JOB -o FILE` makes it. A worker starts one such process at a time; each is niced, has one
-thread, and ends after `MOST_SECONDS`, also when its worker has gone.
+No job waits for it or fails with it: if it cannot be written (no room, no time, the worker stopped), the log says so,
+and `dicast report JOB -o FILE` writes it. A worker starts one such process at a time; each is niced, has one thread,
+and ends after `MOST_SECONDS`, also when its worker is gone.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class HtmlWriter:
-    """Starts the processes, one after the other, from a thread of its own. What they find out about fonts, a second's
-    work, is kept in `cache`: the home folder of a container may be read-only."""
+    """Starts the processes, one after the other, from a thread of its own. The list of fonts, which takes a second to
+    build, is stored in `cache`: the home folder of a container may be read-only."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache.absolute()
@@ -43,7 +43,7 @@ class HtmlWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, folder: Path) -> None:
-        """Have the report of the job in a folder written soon. Returns at once and raises nothing."""
+        """Schedule the report of the job in a folder to be written. Returns at once and raises nothing."""
         with self._lock:
             try:
                 self._waiting.put_nowait(folder)
@@ -66,13 +66,14 @@ class HtmlWriter:
 
 
 def in_own_process(folder: Path, cache: Path) -> str | None:
-    """Write the report and wait for it; what went wrong, None if nothing did. Raises OSError if nothing can start."""
+    """Write the report in a process of its own and wait for it. Return what went wrong, None if nothing did. Raises
+    OSError if the process cannot be started."""
     command = [sys.executable, "-P", "-m", "dicast.app.reports.html.beside", str(folder)]
     own = {"MPLCONFIGDIR": str(cache / "matplotlib"), "PYTHONPATH": str(Path(__file__).parents[4])}
     environ = {**os.environ, **ONE_THREAD, **own}
     done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
         command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        check=False, start_new_session=True,  # who interrupts the worker does not mean it
+        check=False, start_new_session=True,  # Ctrl-C in the worker must not end it
     )  # fmt: skip
     if done.returncode == 0:
         return None
@@ -80,7 +81,8 @@ def in_own_process(folder: Path, cache: Path) -> str | None:
 
 
 def main() -> int:
-    """Write the report of the job whose folder is the one argument, unless the job has been resumed meanwhile."""
+    """Write the report of the job whose folder is the only argument, unless the job has been resumed in the
+    meantime."""
     from dicast.app.reports.files import REPORT, ReportChanged, RunChanged  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.html.page import write_own_page  # noqa: PLC0415
 
@@ -94,7 +96,7 @@ def main() -> int:
         except RunChanged:
             return 0  # the new run has a page of its own
         except (DicastError, OSError, ValidationError) as error:
-            if left and isinstance(error, ReportChanged):  # statistics or ratings have come
+            if left and isinstance(error, ReportChanged):  # statistics or ratings were added
                 continue
             sys.stderr.write(f"{type(error).__name__}: {error}".replace("\n", " ") + "\n")
             return 1

@@ -1,4 +1,4 @@
-"""The items of a finished job that are worth a look: those with the lowest scores, and those that judges dispute."""
+"""The items of a finished job that deserve attention: those with the lowest scores, and those that judges dispute."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dicast.app.domain.report import Report
 PARQUET = "opinions.parquet"
 MOST_ITEMS = 15
 MOST_OPINIONS = 10
-"""Of one item: those of the dimension that matters most first."""
+"""The most opinions shown of one item; those in the dimension it was chosen for come first."""
 OF_CHIEFS = ("dissent",)
 """Columns that only jobs with a chief judge have."""
 MOST_ROWS = 5_000
-"""Opinions of the chosen items that are read; of jobs with thousands of judges the first."""
+"""The most opinions of the chosen items that are read; in jobs with thousands of judges, only the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An item, how it stands, and what was said of it. `place` is its weighted score from 0 to 1 over all dimensions;
-    `apart` how far the judges lie apart in `dimension`, as a share of its scale."""
+    """An item, its scores, and the opinions on it. `place` is its weighted score from 0 to 1 over all dimensions;
+    `apart` is how far the judges lie apart in `dimension`, as a share of its scale."""
 
     item_id: str
     place: float | None
@@ -39,14 +39,15 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class ChosenItems:
-    """The items with the lowest scores, and the ones that were disputed most; each at most `most`."""
+    """The items with the lowest scores and the items that were disputed most."""
 
     worst: list[Chosen]
     disputed: list[Chosen]
 
 
 def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
-    """Read from the job's Parquet file, with some 40 bytes an opinion. Raises OSError."""
+    """Choose at most `most` items of each kind from the job's Parquet file; takes some 40 bytes an opinion. Raises
+    OSError."""
     cells = _cells(folder, report)
     worst, disputed = _lowest(cells, report, most), _farthest(cells, report, most)
     said = _said(folder, {row["item"] for row in (*worst, *disputed)})
@@ -54,7 +55,8 @@ def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
 
 
 def _cells(folder: Path, report: Report) -> Any:
-    """One row an item and dimension: the mean place on the scale, and the standard deviation between judges."""
+    """Return a row for each item and dimension: the mean position on the scale, and the standard deviation between
+    judges."""
     table = pq.read_table(folder / PARQUET, columns=["item_id", "criterion_id", "judge", "score"])
     nominal = pa.array([d.id for d in report.dimensions if d.nominal], pa.string())
     table = table.filter(pc.is_valid(table["score"]))
@@ -90,7 +92,7 @@ def _codes(column: Any, names: Sequence[str]) -> Any:
 
 
 def _lowest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
-    """By the weighted mean over dimensions; the dimension that is named is the item's lowest."""
+    """Return the items with the lowest weighted mean over dimensions, each with the dimension in which it is lowest."""
     weights = pa.array([d.weight for d in report.dimensions], pa.float64()).take(cells["dimension"].combine_chunks())
     table = cells.append_column("sum", pc.multiply(cells["place"], weights)).append_column("weight", weights)
     by_item = table.group_by(["item"]).aggregate([("sum", "sum"), ("weight", "sum")])
@@ -109,7 +111,7 @@ def _lowest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
 
 
 def _farthest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
-    """By the deviation between judges in one dimension, each item once."""
+    """Return the items with the largest deviation between judges in one dimension, each item once."""
     table = cells.filter(pc.greater(cells["apart"], 0))
     table = table.sort_by([("apart", "descending"), ("item", "ascending"), ("dimension", "ascending")])
     found: dict[str, dict[str, Any]] = {}

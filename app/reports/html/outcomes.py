@@ -1,5 +1,5 @@
-"""What a job was after, as its HTML report shows it: its question's answer, labels, checklists, preferences, rankings,
-and the units that an escalating panel saved. Each is None, or empty, where the job has nothing of the kind."""
+"""The sections of the HTML report on what a job was for: the answer to its question, labels, checklists, preferences,
+rankings, and the units that an escalating panel saved. Each is None or empty if the job has nothing of the kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PEOPLE = ("people, with the judges’ help", "people’s ratings alone")
 
 
 def answer(report: Report) -> dict[str, Any] | None:
-    """What is known of the job's question, and what it took."""
+    """Return the section on the job's question: what is known of the answer, and what it took."""
     found = report.answer
     if found is None:
         return None
@@ -49,7 +49,7 @@ def answer(report: Report) -> dict[str, Any] | None:
 
 
 def labels(report: Report) -> list[dict[str, Any]]:
-    """Of each dimension with labels (preferences are labels, too): how often each judge gave which."""
+    """Return, for each dimension with labels (preferences are labels, too), how often each judge gave each of them."""
     shares = {of.dimension: of.shares for of in dimensions_of(report)}
     return [
         _labels(of, shares.get(of.dimension.id, []))
@@ -88,7 +88,7 @@ def _counted(cell: JudgeCell) -> tuple[str, ...]:
 
 
 def checklists(report: Report) -> list[dict[str, Any]]:
-    """Of each checklist: how often each question had the answer yes."""
+    """Return, for each checklist, how often each question was answered with yes."""
     found = []
     for of in report.by_dimension[:MOST_PLOTTED]:
         asked = [one for one in of.questions if one.n]
@@ -112,8 +112,8 @@ def checklists(report: Report) -> list[dict[str, Any]]:
 
 
 def preferences(report: Report) -> list[dict[str, Any]]:
-    """Of each dimension of pairs: how often A wins, with people beside the judges, and who is the best of those
-    compared."""
+    """Return, for each dimension of pairs, how often A wins, according to judges and people, and which contestant is
+    best."""
     names = {d.id: title(d) for d in report.dimensions}
     return [
         {
@@ -174,7 +174,7 @@ def _preference(name: str, found: PreferenceStatistics) -> dict[str, Any]:
 
 
 def _rivals(name: str, found: PreferenceStatistics) -> dict[str, Any]:
-    """How often each of those compared wins, and against whom."""
+    """Return how often each contestant wins, and against whom."""
     rates = [
         plots.Whisker(words.name(one.name), 100 * at.value, 100 * at.low, 100 * at.high)
         for one in found.rates[:MOST_BARS]
@@ -193,7 +193,7 @@ def _rivals(name: str, found: PreferenceStatistics) -> dict[str, Any]:
 
 
 def _places(of: DimensionStatistics) -> list[tuple[str, str, str, str]]:
-    """Whether it matters which text is shown first, by voice."""
+    """Return for each rater whether it matters which text is shown first."""
     return [
         (words.name(probe.voice), _share(probe.first), _share(probe.moved), words.chance(probe.p))
         for probe in of.probes
@@ -202,7 +202,7 @@ def _places(of: DimensionStatistics) -> list[tuple[str, str, str, str]]:
 
 
 def _orders(found: PreferenceStatistics) -> list[tuple[str, str, str, str, str]]:
-    """How far each voice orders the candidates of lists as people do."""
+    """Return how far each rater orders the candidates of lists as people do."""
     return [
         (words.name(one.name), f"{one.lists:,}", f"{one.pairs:,}", words.figure(one.tau), _share(one.agreeing))
         for one in found.rankings[:MOST_BARS]
@@ -210,7 +210,7 @@ def _orders(found: PreferenceStatistics) -> list[tuple[str, str, str, str, str]]
 
 
 def spared(report: Report) -> dict[str, Any] | None:
-    """What an escalating panel did not need."""
+    """Return the section on the units that an escalating panel did not need."""
     if not report.spared:
         return None
     share = words.percent(report.spared / report.units, 1)
@@ -247,7 +247,7 @@ def _whiskers(found: Sequence[plots.Whisker], told: str, axis: str, line: float)
 
 
 def _share(found: Figure | None) -> str:
-    """`62 % (55 % to 69 %)`, or why it cannot be said."""
+    """Format a share as `62 % (55 % to 69 %)`, or return why it is unknown."""
     if found is None or found.value is None or found.low is None or found.high is None:
         return words.figure(found)
     return f"{words.percent(found.value)} ({words.percent(found.low)} to {words.percent(found.high)})"

@@ -1,4 +1,4 @@
-"""Writes the HTML report of a job, and that of a comparison: whole or not at all, and never above `MOST_BYTES`."""
+"""Writes the HTML report of a job, or of a comparison, whole or not at all, and never larger than `MOST_BYTES`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ HASHED = ("opinions.parquet", "errors.jsonl")
 
 
 def write_report(folder: Path, report: Report, out: Path) -> Path:
-    """Write the report of the job in a folder to the file `out`, and return its path. Items are left out where the
-    job's opinions are not there. Takes about a second, and some 40 bytes of memory an opinion. Raises OSError."""
+    """Write the report of the job in a folder to the file `out`, and return its path. The section on items is left
+    out if the job's opinions are missing. Takes about a second, and some 40 bytes of memory an opinion. Raises
+    OSError."""
     return _written(_whole(folder, report), out, private=out.parent.resolve() == folder.resolve())
 
 
 def write_own_page(folder: Path, report: Report) -> Path:
-    """Write the report to the page that lies beside a job's results. Raises `RunChanged` or `ReportChanged` where that
-    is no longer the report there, OSError."""
+    """Write the report to the page beside a job's results. Raises `RunChanged` or `ReportChanged` if this is no
+    longer the report there, OSError."""
     text = _whole(folder, report)
     with changing(folder, report):
         return _written(text, folder / NAME, private=True)
@@ -59,14 +60,14 @@ def write_comparison(compared: RunsCompared, first: Report, second: Report, out:
 
 
 def fragment(report: Report) -> str:
-    """The most important of the report, for a page that is there already, such as a notebook's."""
+    """Return the most important parts of the report for a page that exists already, such as a notebook."""
     scoped = _file("style.css").replace(":root", ".dicast-report").replace("body{", ".dicast-report{")
     shown = {"summary": summary(report), "heat": heat_map(report), "trust": trust_in_words(report)}
     return _environment().get_template("fragment.html.j2").render(**_head(report), **shown, style=scoped)
 
 
 def trust_in_words(report: Report) -> dict[str, Any]:
-    """What is known of the judges, without plots."""
+    """Return what is known of the judges in sentences, without plots."""
     found = report.statistics
     computed = found is not None and found.state == "computed"
     dimensions = found.dimensions[:MOST_DRAWN] if found is not None and computed else []

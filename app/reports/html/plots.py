@@ -1,9 +1,9 @@
-"""Plots as static SVG, drawn by matplotlib, in the colours of the page they stand in.
+"""Plots as static SVG, drawn by matplotlib, in the colours of the page that contains them.
 
-matplotlib, because its SVG needs no script: some kilobytes a plot that any reader, printer and screen reader
-understands, where vega-lite and plotly bring megabytes of JavaScript. Its colours are replaced by classes that the
-page's style sheet colours, for light, dark and paper; its style attributes become attributes, so that the page may
-forbid inline styles. Without the extra `plots` there are none, and the tables beside them say the same.
+matplotlib, because its SVG needs no script: a plot takes some kilobytes that any reader, printer and screen reader
+understands, while vega-lite and plotly bring megabytes of JavaScript. Its colours are replaced by classes that the
+page's style sheet colours for light, dark and paper; its inline styles become attributes, so that the page may forbid
+inline styles. Without the extra `plots` there are no plots, and the tables beside them say the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Scores of one dimension: how often each occurs, from the lowest to the highest of the scale."""
+    """The scores of one dimension: how often each occurs, from the lowest to the highest of the scale."""
 
     title: str
     low: int
@@ -49,7 +49,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Whisker:
-    """A value with its interval. `second` draws it in the other colour, as people beside judges."""
+    """A value with its interval. `second` draws it in the second colour, which tells people from judges."""
 
     label: str
     value: float
@@ -60,7 +60,7 @@ class Whisker:
 
 @dataclass(frozen=True, slots=True)
 class PartedBar:
-    """How often each of some things occurred, as parts of one bar."""
+    """A bar whose parts show how often each of several outcomes occurred."""
 
     label: str
     counts: Sequence[int]
@@ -68,7 +68,7 @@ class PartedBar:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values with their intervals over a scale."""
+    """Values with their intervals along a scale."""
 
     title: str
     points: Sequence[tuple[float, float, float, float]]
@@ -76,7 +76,7 @@ class Curve:
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401, PLC0415  (takes long to load)
     except ImportError:
@@ -85,7 +85,7 @@ def available() -> bool:
 
 
 def histograms(found: Sequence[Histogram], title: str) -> str:
-    """Small bars side by side, one a dimension."""
+    """Draw small bar charts side by side, one for each dimension."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     with _drawing(columns, rows, width=2.5 * columns, height=1.6 * rows) as (figure, axes):
@@ -102,7 +102,7 @@ def histograms(found: Sequence[Histogram], title: str) -> str:
 
 
 def whiskers(found: Sequence[Whisker], title: str, axis: str, *, zero: float | None = None) -> str:
-    """Values with intervals, one below the other, and a line at `zero`."""
+    """Draw values with intervals, one below the other, and a line at `zero`."""
     with _drawing(1, 1, width=7.0, height=0.7 + 0.24 * len(found)) as (figure, (place,)):
         for row, of in enumerate(reversed(found)):
             colour = SECOND if of.second else FIRST
@@ -118,7 +118,7 @@ def whiskers(found: Sequence[Whisker], title: str, axis: str, *, zero: float | N
 
 
 def stacked(found: Sequence[PartedBar], names: Sequence[str], title: str) -> str:
-    """A bar for each, one below the other, in shares of its sum; at most `MOST_TONES` names."""
+    """Draw a bar for each, one below the other, in shares of its sum; at most `MOST_TONES` names."""
     with _drawing(1, 1, width=7.0, height=1.0 + 0.28 * len(found)) as (figure, (place,)):
         rows = list(range(len(found)))[::-1]
         left = [0.0] * len(found)
@@ -134,7 +134,7 @@ def stacked(found: Sequence[PartedBar], names: Sequence[str], title: str) -> str
 
 
 def curves(found: Sequence[Curve], title: str, axes_names: tuple[str, str]) -> str:
-    """Where the diagonal is what a calibrated judge would reach."""
+    """Draw calibration curves; the diagonal is what a calibrated judge would reach."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     with _drawing(columns, rows, width=2.5 * columns, height=2.3 * rows) as (figure, axes):
@@ -165,7 +165,7 @@ def _drawing(columns: int, rows: int, *, width: float, height: float) -> Iterato
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     with mpl.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a name may have letters that the measuring font lacks: the reader's has them
+        warnings.simplefilter("ignore")  # the font that measures may lack letters of a name
         figure = Figure(figsize=(width, height))
         FigureCanvasSVG(figure)
         axes = figure.subplots(rows, columns, squeeze=False).flatten()
@@ -180,8 +180,8 @@ def _svg(figure: Any, title: str) -> str:
 
 
 def restyled(document: str, title: str) -> str:
-    """An SVG of matplotlib's without styles, metadata, and ids that another on the page may have, in the page's
-    colours, with `title` for those who do not see it."""
+    """Return an SVG of matplotlib's in the page's colours, without styles and metadata, with ids that are unique on
+    the page, and with `title` for screen readers."""
     root = ElementTree.fromstring(document)  # noqa: S314  (made here, by matplotlib)
     prefix = "p" + hashlib.sha256((title + document).encode()).hexdigest()[:8]
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", document))

@@ -1,4 +1,4 @@
-"""What the HTML report says of a job, as plain data of bounded size for its template."""
+"""The sections of the HTML report as plain data of bounded size for its template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARGUMENT_CHARS, QUOTE_CHARS, QUOTES = 500, 200, 2
 
 
 def summary(report: Report) -> list[str]:
-    """The job in sentences, the most important first."""
+    """Return the job in sentences, the most important first."""
     return [*_outcome(report), *_aims(report), *_scores(report), *_trouble(report)]
 
 
@@ -39,7 +39,7 @@ def _outcome(report: Report) -> Iterator[str]:
 
 
 def _aims(report: Report) -> Iterator[str]:
-    """What became of its question and its pairs, and what was not needed."""
+    """Yield what became of the job's question and pairs, and what was not needed."""
     if report.answer is not None:
         yield words.shown(report.answer.told(), 600)
     if report.spared:
@@ -56,7 +56,7 @@ def _aims(report: Report) -> Iterator[str]:
 
 
 def not_asked_since(report: Report) -> str:
-    """Why an escalating panel did not need later judges, in a clause."""
+    """Return in a clause why an escalating panel did not need later judges."""
     rules = [of.panel.escalate for of in report.dimensions]
     reasons = dict.fromkeys(rule.spares for rule in rules if rule is not None)
     return f"the judges before {' or '.join(reasons) or 'had settled the outcome'}"
@@ -106,12 +106,13 @@ def _trouble(report: Report) -> Iterator[str]:
 
 
 def title(dimension: ReportDimension) -> str:
-    """The dimension's name, or its id."""
+    """Return the dimension's name, or its id if it has none."""
     return words.name(dimension.name or dimension.id)
 
 
 def scale(dimension: ReportDimension) -> str:
-    """What scores may be: `1–5`, or the first and the last label, of which a mean counts from the lower number on."""
+    """Describe the scale: `1–5`, with the first and the last label if it has labels, which are numbered from the
+    lower end on."""
     ends = f"{dimension.scale_min}{' to ' if dimension.scale_min < 0 else '–'}{dimension.scale_max}"
     if not dimension.labels:
         return ends
@@ -120,7 +121,7 @@ def scale(dimension: ReportDimension) -> str:
 
 
 def _cell(mean: float | None, cell: JudgeCell | None) -> str:
-    """A mean; of labels without an order the commonest one, and how common it is."""
+    """Format a mean; for labels without an order, the commonest label and its share."""
     if mean is not None or cell is None or not cell.n or not cell.labels:
         return words.number(mean)
     label, count = max(cell.labels.items(), key=lambda pair: pair[1])
@@ -128,17 +129,17 @@ def _cell(mean: float | None, cell: JudgeCell | None) -> str:
 
 
 def place(mean: float | None, dimension: ReportDimension) -> float | None:
-    """Where a mean lies between the ends of the scale, from 0 to 1."""
+    """Return where a mean lies between the ends of the scale, from 0 to 1."""
     return None if mean is None else (mean - dimension.scale_min) / (dimension.scale_max - dimension.scale_min)
 
 
 def shade(share: float | None) -> str:
-    """The class of a heat map's cell."""
+    """Return the CSS class of a cell of the heat map."""
     return "none" if share is None else f"heat-{min(SHADES, max(0, round(SHADES * share)))}"
 
 
 def heat_map(report: Report) -> dict[str, Any]:
-    """Judges down, dimensions across: means, and how dark each cell is."""
+    """Return means with judges as rows and dimensions as columns, and the shade of each cell."""
     dimensions = report.by_dimension[:MOST_DIMENSIONS]
     cells: list[dict[str, JudgeCell]] = [{cell.judge: cell for cell in of.by_judge} for of in dimensions]
     rows = []
@@ -171,7 +172,7 @@ def _more(report: Report) -> str:
 
 
 def distributions(report: Report) -> dict[str, Any]:
-    """How often each score occurs, by dimension, as a plot and as a table."""
+    """Return how often each score occurs in each dimension, as a plot and as tables."""
     found = [_histogram(of) for of in report.by_dimension[:MOST_DIMENSIONS] if of.scores.n]
     drawn = found[:MOST_PLOTTED]
     told = "How often each score was given, by dimension"
@@ -206,7 +207,7 @@ def _histogram(of: DimensionReport) -> plots.Histogram:
 
 
 def judged_items(report: Report, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
-    """Items with what their judges said, cut to what a page bears."""
+    """Return items with their judges' opinions, cut to what fits on a page."""
     dimensions = {d.id: d for d in report.dimensions}
     return [
         {
@@ -235,7 +236,7 @@ def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
 
 
 def _score(score: int | None, dimension: ReportDimension) -> str:
-    """As its scale tells it: a label, or a number of so many."""
+    """Format a score in terms of its scale: as a label, or as a number and the highest score."""
     at = -1 if score is None else score - dimension.scale_min
     if 0 <= at < len(dimension.labels):
         return words.name(dimension.labels[at])
@@ -243,7 +244,7 @@ def _score(score: int | None, dimension: ReportDimension) -> str:
 
 
 def trouble(report: Report) -> list[dict[str, Any]]:
-    """The errors by kind, with their commonest reasons."""
+    """Return the errors by kind, with their commonest reasons."""
     return [
         {
             "kind": group.kind.value,
@@ -262,7 +263,7 @@ def trouble(report: Report) -> list[dict[str, Any]]:
 
 
 def spent(report: Report) -> list[tuple[str, str]]:
-    """What the job took."""
+    """Return what the job cost in time, calls and tokens."""
     share = report.input_tokens + report.output_tokens
     return [
         ("wall time", words.duration(report.wall_s)),
@@ -280,7 +281,7 @@ def spent(report: Report) -> list[tuple[str, str]]:
 
 
 def setup(report: Report) -> dict[str, Any]:
-    """What it takes to do the same again."""
+    """Return what is needed to run the same job again."""
     return {
         "judges": [
             {
@@ -307,13 +308,13 @@ def setup(report: Report) -> dict[str, Any]:
 
 
 def dimensions_of(report: Report) -> Sequence[DimensionStatistics]:
-    """The statistics that are shown."""
+    """Return the statistics of the dimensions that are shown."""
     found = report.statistics
     return found.dimensions[:MOST_PLOTTED] if found is not None and found.state == "computed" else ()
 
 
 def choices(report: Report, choice: ChosenItems | None) -> dict[str, Any]:
-    """The items worth a look; None where the job's opinions cannot be read."""
+    """Return the items that deserve attention; `there` is false if the job's opinions cannot be read."""
     if choice is None:
         return {"there": False, "worst": [], "disputed": []}
     return {

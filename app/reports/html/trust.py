@@ -1,4 +1,4 @@
-"""How far a job's judges can be trusted, as its HTML report shows it: agreement, calibration, probes and groups."""
+"""The section of the HTML report on how far the judges can be trusted: agreement, calibration, probes and groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMED = 60
 
 
 def trust(report: Report) -> dict[str, Any]:
-    """All that is known of the judges, or why it is not."""
+    """Return all that is known of the judges, or the reason why it is unknown."""
     found = report.statistics
     names = {d.id: d for d in report.dimensions}
     reason = "" if found is None or found.state == "computed" else (found.reason or "nobody knows why")
@@ -74,7 +74,7 @@ def _dimension(of: DimensionStatistics, known: ReportDimension | None) -> dict[s
 
 
 def _voices(of: DimensionStatistics) -> list[VoiceStatistics]:
-    """The judges, the panel, and a person, if people have rated."""
+    """Return the statistics of the judges, the panel, and a person, if people have rated."""
     return [*of.voices[: MOST_VOICES - 1], *of.voices[MOST_VOICES - 1 :][-1:], of.person] if of.person else []
 
 
@@ -114,7 +114,7 @@ def _bias(of: DimensionStatistics, name: str) -> str:
 
 
 def _calibration(of: DimensionStatistics, name: str) -> str:
-    """For each score that a judge gives: what a person gives the same items on average."""
+    """Plot, for each score that a judge gives, the mean that a person gives the same items."""
     found = [
         plots.Curve(_name(voice), points)
         for voice in _voices(of)
@@ -127,8 +127,8 @@ def _calibration(of: DimensionStatistics, name: str) -> str:
 
 
 def calibration(voice: VoiceStatistics, lowest: int) -> list[tuple[float, float, float, float]]:
-    """(judge's score, person's mean, low, high) for each score that the judge gave at least `FEWEST_IN_A_POINT`
-    items."""
+    """Return (judge's score, person's mean, low, high) for each score that the judge gave to at least
+    `FEWEST_IN_A_POINT` items."""
     found = []
     for at, row in enumerate(voice.confusion or ()):
         n = sum(row)
