@@ -1,4 +1,4 @@
-"""How far a job is, and how it has ended, told to whoever waits for it."""
+"""Reports a job's progress and its end to whoever waits for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from dicast.app.pipeline.messages import CONTROL_QUEUE
 
 
 class Announcer:
-    """Tells in the result backend, to monitors, and by the tasks that follow; `node` is this worker's name."""
+    """Reports a job's end to the result backend and to monitors, and sends the tasks that follow it. `node` is this
+    worker's name."""
 
     def __init__(self, app: Celery, node: str) -> None:
         self._app, self._node = app, node
 
     def announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
-        """Blocks. May be called twice."""
+        """Announce the end of a job and send its continuations, by task id. Blocks; may be called twice."""
         if end.lost:
             self._app.backend.mark_as_failure(job_id, JobLost(job_id))
             event = "task-failed"
@@ -33,7 +34,7 @@ class Announcer:
         else:
             self._app.backend.mark_as_done(job_id, end.report)
             event, fields = "task-succeeded", {"result": f"<report of {job_id}>", "runtime": end.report["wall_s"]}
-        # As this worker's: a monitor makes a worker of whatever name it hears.
+        # Sent under this worker's name: a monitor lists every name that it receives as a worker.
         place = {"exchange": self._app.names.of("dicast"), "routing_key": self._app.names.of(CONTROL_QUEUE)}
         with self._app.events.default_dispatcher(hostname=self._node) as events:
             events.send(event, uuid=job_id, **place, **fields)
@@ -50,21 +51,22 @@ class StoresProgress(Protocol):
 
 
 class ProgressReports:
-    """Stores how far running jobs are as the state of their tasks: `AsyncResult.state` is PROGRESS, and `.info` has the
-    counts of units. For one event loop; a job of which nothing has changed since this process stored it is skipped."""
+    """Stores the progress of running jobs as the state of their tasks: `AsyncResult.state` is PROGRESS, and `.info` has
+    the counts of units. A job that has not changed since this process last stored it is skipped. Not safe to share
+    between event loops."""
 
     def __init__(self, ledger: Ledger, backend: StoresProgress) -> None:
         self._ledger, self._backend = ledger, backend
         self._stored: dict[str, JobStanding] = {}
 
     async def store(self, jobs: Sequence[str] | None = None) -> None:
-        """Of these jobs; None: of all that have not ended. Raises redis errors."""
+        """Store the progress of these jobs; with None, of all jobs that have not ended. Raises redis errors."""
         names = list(await self._ledger.unfinished() if jobs is None else jobs)
         standings = dict(zip(names, await self._ledger.standings(names), strict=True)) if names else {}
         if jobs is None:
             self._stored = {job: standing for job, standing in self._stored.items() if job in standings}
         for job, standing in standings.items():
             if standing is not None and self._stored.get(job) != standing:
-                for task_id in {job, *await self._ledger.continuations(job)}:  # a canvas waits under a name of its own
+                for task_id in {job, *await self._ledger.continuations(job)}:  # a canvas waits under its own task id
                     await asyncio.to_thread(self._backend.store_progress, task_id, standing._asdict())
                 self._stored[job] = standing

@@ -1,4 +1,4 @@
-"""Items on their way into the order in which they are judged, where that is not the one in which they lie."""
+"""Writes a job's items in the order in which they are judged, where that differs from the order of their file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Arranging:
         self._ledger, self._results_dir = ledger, results_dir
 
     async def arrange(self, job: JobRecord) -> None:
-        """Put the items of a job that is to start into its folder in the order in which they are judged, unless they
-        are there, or lie so already. Raises `DatasetChanged` if the file is another by now, `DatasetError`, OSError."""
+        """Write the items of a job that is about to start into its folder, in the order in which they are judged. Does
+        nothing if they have been written, or are in that order already. Raises `DatasetChanged` if the file has changed
+        since the job was submitted, `DatasetError`, OSError."""
         arrangement = arrangement_of(job.spec)
         folder = own_folder(self._results_dir, job.id, job.incarnation)
         if not arrangement.needed or await asyncio.to_thread(is_arranged, folder):
@@ -43,7 +44,8 @@ class Arranging:
 
     @contextlib.asynccontextmanager
     async def _attended(self, job_id: str) -> AsyncIterator[None]:
-        """A million items take longer than the housekeeping waits before it has somebody else start the job."""
+        """Mark the job as attended while the block runs: a million items take longer than the housekeeping waits before
+        it lets another worker start the job."""
 
         over = asyncio.Event()
 
@@ -70,7 +72,7 @@ def _write(folder: Path, job: JobRecord, items: Iterator[Item], arrangement: Arr
         write_arranged(folder, plain, arrangement, chance, job.items)
     except (OtherItems, ImageError) as error:
         raise DatasetChanged(f"the items of job {job.id} have changed since it was submitted: {error}") from None
-    except FileNotFoundError:  # whoever was quicker has started the job, and it has ended
+    except FileNotFoundError:  # another worker has started the job meanwhile, and it has ended
         if not is_arranged(folder):
             raise
 

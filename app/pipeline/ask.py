@@ -1,6 +1,6 @@
-"""One call: its request, its lease, its answer.
+"""Makes one call to a provider: builds its request, holds its lease, and reads its answer.
 
-The lease is given back as soon as the call has ended, before anything is written: others wait for it.
+The lease is given back as soon as the call has ended, before anything is written, because other units wait for it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dicast.workers.admission.request import Lease
 from dicast.workers.policy.admission import CallOutcome
 
 LEASE_MARGIN_S = 5.0
-"""A call ends at the latest this long before its lease, so that the pool is never asked for more than it grants."""
+"""A call ends at least this long before its lease does, so that a pool never has more open calls than it grants."""
 WHOLE_ENOUGH = 0.5
-"""The share of a pool's time-out that a call needs: with less it is not begun, and one that is cut sooner says nothing
-of the pool, which might have answered yet."""
+"""The smallest share of a pool's time-out with which a call is begun. A call that is cut before it has had this share
+is not reported to the pool's governor, since the pool might still have answered."""
 
 
 class CalledPools(Models, Protocol):
@@ -47,14 +47,14 @@ class CalledPools(Models, Protocol):
 
 
 class Secret(Protocol):
-    """The installation's, from which nonces follow (see `dicast.app.pipeline.nonce_key.NonceKey`)."""
+    """The installation's secret, from which nonces are derived (see `dicast.app.pipeline.nonce_key.NonceKey`)."""
 
     async def get(self) -> bytes: ...
 
 
 class Asker:
-    """Makes calls on one event loop; `settler` does what follows from how they went, `images` reads those of items,
-    `renderer` arranges the material by jobs' templates."""
+    """Makes calls on one event loop and passes their outcomes to `settler`. `images` reads the images of items, and
+    `renderer` renders jobs' templates."""
 
     def __init__(
         self, pools: CalledPools, secret: Secret, settler: Settler, images: Images, renderer: AsyncRenderer
@@ -63,13 +63,13 @@ class Asker:
         self._renderer = renderer
 
     async def ask(self, call: Call, lease: Lease | None) -> NextSteps:
-        """Make a call whose units are claimed, and record what it brings. Without a lease, or with one that leaves no
-        time, the message comes again."""
-        if lease is None:  # not again at once: it would come round and round
+        """Make a call whose units are claimed, and record its outcome. Without a lease, or with one that leaves too
+        little time, no call is made and the message comes again."""
+        if lease is None:  # with a delay, or the message would circulate without pause
             return await self._settler.unpaid(call, 1.0)
         full_s = self._pools.call_timeout_s(call.deployment.pool)
         left_s = lease.expires_at - asyncio.get_running_loop().time() - LEASE_MARGIN_S
-        if left_s < WHOLE_ENOUGH * full_s:  # no right to a whole call: come again for one
+        if left_s < WHOLE_ENOUGH * full_s:  # too little time for a whole call: the message comes again for a new lease
             return await self._settler.unpaid(call, 0.0)
         try:
             provider = self._pools.provider(call.deployment.pool)
@@ -103,9 +103,9 @@ class Asker:
     async def _exchange(
         self, call: Call, lease: Lease, provider: Provider, request: ChatRequest, own_s: float
     ) -> ChatReply | NextSteps:
-        """The provider's answer within `own_s`, or sooner where the units' deadline is; or what follows if there is
-        none. A call whose own time is over, and which the provider has not ended, is a slow one: its lease counts for
-        as long again."""
+        """Return the provider's reply, or the next steps if there is none. The call may take `own_s`, or less where the
+        units' deadline comes first. If it takes all of `own_s` and the provider has not ended it, the provider may
+        still be working on it: its lease then counts for another `own_s`."""
         loop, reporter = asyncio.get_running_loop(), f"{call.ref}.{call.token}"
         started = loop.time()
         timeout_s = max(0.0, min(own_s, call.ends_at - started))
@@ -157,7 +157,8 @@ class Asker:
         return NextSteps.after(recorded)
 
     async def _read_all(self, call: Call, reply: ChatReply, nonce: str) -> NextSteps:
-        """Accept what is valid of a batch; what is missing or corrupt is asked for again, one by one."""
+        """Accept the valid opinions of a batch. Dimensions that are missing or corrupt are asked for again, one by
+        one."""
         reading = read_batch(
             reply.text, structured=reply.structured, nonce=nonce, dimensions=call.dimensions, dissent=call.hears
         )
@@ -198,7 +199,7 @@ def _request(call: Call, model: str, prompt: Prompt, images: Sequence[ImagePart]
 
 
 def _asked(call: Call) -> Sequence[Dimension]:
-    """The call's dimensions as its judge reads them."""
+    """Return the call's dimensions in the order in which its judge reads them."""
     return call.dimensions[::-1] if call.item.probe == REVERSED else call.dimensions
 
 

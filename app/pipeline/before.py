@@ -1,8 +1,8 @@
-"""What the earlier stages of a panel have left to a later one's next page: the score board, or a chief's opinions.
+"""Reads what a later stage of a panel needs from the earlier ones: the score board, or the opinions that a chief sees.
 
-A chief's are read from the pages that have been gathered into files: they are final, lie in the order of their lane's
-positions, and are the same for whoever looks, after every crash and repeat. Who gathers a page asks for the planning of
-the later lanes when its file is there, so what is not there yet is not waited for in vain.
+A chief's opinions are read from pages that have been gathered into files. These are final, ordered by the positions of
+their lane, and the same for every reader, after any crash or repetition. Whoever gathers a page then has the later
+lanes planned, so a page that is not there yet does not have to be polled for.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.reports.files import read_page
 
 Places = Mapping[str, tuple[int, int]]
-"""By the number of an earlier stage's lane: a page of it, and the position of its first unit."""
+"""Maps the number of an earlier stage's lane to one of its pages and the position of that page's first unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of so many `items`, the first of a page, all earlier units have ended. Either there is a `board`, or what a chief
-    is `told` of them, by item; `told_to` is where reading for the next page begins."""
+    """What is known of the first `items` items of a page, whose earlier units have all ended. There is either a
+    `board`, or the opinions that a chief is `told` of, by item; `told_to` is where reading for the next page begins."""
 
     items: int = 0
     board: Board | None = None
@@ -35,14 +35,14 @@ class Before:
     told_to: Places | None = None
 
     def shown(self, number: int, item: Item) -> Item:
-        """The item as this stage's judges are shown it."""
+        """Return the item as the judges of this stage see it."""
         told = self.told.get(number)
         return item if told is None else item.model_copy(update={"opinions": told})
 
 
 def gathered(results_dir: str, job: JobRecord, lane: Lane, wanted: range, places: Places) -> Before:
-    """What a chief is told of the first of the `wanted` items: as many as have all pages of earlier stages gathered,
-    and as fit into a page together. Blocks; raises OSError."""
+    """Read the opinions that a chief sees of the first of the `wanted` items: of as many as have all pages of earlier
+    stages gathered, and fit into one page. Blocks; raises OSError."""
     given: dict[int, list[dict[str, Any]]] = {item: [] for item in wanted}
     whole, begins = wanted.stop, {}
     for number, other in enumerate(job.lanes):
@@ -62,8 +62,8 @@ def gathered(results_dir: str, job: JobRecord, lane: Lane, wanted: range, places
 def _read(
     results_dir: str, job: JobRecord, number: int, place: tuple[int, int], given: Mapping[int, list[dict[str, Any]]]
 ) -> tuple[tuple[int, int], int]:
-    """Add a lane's opinions to those of the items that are `given`; the place of the first page that holds any of them,
-    and the position behind the last one read."""
+    """Add a lane's opinions on the items in `given`. Return the place of the first page that holds any of them, and the
+    position after the last one that was read."""
     lane, (page, first), begin = job.lanes[number], place, place
     start, stop = min(given) * lane.units_per_item, (max(given) + 1) * lane.units_per_item
     while first < stop:

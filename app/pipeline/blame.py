@@ -1,13 +1,13 @@
-"""Whose fault a failed call is: the unit's, or that of a pool which is down.
+"""Decides whether a failed call is attributed to its unit or to a pool that is down.
 
-While a pool is down, one call at a time tries it. What such a probe finds out says nothing of its unit, and must not
-spend its attempts: an outage would else use up a job's units one after the other. Rules, first match wins:
+While a pool is down, one call at a time probes it. The failure of a probe says nothing about its unit and must not
+spend its attempts, or an outage would use up the units of a job one after the other. Rules, first match wins:
 
-1. It was no probe -> the unit's, as every failure of a pool that is taken for up.
-2. The job had answers of other models of the pool and none of this one -> the unit's: the model is broken.
-3. The provider refused, could not be reached, or says that it is unavailable (502, 503, 504) -> the pool's.
-4. Any other failure (500, a timeout): the pool's if `UNITS_SURE` units failed and none was answered; a few could be
-   such units as bring the provider to fail.
+1. The call was no probe -> the unit, as with every failure of a pool that is believed to be up.
+2. The job has had answers from other models of the pool and none from this one -> the unit: the model is broken.
+3. The provider answered with a rate limit, could not be reached, or is unavailable (502, 503, 504) -> the pool.
+4. Any other failure (500, a timeout) -> the pool, if `UNITS_SURE` units have failed and none was answered. Fewer could
+   be units that make the provider fail.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ OUTAGES = frozenset({FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIM
 
 
 class Conditions(Protocol):
-    """Knows what is wrong with pools (see `dicast.workers.admission.outages.Outages`)."""
+    """Reads the condition of pools (see `dicast.workers.admission.outages.Outages`)."""
 
     async def read(self, pools: Iterable[str]) -> Mapping[str, PoolCondition]: ...
 
 
 class Blame(NamedTuple):
-    """`pool_down`: the call says nothing of its unit. For `closed_s` the pool lets no call pass."""
+    """If `pool_down`, the failure is the pool's and says nothing about the unit. The pool admits no call for
+    `closed_s`."""
 
     pool_down: bool
     closed_s: float
 
 
 class Blames:
-    """For one event loop; a store that is away is waited for."""
+    """Attributes failures on one event loop. Waits for the store while it is unavailable."""
 
     def __init__(self, conditions: Conditions, fail_fast: FailFast) -> None:
         self._conditions, self._fail_fast = conditions, fail_fast
 
     async def of(self, call: Call, failure: ProviderFailure, model: str) -> Blame:
-        """Of a call that failed."""
+        """Decide whether the failure of a call is its unit's or its pool's."""
         if failure.kind not in OUTAGES or (failure.kind in RATE_LIMITS and not call.probe):
             return Blame(pool_down=False, closed_s=0.0)
         trouble = await self._trouble(call.pool)
@@ -63,7 +64,7 @@ class Blames:
         return Blame(sure, trouble.breaker_for_s)
 
     async def down(self, pool: str) -> str:
-        """'pool 'p' has been down for 40 s ...', '' of one that is up."""
+        """Return "pool 'p' has been down for 40 s ...", or "" if the pool is up."""
         trouble = await self._trouble(pool)
         return described(pool, trouble)
 
@@ -72,7 +73,7 @@ class Blames:
 
 
 def described(pool: str, trouble: PoolCondition) -> str:
-    """One line for people; '' of a pool that is up."""
+    """Describe an outage in one line for people; return "" if the pool is up."""
     if trouble.outage is None or not trouble.down_for_s:
         return ""
     return f"pool {pool!r} has been down for {trouble.down_for_s:.0f} s (last error: {trouble.outage.last_error})"

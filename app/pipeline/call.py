@@ -1,4 +1,4 @@
-"""One call's facts, and what is told of it: to the ledger, to the log, to the pool's governor."""
+"""The facts of one call, and what is reported about it to the ledger, the log and the pool's governor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import read_limits
 
 NO_ANSWER = 0
-"""The status told to the governor for a call that was not answered."""
+"""The status that is reported to the governor for a call that was not answered."""
 TOLD_CHARS = 200
 
 
@@ -50,17 +50,17 @@ class Call:
     latency_s: float = 0.0
     usage: Usage = field(default_factory=Usage)
     ends_at: float = math.inf
-    """Until when it may go on, by the loop's clock."""
+    """The deadline of the call, on the event loop's clock."""
     probe: bool = False
-    """It tries a pool that was down when it was allowed."""
+    """Whether the call probes a pool that was down when the call was admitted."""
     told: str = ""
-    """What became of it, for people who look at the task: no text of the item, the judge or the key."""
+    """The outcome, for people who look at the task. Contains no text of the item or the judge, and no key."""
     errors: list[ErrorKind] = field(default_factory=list)
-    """The kinds of the errors that its units have ended with; shared by calls that are made of this one."""
+    """The kinds of errors with which its units have ended. Copies of this call share the list."""
     swapped: bool | None = field(init=False)
     """Whether the judge is shown a pair's texts in the other order."""
     shown: Item = field(init=False)
-    """The item as this call's judge is shown it."""
+    """The item as the judge of this call sees it."""
 
     def __post_init__(self) -> None:
         self.swapped = self.job.spec.turned(self.replicate)
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def hears(self) -> bool:
-        """Whether the judge is the panel's chief, and told of the others' opinions."""
+        """Whether the judge is the panel's chief, who sees the other judges' opinions."""
         return self.item.opinions is not None
 
     @property
@@ -86,14 +86,14 @@ class Call:
         self.told = text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS - 3]}..."
 
     def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
-        """One line of the log about this call, or about one of its dimensions."""
+        """Write one log line about this call, or about one of its dimensions."""
         event(
             dimension=dimension or self.label, agent=self.agent.name, job=self.ref.job, item=self.item.id,
             pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
         )  # fmt: skip
 
     def scored(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
-        """A unit's opinion, as the ledger keeps it."""
+        """Return a unit's opinion in the form that the ledger stores."""
         score = own_score(verdict.score, swapped=self.swapped)
         opinion = Opinion(
             judge=self.agent.name,
@@ -122,7 +122,7 @@ class Call:
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
         attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
     ) -> UnitResult:  # fmt: skip
-        """A unit's error, as the ledger keeps it."""
+        """Return a unit's error in the form that the ledger stores, and note its kind."""
         self.errors.append(kind)
         content = unscored(
             self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
@@ -133,7 +133,7 @@ class Call:
         return self._marked(result, ENDED) if self.job.keeps_board else result
 
     def _marked(self, result: UnitResult, mark: int) -> UnitResult:
-        """With what goes to the job's score board."""
+        """Add the place and the mark that the job's score board needs."""
         return result._replace(place=self.job.place(self.job.lanes[self.ref.lane], result.position), mark=mark)
 
 
@@ -142,7 +142,7 @@ def unscored(
     kind: ErrorKind, message: str, argument: str, attempts: int, calls: int, elapsed_s: float, status_code: int | None,
     model: str, pool: str = "", latency_s: float = 0.0,
 ) -> bytes:  # fmt: skip
-    """A unit's error, with the opinion without a score that stands for it."""
+    """Return the payload of a unit's error, together with an opinion without a score."""
     unit: dict[str, Any] = {
         "judge": agent.name,
         "criterion_id": dimension.id,
@@ -168,7 +168,7 @@ def unscored(
 
 
 def kept(job: JobRecord, item: Item) -> dict[str, Any]:
-    """The item's metadata that goes with its opinions."""
+    """Return the part of the item's metadata that is stored with its opinions."""
     kept = {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
     return kept | measured(item, job.spec.probes) if job.spec.probes else kept
 
@@ -177,15 +177,16 @@ _TOLD_AS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, Fai
 
 
 def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
-    """What the pool's governor learns from an answer; `wall_s` is Unix time."""
+    """Return what the pool's governor learns from an answer; `wall_s` is Unix time."""
     used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
     return CallOutcome(200, used, read_limits(reply.headers, wall_s), reporter)
 
 
 def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
-    """What the pool's governor learns from a failure; nothing from one of this program's own.
+    """Return what the pool's governor learns from a failure, or None if the failure is this program's own.
 
-    No money left is told as 402, since waiting cannot help it; a refusal as 429 or 529, whatever status it came under.
+    An exhausted account is reported as 402, since waiting does not help, and a rate limit or an overload as 429 or 529,
+    whatever status code it arrived with.
     """
     if failure.kind is FailureKind.INTERNAL:
         return None
@@ -195,7 +196,7 @@ def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutco
 
 
 def spent(failure: ProviderFailure) -> dict[str, int]:
-    """What the books count of a call that failed. Of one without an answer nobody knows what it cost."""
+    """Return the job's counters for a failed call. What a call without an answer has cost is unknown."""
     unanswered = failure.reached and failure.kind in {FailureKind.TIMEOUT, FailureKind.CONNECTION}
     return {
         "calls": 1,
@@ -205,11 +206,11 @@ def spent(failure: ProviderFailure) -> dict[str, int]:
 
 
 def payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
-    """A unit's end as it goes into the ledger: what is null is left out (see `opinion_of`)."""
-    # Not by orjson, whose bytes keep the 4 KB that they were written into, and the recorder keeps them for a while.
+    """Serialise the outcome of a unit for the ledger, without null values (see `opinion_of`)."""
+    # Not orjson: its result keeps the whole 4 KB buffer alive, and the recorder keeps results for a while.
     return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error}, exclude_none=True)
 
 
 def opinion_of(result: Mapping[str, Any]) -> Opinion:
-    """The opinion of a `payload` that was read again; it was checked when it was made."""
+    """Return the opinion of a parsed `payload`. It is not validated again."""
     return Opinion.model_construct(**{"score": None, **result["opinion"]})

@@ -1,7 +1,7 @@
-"""What `evaluate` makes of Celery's calling options, so that it stands in groups, chains and chords like any task.
+"""Handles Celery's calling options for `evaluate`, so that it works in groups, chains and chords like any task.
 
-A job ends long after its task has run, so whatever Celery has to do then (links, the rest of a chain, a chord's join,
-a result under the name that a canvas has given) is kept with the job, and done by a task of its own when it has ended.
+A job ends long after its task has run. Whatever Celery has to do then (links, the rest of a chain, a chord's join, a
+result under the task id of a canvas) is stored with the job, and is done by a task of its own when the job has ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REFUSED = {
 
 
 def check(options: Mapping[str, Any], queues: Collection[str]) -> None:
-    """Raises TypeError for an option that cannot be kept; `queues` are the names of the one that takes jobs."""
+    """Raise TypeError for an option that cannot be honoured; `queues` are the names of the queue that takes jobs."""
     for name, why in REFUSED.items():
         if options.get(name) is not None:
             raise TypeError(f"evaluate takes no {name}: {why}")
@@ -42,14 +42,15 @@ def check(options: Mapping[str, Any], queues: Collection[str]) -> None:
 
 
 class Continuation(NamedTuple):
-    """What follows a job's end, for the task id of one canvas."""
+    """What Celery has to do for the task id of one canvas when a job has ended."""
 
     task_id: str
     options: Mapping[str, Any]
 
     @classmethod
     def taken_from(cls, options: dict[str, Any], task_id: str | None, job_id: str) -> Continuation | None:
-        """Take what concerns the end out of `options`; None where nothing but the job's own result is asked for."""
+        """Remove the options that concern the end from `options`. Return None if only the job's own result is
+        wanted."""
         taken = {name: value for name in CANVAS if (value := options.pop(name, None)) is not None}
         if task_id in (None, job_id) and not set(taken) - {"root_id", "parent_id"}:
             return None
@@ -63,12 +64,13 @@ class Continuation(NamedTuple):
         return str(json.dumps({name: _plain(value) for name, value in self.options.items()}))
 
     def send(self, app: Celery, job_id: str, queue: str) -> None:
-        """Have a worker return the job's result under the canvas's id; Celery does the rest. May be sent twice."""
+        """Send the task that returns the job's result under the canvas's id. Celery does the rest. May be sent
+        twice."""
         app.send_task(DELIVER, args=(job_id,), task_id=self.task_id, queue=queue, **self.options)
 
 
 def delay_s(app: Celery, countdown: float | None, eta: datetime | None) -> float:
-    """How long to wait before a job starts, s; raises `TypeError` for what are no times."""
+    """Return the seconds to wait before a job starts. Raises TypeError if an argument is no time."""
     if eta is not None:
         return max(0.0, _seconds_until(app, eta, "eta"))
     if countdown is None:
@@ -79,7 +81,8 @@ def delay_s(app: Celery, countdown: float | None, eta: datetime | None) -> float
 
 
 def expires_s(app: Celery, expires: float | datetime | None) -> float | None:
-    """How long from now a job may be started, s; None: for ever. Raises `TypeError` for what is no time."""
+    """Return for how many seconds from now a job may be started; None means for ever. Raises TypeError if `expires` is
+    no time."""
     if expires is None:
         return None
     if isinstance(expires, datetime):
@@ -96,7 +99,7 @@ def _seconds_until(app: Celery, when: Any, name: str) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Signatures are dicts already, alone or in lists."""
+    """Return `value` with signatures, alone or in lists, turned into plain dicts."""
     if isinstance(value, Signature):
         return dict(value)
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,5 +1,5 @@
-"""Celery's settings: its queues, its schedule, and what of Celery's own is switched off; flags like `-c`, `-n` and `-Q`
-still mean what Celery says."""
+"""Celery's settings: queues, schedule, and the features of Celery that are switched off. Flags such as `-c`, `-n` and
+`-Q` keep their meaning."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from dicast.workers.store.keys import Keys
 
 BEAT_EVERY_S = 1.0
 HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
-"""After so long another tick has come, and `BEAT_MESSAGES_MAX` is more than come in that time. To a worker whose clock
-is further ahead of the beat's, its ticks are over when they come: the workers then keep house themselves."""
+"""A tick expires after this time, in which further ticks have come, fewer than `BEAT_MESSAGES_MAX`. If a worker's clock
+is further ahead of the beat's than this, ticks have expired when they arrive, and the workers do the housekeeping
+themselves."""
 BEAT_MESSAGES_MAX = 100
 
 
 def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, broker: Broker) -> dict[str, Any]:
-    """All but the addresses of broker and store."""
+    """Return all of Celery's settings except the addresses of broker and store."""
     named = names.of
-    # Results and chords' counts lie under this installation's keys.
+    # Results and the counts of chords are stored under this installation's keys.
     result_keys = {"global_keyprefix": keys.at("results") + ":"} if names.namespace else {}
     exchange = Exchange(named("dicast"), type="direct")
     queues = [*(QUEUE_PREFIX + name for name in pools.pools), CONTROL_QUEUE]
@@ -52,7 +53,7 @@ def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, 
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_enable_prefetch_count_reduction": False,
         "worker_redirect_stdouts": False,
-        # Flower asks for them while it watches, as `celery control enable_events` does; nobody else pays for them.
+        # Flower enables them while it is connected, as `celery control enable_events` does.
         "worker_send_task_events": False,
         "task_send_sent_event": False,
         "task_acks_late": True,
@@ -61,7 +62,7 @@ def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, 
         "result_serializer": "json",
         "accept_content": ["json"],
         "task_queues": [
-            # By its plain name it is known here, and as `-Q`, in every namespace.
+            # The alias is the plain name, by which code and `-Q` refer to a queue in every namespace.
             Queue(named(name), exchange, routing_key=named(name), queue_arguments=dict(given), alias=name)
             for name, given in arguments.items()
         ],
@@ -87,6 +88,7 @@ def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, 
 
 
 def held_by(holder: str, broker: Broker, keys: Keys) -> dict[str, Any]:
-    """The broker's transport options; where that is the store, messages that are not acknowledged are `holder`'s."""
+    """Return the broker's transport options. Where the store is the broker, unacknowledged messages belong to
+    `holder`."""
     own = own_unacked(keys, holder) if broker.is_store else {}
     return {**broker.settings["broker_transport_options"], **own}

@@ -1,4 +1,4 @@
-"""The claim of a message's units, which is the intent to pay for their call."""
+"""Claims a message's units. A claim records the intent to pay for their call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = tuple[JobState | None, Item | None, list[Claim]]
 
 
 class Claimer:
-    """Claims on one event loop."""
+    """Claims units on one event loop."""
 
     def __init__(self, ledger: Ledger, recorder: Recorder, dead_nodes: DeadNodes) -> None:
         self._ledger, self._recorder, self._dead_nodes = ledger, recorder, dead_nodes
@@ -27,7 +27,8 @@ class Claimer:
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
         *, early: bool = False,
     ) -> Answer:  # fmt: skip
-        """As `Ledger.claim`, however long that takes. A caller that is cancelled meanwhile has claimed nothing."""
+        """Claim units as `Ledger.claim` does, waiting for the store as long as necessary. If the caller is cancelled
+        meanwhile, the claim is given back."""
         attempt = self._ledger.attempt()
         claim = partial(self._ledger.claim, ref, token, positions, item, attempt, again_ms=again_ms, early=early)
         claiming = asyncio.ensure_future(retry_until_available(claim))
@@ -38,14 +39,14 @@ class Claimer:
             raise
 
     async def claim_of_the_dead(self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int) -> Answer:
-        """Claim units that somebody owns, once those who may have died of them are looked for: a broker notices a death
-        sooner than the nodes do, and its message is here before the unit is free. If their owner seems to live, the
-        message comes again when that one would be silent."""
+        """Look for dead nodes, then claim units that another node owns. A broker notices a death sooner than the nodes
+        do and redelivers the message before the unit is free. If the owner seems to be alive, the message comes again
+        when that node would count as silent."""
         await retry_until_available(self._dead_nodes.deregister)
         return await self.claim(ref, token, positions, item, again_ms=self._ledger.intervals.owner_silent_ms)
 
     async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[Answer]) -> None:
-        """The claim may be obeyed yet, and others would take it for a call that was paid."""
+        """Give a claim back that the store may still execute: other workers would count it as a paid call."""
         done, _ = await asyncio.wait({claiming}, timeout=self._ledger.intervals.stopping_s)
         if not done or claiming.exception() is not None:
             claiming.cancel()

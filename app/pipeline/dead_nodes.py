@@ -1,4 +1,4 @@
-"""Taking over from nodes that are dead or silent."""
+"""Takes over the work of nodes that are dead or silent."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dicast.app.ledger.ledger import Ledger
 
 
 class Heir(Protocol):
-    """Takes over messages and leases (see `dicast.workers.nodes.reaper.Reaper`)."""
+    """Takes over the messages and leases of dead nodes (see `dicast.workers.nodes.reaper.Reaper`)."""
 
     def reap(self) -> int:
-        """One pass over the nodes, which blocks; how many were dead or silent."""
+        """Check all nodes once, and return how many were dead or silent. Blocks."""
 
 
 class DeadNodes:
-    """For one event loop."""
+    """Takes over from dead nodes on one event loop."""
 
     def __init__(self, ledger: Ledger, heir: Heir) -> None:
         self._ledger, self._heir = ledger, heir
         self._pass: asyncio.Future[None] | None = None
 
     async def deregister(self) -> None:
-        """Take over from nodes that are dead or silent; many who ask at once are answered by one pass."""
+        """Take over from nodes that are dead or silent. Concurrent callers share one pass."""
         if self._pass is None or self._pass.done():
             self._pass = asyncio.ensure_future(self._take_over())
         await asyncio.shield(self._pass)

@@ -1,4 +1,4 @@
-"""Messages whose time has come."""
+"""Publishes messages whose time has come."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.unserved import Unserved
 
 AWAY = (RedisError, KombuError, OSError)
-"""Among these are the errors of a store or a broker that is away; `is_away` tells which are."""
+"""The classes to which the errors of an unavailable store or broker belong; `is_away` tells these from others."""
 
 
 class DueMessages:
-    """Publishes them from one event loop; every worker does, several times a second."""
+    """Publishes due messages from one event loop. Every worker does so several times a second."""
 
     def __init__(
         self, ledger: Ledger, messages: Messages, jobs: JobCache, unserved: Unserved, faults: JobFaults
@@ -29,8 +29,8 @@ class DueMessages:
         self._unserved, self._faults = unserved, faults
 
     async def publish(self) -> None:
-        """Publish every message whose time has come. Those that come after one that finds the broker away are due again
-        soon, and not only when they would be taken for lost."""
+        """Publish every message whose time has come. If the broker fails, this message and those after it are made due
+        again soon, instead of being found as lost later."""
         taken = await self._ledger.take_due()
         for number, (ref, token) in enumerate(taken):
             try:

@@ -1,4 +1,4 @@
-"""How units end without a score: after their last call, or without any."""
+"""Builds the results of units that end without a score, after their last call or without any call."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ CLOSED = {
     ClaimAnswer.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
     ClaimAnswer.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
 }
-"""What is recorded of units that get no call."""
+"""The error that is recorded for a unit whose claim gets this answer; no call is made for it."""
 WISHED = frozenset({ClaimAnswer.CANCELLED, ClaimAnswer.REVOKED, ClaimAnswer.EXPIRED})
-"""Ends that somebody asked for: nothing was lost."""
+"""Answers that follow from a request of a user or an operator; such a unit does not count as lost."""
 
 
 def given_up(
     call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, *, made: bool, model: str
 ) -> list[UnitResult]:
-    """The errors of all units of a call that failed for good; `made`: it was really made. Each is told to the log."""
+    """Return the errors of all units of a call that is not tried again, and log each. `made` tells whether the call was
+    made at all."""
     call.tell(f"error: {decision.kind}: {failure.message}")
     call.latency_s = took_s
     results = []
@@ -50,7 +51,7 @@ def given_up(
 
 
 def not_asked(call: Call, stop: Stop) -> list[UnitResult]:
-    """The errors of all units of a call that is not made, since its job asks no more at its place."""
+    """Return the errors of all units of a call that is not made because its job has stopped asking this model."""
     call.tell(f"error: {stop.kind}: {stop.reason}")
     results = []
     for claim, dimension in zip(call.claims, call.dimensions, strict=True):
@@ -66,7 +67,7 @@ def not_asked(call: Call, stop: Stop) -> list[UnitResult]:
 
 
 def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
-    """The result of a unit that is not even published, since its job asks no more at its place."""
+    """Return the result of a unit that is not published because its job has stopped asking this model."""
     unit = lane.unit(position)
     return unscored(
         job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
@@ -75,7 +76,7 @@ def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -
 
 
 def not_told(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
-    """The result of a chief's unit that is not published, since there is no opinion that it could be told of."""
+    """Return the result of a chief's unit that is not published because no other judge has an opinion."""
     unit = lane.unit(position)
     return unscored(
         job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
@@ -86,8 +87,8 @@ def not_told(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
 
 
 def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
-    """The result of a unit that is not published, since the judges before it have settled the outcome. It is no error:
-    the opinion without a score stands for it alone."""
+    """Return the result of a unit that is not published because the earlier judges have settled the outcome. It is no
+    error, just an opinion without a score."""
     unit = lane.unit(position)
     opinion = Opinion(
         judge=job.spec.agents[unit.agent].name,
@@ -117,8 +118,8 @@ def _because(stop: Stop) -> dict[str, Any]:
 
 
 def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[UnitResult]:
-    """The errors of units that get no call: they or their job were cancelled, their workers died, or the like;
-    `trouble` is what kept those that expired from being asked, if it is known."""
+    """Return the errors of units whose claim was answered by one of `CLOSED`, such as cancelled ones or those whose
+    workers died. `trouble` says what delayed units that have expired, if that is known."""
     results = []
     for claim in claims:
         dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]

@@ -1,19 +1,19 @@
-"""Whether a unit is worth a call: a job that gets nothing but the same error stops asking, and an account without money
-is tried once in a while, by one unit.
+"""Decides whether a unit is worth a call. A job that only gets the same permanent error stops asking, and an exhausted
+account is tried again by one unit at a time.
 
-Rules, in the order in which they are tried, for a job at a place (a pool's model):
+Rules for a job at a place (a pool's model), in the order in which they are tried:
 
-1. The account has no money left, and the job waits (`on_exhausted: wait`): its units come again, and one call each
-   `recheck_s` finds out.
-2. The job was stopped at the place, or has given it up (app/pipeline/time_limits.py): the unit ends with the error
-   that stopped it, without a call, unless its judge has another place where the job still asks: then it goes there.
+1. The account has no money left, and the job waits for it (`on_exhausted: wait`): the units come again, and one call
+   every `recheck_s` tries the account.
+2. The job has stopped asking at the place, or has given it up (app/pipeline/time_limits.py): the unit ends without a
+   call, with the error that stopped the job, or goes to another deployment of its judge where the job still asks.
 
-A job stops at a place when its first units there have all ended in the same error that asking again cannot help:
-`fail_fast` of them, of at least `ITEMS_LEAST` items (or what is wrong with one text would stop the others); one, if the
-account has no money left, or no call can be made at all (a missing key). Where it once had an answer, or two errors
-differed, it is not stopped.
+A job stops asking at a place when its first units there have all ended in the same permanent error: `fail_fast` units
+of at least `ITEMS_LEAST` items (so that one bad text does not stop the others), or one unit if the account has no money
+left or no call can be made at all (a missing key). It does not stop where it has had an answer, or two different
+errors.
 
-What a process knows of the store is up to `LOOK_EVERY_S` old, so a few more calls may be made when a job stops.
+A process reads the store every `LOOK_EVERY_S`, so a few more calls may be made after a job has stopped.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ LOOK_EVERY_S = 0.25
 JOBS_KEPT = 64
 
 _OF_THE_POOL = {401, 402, 403, 404}
-"""Statuses that say something of key, account, path or model, whatever is asked; of others the words count."""
+"""Statuses that concern the key, the account, the path or the model, whatever is asked. For other statuses two errors
+are the same only if their messages are."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForMoney:
-    """No call now, but later."""
+    """No call is made now; the unit comes again after `delay_s`, when the account may have money."""
 
     delay_s: float
 
 
 @dataclass(slots=True)
 class _Known:
-    """What this process knows of one job."""
+    """This process's copy of what the store knows about one job."""
 
     looked_at: float = float("-inf")
     stops: Mapping[str, Stop] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class _Known:
 
 
 class FailFast:
-    """For one event loop; a store that is away is waited for."""
+    """Decides on one event loop whether calls are worth making. Waits for the store while it is unavailable."""
 
     def __init__(self, store: StopStore, models: Models, *, fail_fast: int, recheck_s: float) -> None:
         self._store, self._models, self._fail_fast, self._recheck_s = store, models, fail_fast, recheck_s
@@ -69,12 +70,13 @@ class FailFast:
     async def refusal(
         self, job: JobRecord, pool: str, model: str, *, leased: bool = True
     ) -> Stop | WaitForMoney | None:
-        """Why a unit of the job gets no call at this place now; None if it does. One that is not `leased` passed the
-        gate because the job makes no calls any more: if no reason is known, it is younger than the last look."""
+        """Return why a unit of the job gets no call at this place now, or None if it may be called. A unit that is not
+        `leased` passed the gate because its job makes no more calls, so the store is read again if no reason is
+        known yet."""
         known, at = self._known(job), place(pool, model)
         now = asyncio.get_running_loop().time()
         if now >= known.looked_at + LOOK_EVERY_S or not (leased or at in known.stops):
-            known.looked_at = now  # others need not look meanwhile
+            known.looked_at = now  # concurrent callers need not read it too
             await retry_until_available(lambda: self._look(job, known))
         if pool in known.exhausted and job.spec.on_exhausted == "wait":
             recheck_ms = round(1000 * self._recheck_s)
@@ -83,28 +85,28 @@ class FailFast:
         return known.stops.get(at)
 
     def asks_at(self, job: JobRecord, places: Iterable[str]) -> bool:
-        """Whether the job still asks at any of these, as far as `refusal` has seen a moment ago."""
+        """Whether the job still asks at any of these places, as of the last time that the store was read."""
         stops = self._known(job).stops
         return any(at not in stops for at in places)
 
     async def seems_broken(self, job: JobRecord, pool: str, model: str) -> bool:
-        """Whether the job had answers of the pool's other models, and none of this one."""
+        """Whether the job has had answers from other models of the pool, and none from this one."""
         answered = (await self._store.look(job))[1] | self._known(job).answered
         return place(pool, model) not in answered and any(at.startswith(place(pool, "")) for at in answered)
 
     async def give_up(self, job: JobRecord, stop: Stop) -> None:
-        """The job asks no more at `stop.place`."""
+        """Have the job stop asking at `stop.place`."""
         if await retry_until_available(lambda: self._store.give_up(job, stop)):
             self._known(job).looked_at = float("-inf")
             await retry_until_available(lambda: self._silence(job))
             logs.stopped_asking(job=job.id, pool=stop.pool, model=stop.model, after=0, reason=stop.message)
 
     async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
-        """Where the job asks no more, by place, as of now."""
+        """Return the places where the job has stopped asking, each with its stop, as of now."""
         return await self._store.stops(job)
 
     async def answered(self, job: JobRecord, pool: str, model: str) -> None:
-        """The place has answered with an opinion."""
+        """Note that the place has answered with an opinion."""
         known, at = self._known(job), place(pool, model)
         if pool in known.exhausted:
             known.exhausted.discard(pool)
@@ -116,7 +118,8 @@ class FailFast:
     async def failed(
         self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
     ) -> WaitForMoney | None:
-        """A unit's last call failed, or could not be `made`. The unit is to come again if the job waits for money."""
+        """Note that a unit's last call failed, or could not be `made`. Return a wait if the unit is to come again
+        because the job waits for money."""
         if failure.kind is FailureKind.QUOTA_EXHAUSTED and job.spec.on_exhausted == "wait":
             self._known(job).exhausted.add(pool)
             await retry_until_available(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
@@ -142,7 +145,7 @@ class FailFast:
         return None
 
     async def _silence(self, job: JobRecord) -> None:
-        """A job that asks nowhere any more need not wait for leases."""
+        """Let the job's units pass the gate without leases if it has stopped asking everywhere."""
         stops = await self._store.stops(job)
         places = {at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._models)}
         if places <= stops.keys():
@@ -150,7 +153,7 @@ class FailFast:
 
     async def _look(self, job: JobRecord, known: _Known) -> None:
         known.stops, answered = await self._store.look(job)
-        known.answered &= answered  # of a resumed job it begins anew
+        known.answered &= answered  # a resumed job starts without answers
         if job.spec.on_exhausted == "wait":
             pools = {name for lane in job.lanes for name in lane.pools}
             known.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
@@ -165,4 +168,4 @@ class FailFast:
 
 
 _NEVER_MENDED = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}
-"""A unit has ended because asking again did not, or cannot, help; what may pass by itself does not count."""
+"""Failures for which asking again did not, or cannot, help. Failures that may pass by themselves stop no job."""

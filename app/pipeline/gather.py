@@ -1,7 +1,7 @@
-"""The end of pages and jobs: results leave the store for files, and a job completes exactly once.
+"""Ends pages and jobs: moves results from the store to files, and completes a job exactly once.
 
-Files come first and the ledger second, and writing a page or a report twice gives the same files, so a process that
-dies in between loses nothing: whoever comes next does the same again.
+Files are written before the ledger is, and writing a page or a report twice gives the same files. A process that dies
+in between therefore loses nothing: another one repeats the step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Announces(Protocol):
     """See `dicast.app.pipeline.announce.Announcer`."""
 
     def announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
-        """Tell how a job has ended, and send what follows that, by task id. Blocks; may be called twice."""
+        """Announce the end of a job and send its continuations, by task id. Blocks; may be called twice."""
 
 
 class WritesHtml(Protocol):
@@ -66,33 +66,34 @@ class WritesHtml(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What follows: `finish` the job, `plan` the lane, and those of `later` stages; all, where a question is asked."""
+    """What has to be done next: `finish` the job, `plan` the lane, and plan the `later` lanes: those of later stages,
+    or all lanes of a job that asks a question."""
 
     finish: bool = False
     plan: bool = False
     later: Sequence[int] = ()
 
     def lanes(self, lane: int) -> list[int]:
-        """All that are to be planned now that a page of `lane` is gathered."""
+        """Return the lanes to be planned now that a page of `lane` is gathered."""
         return [*([lane] if self.plan else []), *self.later]
 
 
 class Gatherer:
-    """Gathers on one event loop."""
+    """Gathers pages and finishes jobs on one event loop."""
 
     def __init__(
         self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces,
         html: WritesHtml | None = None,
     ) -> None:  # fmt: skip
-        """`html` None: no page is wanted."""
+        """Without `html`, no HTML report is written."""
         self._ledger, self._results_dir = ledger, results_dir
         self._models, self._stops, self._announcer, self._html = models, stops, announcer, html
         self._finishing: set[str] = set()
         self._inquiries = Inquiries(ledger)
 
     async def gather(self, ref: PageRef) -> Gathered:
-        """Move a whole page to its files. What has units open, was gathered before, or is of an earlier job of this id,
-        is left alone."""
+        """Move a page whose units have all ended to its files. Does nothing for a page that has open units, was
+        gathered before, or belongs to an earlier job of this id."""
         stages = await self._ledger.lane_stages(ref)
         page = await self._ledger.take_page(ref) if stages else None
         if page is None:
@@ -117,9 +118,12 @@ class Gatherer:
         files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
 
     async def finish(self, job_id: str) -> bool:
-        """Write the report and complete the job; True for the one call that completed it. What keeps a job from being
-        finished is told to its watchers. If it lasts, or somebody cancels the job meanwhile, the job ends as cancelled,
-        with that reason and with what can be read of its results. Raises what passes, and what is wrong once it has."""
+        """Write the report and complete the job; return True from the one call that completes it.
+
+        An error that prevents this is shown to those who watch the job. If it persists, or somebody cancels the job
+        meanwhile, the job ends as cancelled, with that reason and with the results that can be read. Raises errors that
+        may pass by themselves, and those of a job that is not being finished or has been given up.
+        """
         given_up = False
         while job_id not in self._finishing and await self._ledger.claim_finish(job_id):
             self._finishing.add(job_id)
@@ -139,7 +143,8 @@ class Gatherer:
         return False
 
     async def _tell_failed(self, job_id: str, error: Exception) -> FinishFailed:
-        """Put on record that a job could not be finished; whether it is to be finished without what is in the way."""
+        """Record that a job could not be finished. The answer tells whether the job is now given up, and so to be
+        finished without the step that fails."""
         why, attempt = files_trouble(error), self._ledger.attempt()
         tries = DISK_TRIES if isinstance(error, OSError | NoLibraries) else TRIES
         failed = await retry_until_available(lambda: self._ledger.finish_failed(job_id, why, tries, TRIES, attempt))
@@ -152,7 +157,7 @@ class Gatherer:
     async def _finish(self, job_id: str) -> bool:
         job = await self._ledger.job(job_id)
         record = await self._ledger.progress(job_id)
-        if job is None or "outcome" not in record:  # the store has lost what it said a moment ago
+        if job is None or "outcome" not in record:  # the store has lost the job since the claim
             return False
         if "salvage" in record:
             report, keep_items = await self._salvaged(job, record)
@@ -175,8 +180,9 @@ class Gatherer:
         return completed
 
     async def _salvaged(self, job: JobRecord, record: Mapping[str, str]) -> tuple[Report, bool]:
-        """What can be had of the report of a job that is given up, and whether its items are to stay in the store.
-        Raises what passes; all else is logged, for nothing more can be done for the job."""
+        """Build as much as possible of the report of a job that is given up, and tell whether its items are to stay in
+        the store. Raises errors that may pass by themselves; logs all others, since nothing more can be done for the
+        job."""
 
         async def tried(step: Callable[[], Awaitable[T]]) -> T | None:
             try:
@@ -195,12 +201,12 @@ class Gatherer:
         return report, not kept
 
     async def _header(self, job: JobRecord, record: Mapping[str, str], *, answered: bool = True) -> ReportHeader:
-        """What a report tells besides the scores, of a job that ends now; without what is known of its question where
-        that cannot be `answered`."""
+        """Return the report's header for a job that ends now. Unless `answered`, the answer to its question is left
+        out."""
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()
         cancelled = record["outcome"] == "cancelled"
-        # What a cancelled job knows of its question is worth no wait for another worker.
+        # A cancelled job does not wait for a worker that can answer its question.
         answer = await self._inquiries.told(job) if answered and (can_answer() or not cancelled) else None
         unpublished, saved = _left(job, record)
         return ReportHeader(
@@ -240,9 +246,9 @@ class Gatherer:
     def _filed(
         self, job: JobRecord, record: Mapping[str, str], header: ReportHeader, *, salvage: bool = False
     ) -> Report:
-        """The job's files, and its report with the panel's scores and the statistics that it asks for."""
+        """Write the job's files. Return its report, with the panel's scores and the statistics that it asks for."""
         place = self._results_dir, job.id, job.incarnation
-        if job.resumed and "started_ms" not in record:  # cancelled before it went on: what it had before is all it has
+        if job.resumed and "started_ms" not in record:  # cancelled before it went on: it only has its earlier results
             set_aside(*place, waits=lambda: True, run=job.resumed)
         rated = header.rated or keeps_ratings(*place)  # a resumed job has those that were added, too
         header = header.model_copy(update={"rated": rated})
@@ -253,8 +259,8 @@ class Gatherer:
         return ReportAgent.of(agent, map(self._models.model, agent.choices), chief=chief)
 
     async def _keep_items(self, job: JobRecord) -> bool:
-        """Items that came with the job leave the store with it; who resumes it or reads its results needs them. True
-        when they are in a file, or are nowhere else."""
+        """Write items that were submitted with the job to a file. They leave the store with the job, and are needed to
+        resume it or to read its results. Returns True."""
         if isinstance(job.spec.items, list) and await self._ledger.item_count(job.id):
             with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile, and kept them
                 pages = pieces(await held_items(self._ledger, job.id), ITEMS_TOGETHER)
@@ -262,7 +268,7 @@ class Gatherer:
         return True
 
     async def announce(self, job_id: str) -> None:
-        """Tell whoever waits for the job, and send what follows it; the outbox forgets it afterwards."""
+        """Announce the job's end to whoever waits for it, send its continuations, and remove it from the outbox."""
         record = await self._ledger.progress(job_id)
         if not record:
             await self._ledger.announced(job_id)
@@ -276,8 +282,8 @@ class Gatherer:
 
 
 def _left(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
-    """How many units were not published, and how many calls they would have taken, since the job's question was
-    answered."""
+    """Count the units that were not published because the job's question was answered, and the calls that they would
+    have taken."""
     units = calls = 0
     for number, lane in enumerate(job.lanes):
         stopped = record.get(f"stopped:{number}")
@@ -288,8 +294,8 @@ def _left(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _unreported(record: Mapping[str, str]) -> int:
-    """How many calls may have been made of which nobody has told how they ended (app/ledger/late.lua); a batch is one.
-    Of claims from before this was kept, each counts."""
+    """Count the calls that may have been made and whose end was never reported (app/ledger/late.lua). A batch counts as
+    one call; a claim that was stored without its attempt counts as a call of its own."""
     calls = set()
     for field, claims in record.items():
         if field.startswith("late:"):

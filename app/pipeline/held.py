@@ -1,4 +1,4 @@
-"""Items that came with a job, read from the store one after the other."""
+"""Iterates over the items that were submitted with a job and are kept in the store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ItemsGone(LookupError):
 
 
 async def held_items(ledger: Ledger, job_id: str) -> Iterator[Item]:
-    """Those that the store holds, for a thread to go through while the event loop that called this reads them. Going
-    through them raises `ItemsGone` where the job ends meanwhile."""
+    """Return an iterator over the items in the store. It is consumed in a thread, while the event loop that called this
+    reads the items. The iterator raises `ItemsGone` if the job ends meanwhile."""
     count, loop = await ledger.item_count(job_id), asyncio.get_running_loop()
 
     def items() -> Iterator[Item]:

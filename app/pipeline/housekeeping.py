@@ -1,7 +1,7 @@
-"""What must happen though no message asks for it: due messages, dead nodes, stuck pages and jobs.
+"""The work that no message asks for: due messages, dead nodes, stuck pages and jobs.
 
-Every worker publishes due messages, several times a second. The rest is the beat's tick; where no beat ticks, the
-workers do it themselves, one at a time. Every step is safe to take twice and by several at once.
+Every worker publishes due messages, several times a second. The rest is done at the beat's ticks; where no beat runs,
+the workers do it themselves, one at a time. Every step may be taken twice and by several workers at once.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ T = TypeVar("T")
 
 class Governing(Protocol):
     async def govern(self) -> None:
-        """Have every pool's limits be decided on."""
+        """Have the governor decide on every pool's limits."""
 
 
 class Nodes(Protocol):
     """See `dicast.app.cluster.cluster.Cluster`."""
 
     def hand_on(self) -> None:
-        """Have work that waits at busy nodes go back for idle ones. Blocks."""
+        """Return messages that wait at busy nodes to their queues, for idle nodes. Blocks."""
 
 
 class Reports(Protocol):
     """See `dicast.app.pipeline.announce.ProgressReports`."""
 
     async def store(self) -> None:
-        """Tell how far all running jobs are."""
+        """Store the progress of all running jobs."""
 
 
 class Beat:
-    """The beat's work, whoever does it. Without `nodes`, work that waits at busy ones stays there; without `progress`,
-    nobody is told how far a job is."""
+    """The work of the beat's ticks, whoever does it. Without `nodes`, messages that wait at busy nodes stay there;
+    without `progress`, the progress of jobs is not stored."""
 
     def __init__(
         self, ledger: Ledger, adoption: Adoption, dead_nodes: DeadNodes, sweeper: Sweeper, pools: Governing,
@@ -56,9 +56,9 @@ class Beat:
         self._sweeper, self._pools, self._nodes, self._progress = sweeper, pools, nodes, progress
 
     async def tick(self) -> None:
-        """One of the beat's ticks."""
+        """Do the work of one housekeeping tick."""
         await self._ledger.led(self._ledger.intervals.beat_silent_ms)
-        await _surviving(self._adoption.adopt)  # before their units are handed to others, who would call again
+        await _surviving(self._adoption.adopt)  # before other nodes get these units and call again
         await _surviving(self._dead_nodes.deregister)
         await _surviving(self._spread)
         await self._sweeper.sweep()
@@ -70,18 +70,18 @@ class Beat:
             await asyncio.to_thread(self._nodes.hand_on)
 
     async def govern(self) -> None:
-        """The beat's other tick."""
+        """Do the work of one governor tick."""
         await self._pools.govern()
 
     async def stand_in(self) -> None:
-        """Do both if no beat has ticked for a while, and no other worker leads."""
+        """Do the work of both ticks if no beat has ticked for a while and no other worker has taken its place."""
         if await _surviving(self._ledger.lead, self._ledger.intervals.beat_silent_ms):
             await _surviving(self.tick)
             await _surviving(self.govern)
 
 
 class Housekeeper:
-    """One worker's part of it."""
+    """One worker's part of the housekeeping."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Housekeeper:
         self._unserved, self._beat, self._due_every_s = unserved, beat, due_every_s
 
     async def run(self) -> None:
-        """Until cancelled: publish what is due, and stand in for a beat that does not tick."""
+        """Publish what is due and stand in for a missing beat, until cancelled."""
         rounds_per_check = max(1, round(1 / self._due_every_s))
         while True:
             for _ in range(rounds_per_check):
@@ -109,12 +109,13 @@ class Housekeeper:
 
 
 async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """A store or broker that is away stops no housekeeper: it tries again with the next round."""
+    """Run one step and log its errors, so that an unavailable store or broker does not end the housekeeper: the step is
+    tried again in the next round."""
     try:
         return await step(*args, **kwargs)
     except Exception as error:
         if is_away(error):
             logger.warning("housekeeping waits for the store or the broker: %s", error)
-        else:  # a fault of this program: whatever else has to be done still is
+        else:  # a fault of this program must not keep the other steps from being taken
             logger.exception("housekeeping could not %s", step.__name__)
     return None

@@ -1,4 +1,4 @@
-"""The images of items on their way to the providers: kept when a job starts, and read when one of its calls is made."""
+"""Copies the images of items into the job's folder when the job starts, and reads them when a call is made."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from dicast.app.reports.folders import own_folder
 from dicast.app.reports.images import keep_image, kept_image
 
 HELD_BYTES = 64_000_000
-"""Of images in base64 that a worker remembers: the calls of one item's judges and dimensions come close together."""
+"""How many bytes of images in base64 a worker caches: the calls of one item's judges and dimensions come close
+together."""
 
 
 class Images(Protocol):
-    """What reads the images of a call."""
+    """Reads the images of a call."""
 
     async def parts(self, job: JobRecord, placed: Sequence[PlacedImage]) -> list[ImagePart]:
-        """As the provider is sent them. Raises `ImageError` for one that is gone."""
+        """Return the images as they are sent to the provider. Raises `ImageError` for an image that is gone."""
         ...
 
 
 class KeptImages:
-    """Those in the folders of the jobs, for one event loop."""
+    """Reads images from the folders of jobs, on one event loop, and caches some."""
 
     def __init__(self, results_dir: str) -> None:
         self._results_dir = results_dir
@@ -71,8 +72,8 @@ class KeptImages:
 
 
 def keeping(job: JobRecord, folder: Path) -> Callable[[Item], Item]:
-    """Puts an item's images into the job's folder, and gives the item with their digests. It raises `ImageError` for
-    one that cannot be used any more, OSError for a disk that refuses."""
+    """Return a function that copies an item's images into the job's folder and returns the item with their digests. It
+    raises `ImageError` for an image that can no longer be used, and OSError if the disk fails."""
     source = job.spec.items
     beside = Path(source.path).parent if isinstance(source, ItemSource) else None
     files = job.spec.item_images == "files"

@@ -1,8 +1,8 @@
-"""A job's question: what has been judged so far answers it, or how far planning may go before one looks again.
+"""Answers a job's question from what has been judged so far, and limits planning until the next check.
 
-What counts is the panel's score of each item, in the random order in which they are judged, up to the first item of
-which a unit is open: an item that takes long must not drop out for that. Everything is read from the score board, so
-whoever looks sees the same, and a look may be taken at any time and by several at once; the first answer stands.
+What counts is the panel's score of each item, in the random order in which items are judged, up to the first item with
+an open unit: items that take long must not be left out. Everything is read from the score board, so every process sees
+the same, and the check may be made at any time and by several processes at once. The first answer stands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ KEPT_JOBS = 32
 
 
 class Look(NamedTuple):
-    """What a look has found: the job's question is `answered`, by whomever; `finish` the job, since nothing is open."""
+    """The result of a check: whether the job's question is `answered`, and whether to `finish` the job now because no
+    unit is open."""
 
     answered: bool = False
     finish: bool = False
@@ -38,26 +39,26 @@ class Look(NamedTuple):
 
 @dataclass
 class _Seen:
-    """The panel's scores of the first items of a job, NaN where there is none. They grow on the event loop alone."""
+    """The panel's scores of the first items of a job, NaN where an item has none. Extended on the event loop only."""
 
     scores: array[float] = field(default_factory=lambda: array("d"))
     next_look: int = PAGE
 
     def copied(self) -> array[float]:
-        """The scores as they are now, for a thread: an array of which numpy has a view cannot grow."""
+        """Return a copy of the scores for use in a thread: an array of which numpy holds a view cannot grow."""
         return self.scores[:]
 
 
 class Inquiries:
-    """The questions of jobs, for one event loop."""
+    """Answers the questions of jobs on one event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._seen: dict[tuple[str, str, int], _Seen] = {}
 
     async def look(self, job: JobRecord) -> Look:
-        """Answer the job's question if what has been judged suffices. Of a job without one, or whose question was
-        answered before it was resumed, nothing is asked. Raises `NoLibraries`."""
+        """Answer the job's question if enough has been judged. Does nothing for a job without a question, or whose
+        question was answered before it was resumed. Raises `NoLibraries`."""
         asked = await self._open(job)
         if asked is None:
             return Look()
@@ -68,7 +69,7 @@ class Inquiries:
             return Look()
         seen.next_look = looks_again(count)
         answer = await asyncio.to_thread(answered, job, asked, seen.copied(), spent=spent)
-        if answer.state == "open" or count == job.items:  # all of it is judged, and ends as any job does
+        if answer.state == "open" or count == job.items:  # everything is judged: the job ends like any other
             return Look()
         text, attempt = answer.model_dump_json().encode(), self._ledger.attempt()
         stands, finish = await retry_until_available(lambda: self._ledger.answer(job, text, attempt))
@@ -77,7 +78,8 @@ class Inquiries:
         return Look(True, finish)
 
     async def reach(self, job: JobRecord, lane: Lane, ahead: int) -> int | None:
-        """The position up to which a lane may be planned, where `ahead` units keep its pool busy; None: to its end."""
+        """Return the position up to which a lane may be planned, where `ahead` units keep its pool busy; None means to
+        its end."""
         asked = await self._open(job)
         if asked is None:
             return None
@@ -86,7 +88,7 @@ class Inquiries:
         return items * lane.units_per_item
 
     async def told(self, job: JobRecord) -> JobAnswer | None:
-        """What the report says of the question, None for a job without one. Raises `NoLibraries`."""
+        """Return the answer for the report, or None for a job without a question. Raises `NoLibraries`."""
         if job.spec.question is None:
             return None
         asked = await self._ledger.asked(job.id)
@@ -103,7 +105,7 @@ class Inquiries:
         return asked if asked.answer is None else None
 
     async def _advanced(self, job: JobRecord) -> _Seen:
-        """What has been judged, as of now."""
+        """Read the scores of items that have been judged since the last call, and return all."""
         key = job.id, job.incarnation, job.resumed
         seen = self._seen.setdefault(key, _Seen())
         while len(self._seen) > KEPT_JOBS:
@@ -111,7 +113,7 @@ class Inquiries:
         while (first := len(seen.scores)) < job.items:
             board = await self._ledger.board(job, first, min(READ_TOGETHER, job.items - first))
             new = _complete(job, board)
-            if len(seen.scores) == first:  # nobody else has read on meanwhile
+            if len(seen.scores) == first:  # no concurrent call has extended it meanwhile
                 seen.scores.extend(new)
             if len(new) < READ_TOGETHER:
                 break
@@ -119,7 +121,7 @@ class Inquiries:
 
 
 def _reachable(job: JobRecord, asked: OpenQuestion) -> int:
-    """How many of the first items may be judged for the question."""
+    """Return how many of the first items may be judged for the question."""
     most = _most(job)
     calls = sum(lane.units_per_item // lane.stride for lane in job.lanes)
     items = job.items if asked.pairs is None else 2 * asked.pairs
@@ -131,7 +133,7 @@ def _most(job: JobRecord) -> int | None:
 
 
 def _complete(job: JobRecord, board: Board) -> list[float]:
-    """The panel's scores of the board's first items, up to one of which a unit is open."""
+    """Return the panel's scores of the board's first items, up to the first item with an open unit."""
     agents, dimension = range(len(job.spec.agents)), job.spec.asked_dimension
     rule = job.spec.panel_of(job.spec.dimensions[dimension])
     scores = []
@@ -149,7 +151,8 @@ def _complete(job: JobRecord, board: Board) -> list[float]:
 def answered(
     job: JobRecord, asked: OpenQuestion, scores: array[float], *, spent: bool, ended: bool = False
 ) -> JobAnswer:
-    """What these scores of the first items say to the job's question. Blocks. Raises `NoLibraries`."""
+    """Return the answer that these scores of the first items give to the job's question. Blocks. Raises
+    `NoLibraries`."""
     require_libraries()
     from dicast.app.assessment.inquiry import answer_of  # noqa: PLC0415  (takes long to load)
 
@@ -162,11 +165,11 @@ def answered(
 
 
 def require_libraries() -> None:
-    """Raises `NoLibraries` where no question can be answered."""
+    """Raise `NoLibraries` if this process cannot answer questions."""
     if not can_answer():
         raise NoLibraries(f"a job's question needs them: {MISSING}")
 
 
 def can_answer() -> bool:
-    """Whether questions can be answered here; statistics need more libraries."""
+    """Whether this process has the library that questions need. Statistics need more libraries."""
     return find_spec("numpy") is not None

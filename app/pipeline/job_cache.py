@@ -1,4 +1,4 @@
-"""The jobs whose units a process judges, each incarnation read once."""
+"""Caches the jobs whose units a process judges; each incarnation is read once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.record import retry_until_available
 
 JOBS_KEPT = 64
-"""Those that were read last."""
+"""How many jobs are cached; the oldest are dropped."""
 
 Key = tuple[str, str]
 
@@ -21,7 +21,7 @@ class Jobs(Protocol):
 
 
 class JobCache:
-    """For one event loop. A store that is away is waited for."""
+    """Caches jobs for one event loop. Waits for the store while it is unavailable."""
 
     def __init__(self, ledger: Jobs) -> None:
         self._ledger = ledger
@@ -29,13 +29,13 @@ class JobCache:
         self._reading: dict[Key, asyncio.Future[JobRecord | None]] = {}
 
     async def get(self, job_id: str, incarnation: str) -> JobRecord | None:
-        """The job, as it was when it was first asked for; None if another one has its id, and None is never kept.
-        Raises what waiting cannot mend."""
+        """Return the job as it was when it was first read, or None if another job has its id now; None is never cached.
+        Raises errors that waiting cannot mend."""
         key = job_id, incarnation
         job = self._jobs.get(key)
         if job is not None:
             return job
-        # A job's first units come by the hundred: one of them has it read, the others wait for that.
+        # A job's first units come by the hundred: the first one starts the reading, the others wait for it.
         reading = self._reading.get(key)
         if reading is None:
             reading = self._reading[key] = asyncio.ensure_future(self._keep(key))

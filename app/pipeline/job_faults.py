@@ -1,4 +1,4 @@
-"""What is wrong with one job alone: it is put on record, and ends that job if it lasts."""
+"""Records errors that concern one job alone, and cancels the job if they persist."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from dicast.errors import DicastError
 logger = logging.getLogger(__name__)
 
 TRIES = 5
-"""A job that the same trouble has kept from going on so often is given up."""
+"""A job is given up when the same error has stopped it this many times."""
 DISK_TRIES = 240
-"""The same where all of it is judged, and a disk or a library is in the way: that may be mended, or another worker has
-it. At a try each 15 s it is an hour."""
+"""The same for a job that is judged entirely and waits for a disk or a library: the disk may be mended, and another
+worker may have the library. With a try every 15 s this is an hour."""
 WHY_CHARS = 500
 
 
 class JobFaults:
-    """For one event loop."""
+    """Records the errors of jobs on one event loop."""
 
     def __init__(self, troubles: Troubles, jobs: LedgerClient) -> None:
         self._troubles, self._jobs = troubles, jobs
 
     async def alone(self, job_id: str, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """Take one step for a job; what is wrong with that job alone is told, and counted against it. Raises what tells
-        that the store or the broker is away: then nothing can be done for the others either."""
+        """Take one step for a job. An error that concerns this job alone is logged and counted against it. Raises
+        errors of an unavailable store or broker, which concern all jobs."""
         try:
             await step()
-        except Exception as error:  # whatever it is, the other jobs are looked after all the same
+        except Exception as error:  # whatever it is, it must not stop the other jobs
             if is_away(error):
                 raise
             logger.exception("housekeeping could not %s", what, extra={"job": job_id})
             await self.note(job_id, error)
 
     async def note(self, job_id: str, error: Exception) -> None:
-        """Something keeps a job from going on that is no outage: it is put on record, and after `TRIES` of the same the
-        job is cancelled with that reason."""
+        """Record an error that stops a job and is no outage. After `TRIES` of the same error the job is cancelled with
+        that reason."""
         why = f"{type(error).__name__}: {error}"[:WHY_CHARS]
         if await self._troubles.note(job_id, why) >= TRIES:
             await self.cancel(job_id, why)
 
     async def cancel(self, job_id: str, why: str) -> None:
-        """Nothing becomes of the job."""
+        """Cancel the job with this reason, if it still exists."""
         with contextlib.suppress(UnknownJob):
             state, _ = await asyncio.to_thread(self._jobs.cancel, job_id, why)
             if state in (JobState.SUBMITTED, JobState.RUNNING):
@@ -61,17 +61,17 @@ class JobFaults:
 
 @contextlib.asynccontextmanager
 async def telling_of_files(ledger: Ledger, job_id: str) -> AsyncIterator[None]:
-    """Have those who watch the job know why its files cannot be written; whoever sweeps tries again."""
+    """Show those who watch the job why its files cannot be written, and raise the error. The sweep tries again."""
     try:
         yield
     except (OSError, ResultsMismatch) as error:
-        with contextlib.suppress(RedisError):  # the trouble itself is raised
+        with contextlib.suppress(RedisError):  # the original error is raised
             await ledger.waits(job_id, files_trouble(error))
         raise
 
 
 def files_trouble(error: Exception) -> str:
-    """What keeps a job's files from being written or put together, for people."""
+    """Describe, for people, why a job's files cannot be written or put together."""
     if isinstance(error, OSError):
         where = f"{error.filename}: {error.strerror}" if error.filename else error
         return f"its results cannot be written: {where}"

@@ -1,9 +1,9 @@
-"""One message's work: claim its units, and have them asked about, unless they end without a call.
+"""Does the work of one message: claims its units and has them called, unless they end without a call.
 
-Order that the promises rest on: the claim is written before the call (it is the intent to pay), the lease is given
-back as soon as the call has ended (ask.py), and the result is written with the claim's fence (settle.py). A store that
-does not answer is waited for; it never turns an answer into a failure, and what cannot be stored at once is kept on
-disk meanwhile.
+The guarantees rest on this order: the claim is written before the call (it records the intent to pay), the lease is
+given back as soon as the call has ended (ask.py), and the result is written with the claim's fence (settle.py). An
+unavailable store is waited for; it never turns an answer into a failure, and a result that cannot be stored at once is
+kept on disk meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What one message asks for: units of a page, by this one of their judge's deployments."""
+    """The work of one message: units of a page, to be called at one of their judge's deployments."""
 
     job: JobRecord
     ref: PageRef
@@ -50,7 +50,7 @@ class _Order:
 
 
 class Judge:
-    """Judges messages on one event loop. `fail_fast` tells whether a unit is worth a call."""
+    """Does the work of messages on one event loop. `fail_fast` decides whether a unit is worth a call."""
 
     def __init__(
         self, jobs: JobCache, claimer: Claimer, fail_fast: FailFast, models: Models, asker: Asker, settler: Settler
@@ -63,16 +63,19 @@ class Judge:
         self, ref: PageRef, token: MessageId, lease: Lease | None, deployment: int = 0, *, came_back: bool = False,
         refusal: ProviderFailure | None = None, early: bool = False,
     ) -> NextSteps:  # fmt: skip
-        """Do one message's work, at this one of its agent's deployments. Safe to repeat at any time and from any number
-        of workers. If the message `came_back`, those who may have died of it are looked for. With a `refusal` no call
-        is made: it is what is recorded. `early`: units that wait for their time come now, too."""
+        """Do one message's work, at the given one of its agent's deployments.
+
+        May be repeated at any time and from any number of workers. If the message was redelivered (`came_back`), dead
+        nodes are looked for first. With a `refusal` no call is made, and the refusal is recorded. With `early`, units
+        that wait for their time are claimed too.
+        """
         try:
             job = await self._jobs.get(ref.job, ref.incarnation)
             if job is None:
                 return NextSteps(counts=True)
             units = job.lanes[ref.lane].dimensions if token.batch else 1
             positions = range(token.position, token.position + units)
-            # Not those that another message, or a copy of this one, has brought to this process already.
+            # Without those that this process is working on already, for another message or a copy of this one.
             free = [position for position in positions if not self.works_on(ref, position)]
             if not free:
                 return NextSteps(counts=False)
@@ -89,12 +92,12 @@ class Judge:
                 lease.release()
 
     def works_on(self, ref: PageRef, position: int) -> bool:
-        """Whether this process has the unit in hand."""
+        """Whether this process is working on the unit."""
         return (ref, position) in self._working
 
     async def _claim(self, order: _Order, positions: Sequence[int]) -> Call | NextSteps:
-        """The call that is to be made for those of the units that may be called, or what follows if there is none.
-        Units that end without a call have ended."""
+        """Claim units. Return the call to be made for those that may be called, or the next steps if there is none.
+        Units that end without a call are ended here."""
         job, ref, token = order.job, order.ref, order.token
         unit = job.lanes[ref.lane].unit(token.position)
         choices = job.spec.agents[unit.agent].choices
@@ -113,7 +116,7 @@ class Judge:
         return call if run else steps
 
     async def _close(self, call: Call, claims: Sequence[Claim]) -> NextSteps:
-        """End those of the units that get no call, now or ever; what follows, if that is all."""
+        """End the units that get no call, and return the next steps for a message of which nothing is to be called."""
         ended = [c for c in claims if c.verdict in CLOSED]
         recorded = await self._settler.close(call, ended) if ended else None
         settled = all(c.verdict is ClaimAnswer.DONE or c.verdict in CLOSED for c in claims)
@@ -122,7 +125,7 @@ class Judge:
         )
 
     async def _ask(self, call: Call, lease: Lease | None, refusal: ProviderFailure | None) -> NextSteps:
-        """Have the call made, if it is worth one."""
+        """Have the call made if it is worth making, and settle its units otherwise."""
         if refusal is not None:
             return await self._settler.refused(call, refusal)
         try:
@@ -139,9 +142,9 @@ class Judge:
                 steps = await self._settler.not_asked(call, unasked)
             return replace(steps, told=call.told or "waits for a lease", errors=tuple(call.errors))
         except Exception as error:
-            # A fault of this program: it must not leave the unit in the hands of a task that is gone.
+            # A fault of this program must not leave the unit claimed by a task that has ended.
             logger.exception("job %s, unit %s.%s.%s", call.ref.job, call.ref.lane, call.ref.page, call.token)
-            # Before the call's end is known, it may not have been made.
+            # A latency is set when a call has ended; without one the call may not have been made.
             made = call.latency_s > 0.0
             failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
             steps = await self._settler.failed(call, failure, 0.0, {"calls": int(made)}, made=made)
@@ -153,7 +156,7 @@ class Judge:
 
 
 def _call(order: _Order, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
-    """The call for units that are claimed."""
+    """Build the call for claimed units."""
     job, lane = order.job, order.job.lanes[order.ref.lane]
     return Call(
         ref=order.ref,
@@ -172,7 +175,7 @@ def _call(order: _Order, unit: Unit, deployment: Deployment, item: Item, run: Se
 
 
 def _ends_at(claims: Sequence[Claim]) -> float:
-    """The deadline of claims that were answered just now, by the loop's clock."""
+    """Return the earliest deadline of claims that were answered just now, on the loop's clock."""
     ends_at, now = math.inf, asyncio.get_running_loop().time()
     for claim in claims:
         if claim.left_ms >= 0:

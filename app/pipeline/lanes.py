@@ -1,4 +1,4 @@
-"""Planning of one lane, as messages and housekeeping ask for it."""
+"""Plans one lane when a message or the housekeeping asks for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Finisher(Publisher, Protocol):
 
 
 class Lanes:
-    """For one event loop. What is planned is published by `messages`, or rejected where no worker knows its pool."""
+    """Plans lanes on one event loop. Planned pages are published by `messages`, or rejected if no worker knows their
+    pool."""
 
     def __init__(
         self, ledger: Ledger, planner: Planner, messages: Finisher, unserved: Unserved, faults: JobFaults
@@ -37,7 +38,7 @@ class Lanes:
         self._starting: set[str] = set()
 
     def start_elsewhere(self, job_id: str) -> None:
-        """Have a job's message go round until it comes to a worker that may start it."""
+        """Send a job's message again after a delay, until it comes to a worker that can start the job."""
 
         async def hand_on() -> None:
             try:
@@ -51,9 +52,12 @@ class Lanes:
             watch(asyncio.ensure_future(hand_on()), f"start of job {job_id} by others")
 
     async def plan(self, job_id: str, incarnation: str, lane: int) -> None:
-        """Fill a lane's window. A job whose items' file has changed is cancelled, for its rest would be another job;
-        whatever else keeps it from being planned is tried a few times. Raises what passes, and `LookupError` for a lane
-        that the job has not: that is a message's fault, and no trouble of the job's."""
+        """Fill a lane's window.
+
+        A job whose file of items has changed is cancelled. Other errors that concern the job are recorded, and cancel
+        it if they persist. Raises errors that may pass by themselves, and LookupError if the job has no such lane: the
+        message is then at fault, and not the job.
+        """
         job = await self._ledger.job(job_id)
         if job is None or job.incarnation != incarnation:
             return
@@ -61,12 +65,12 @@ class Lanes:
             raise LookupError(f"job {job_id} has no lane {lane!r}")
         planning = await self._ledger.lane(job_id, lane)
         if planning.state != JobState.RUNNING or planning.cursor == "":
-            return  # nor is the job attended by this: the sweeper looks after what is being cancelled
+            return  # this does not mark the job as attended: the sweeper ends what is being cancelled
         try:
             await self._plan(job, lane)
         except DatasetChanged as error:
             await self._faults.cancel(job_id, str(error))
-        except Exception as error:  # such as a file that cannot be read: it is the job's trouble, not the message's
+        except Exception as error:  # such as a file that cannot be read: the error concerns the job, not the message
             if is_away(error):
                 raise
             logger.exception("lane %d of job %s cannot be planned", lane, job_id, extra={"job": job_id})

@@ -1,7 +1,8 @@
-"""What is sent to workers: one message a unit (or batch), a chord a page, and control work. Messages carry ids only.
+"""Sends messages to workers: one for each unit (or batch), one chord for each page, and control tasks. They carry ids
+only.
 
-Ids of tasks and chords follow from their place in one incarnation of the job, so anybody can send a message again, a
-message that comes twice is the same task, and what an earlier job of the same id has left is none of this one's.
+The ids of tasks and chords are derived from their place in one incarnation of the job. Any process can therefore send a
+message again, a message that comes twice is the same task, and messages of an earlier job with the same id are ignored.
 """
 
 from __future__ import annotations
@@ -49,25 +50,26 @@ HOUSEKEEPING = "dicast.housekeeping"
 GOVERNOR = "dicast.governor"
 
 BROKER_TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError, AttributeError)
-"""What publishing raises while the broker is away, one message or a batch. kombu's own `AttributeError` is that of a
-connection which another thread has found broken, and closed, in between."""
+"""The errors that publishing raises while the broker is away. kombu raises `AttributeError` if another thread has
+closed a broken connection meanwhile."""
 BROKER_AWAY_MAX_S, BROKER_PAUSE_S = 60.0, 0.5
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the store or the broker is away, or will not do it now: the same may be done later."""
+    """Whether an error tells that the store or the broker is unavailable for now, so that the operation may succeed
+    later."""
     return is_passing(error) or isinstance(error, OperationalError | BatchPublishError)
 
 
 CHARS_PER_TOKEN = 4
 FRAME_CHARS = 1200
-"""What every prompt says besides the persona, the criteria and the item."""
+"""The length of a prompt without the persona, the criteria and the item, roughly."""
 TYPICAL_CHARS = 2000
-"""Taken for an item that is not at hand, as when a message is sent again."""
+"""The length that is assumed for an item that is not at hand, as when a message is sent again."""
 
 
 ONLY = Choice(0, 0.0, False)
-"""Where there is none."""
+"""The choice for a judge that has a single deployment."""
 
 
 class Chooser(Protocol):
@@ -79,20 +81,20 @@ class Chooser(Protocol):
 
 
 class Sender(Protocol):
-    """Asks for control work that may come out of one message."""
+    """Sends the control tasks that may follow from one message."""
 
     async def gather(self, ref: PageRef) -> None: ...
     async def plan(self, job_id: str, incarnation: str, lane: int) -> None: ...
 
 
 class Messages:
-    """Sends the pipeline's messages from a worker's loop; publishing blocks, so it is done in threads."""
+    """Sends the pipeline's messages from a worker's event loop. Publishing blocks, so it is done in threads."""
 
     def __init__(self, app: Celery, models: Models, chooser: Chooser) -> None:
         self._app, self._models, self._chooser = app, models, chooser
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
-        """Send a page's chord: a header task a message, and the body that gathers them."""
+        """Send a page's chord: one header task for each message, and the body that gathers the page."""
         if page.tokens:
             choices = await self._chooser.choose(job, page.ref, page.lane, page.tokens)
             await _sent(f"page {page.ref}", self._publish, job, page, choices)
@@ -100,12 +102,12 @@ class Messages:
             await self.gather(page.ref)
 
     def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[MessageId, Choice]) -> None:
-        """The chord as Celery's `chord(header)(body)` sends it, but through one producer, in one round trip where the
-        transport can, and without copies of every signature and subscriptions to results that nobody here reads."""
+        """Send the chord as Celery's `chord(header)(body)` does, but through one producer, in one round trip where the
+        transport can, and without copying every signature or subscribing to results that are not read here."""
         group_id, body = self._chord(page.ref)
         self._app.backend.set_chord_size(group_id, len(page.tokens))
         with self._app.producer_or_acquire() as producer, producer.batch():
-            for pool in page.lane.pools:  # once, as each message would otherwise look whether it is
+            for pool in page.lane.pools:  # once, instead of a check with each message
                 producer.maybe_declare(self._app.amqp.queues[QUEUE_PREFIX + pool])
             for index, token in enumerate(page.tokens):
                 item = page.items[page.lane.unit(token.position).item]
@@ -116,15 +118,15 @@ class Messages:
                 )  # fmt: skip
 
     async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
-        """Send one message of a page once more, as the same member of the same chord; its deployment is chosen anew."""
+        """Send one message of a page again, as the same member of the same chord. Its deployment is chosen anew."""
         group_id, body = self._chord(ref)
         choices = await self._chooser.choose(job, ref, job.lanes[ref.lane], [token])
         message = self._unit(job, ref, token, choices.get(token, ONLY))
         await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
 
     def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[MessageId], deployment: int) -> None:
-        """Send units of an incomplete batch as further members of the chord of `task`, from its own task greenlet, to
-        the deployment that answered the batch."""
+        """Send units of an incomplete batch as further members of the chord of `task`, to the deployment that answered
+        the batch. Has to be called within that task."""
         for token in tokens:
             message = self._unit(job, ref, token, ONLY._replace(deployment=deployment))
             if task.request.chord:
@@ -145,7 +147,7 @@ class Messages:
         await self._control(FINISH_JOB, job_id)
 
     async def declare(self) -> None:
-        """Tell the broker of all queues again: one that was emptied with the store drops what is sent to them."""
+        """Declare all queues again: a broker that was emptied with the store drops messages to undeclared queues."""
 
         def declare() -> None:
             with self._app.connection_for_write() as connection:
@@ -155,17 +157,17 @@ class Messages:
         await asyncio.to_thread(declare)
 
     def queue(self, pool: str) -> str:
-        """What the pool's queue is called at the broker."""
+        """Return the name of the pool's queue at the broker."""
         return str(self._app.amqp.queues[QUEUE_PREFIX + pool].name)
 
     async def queues_empty(self, pools: Collection[str]) -> bool:
-        """Whether no message waits in the broker for any of these pools."""
+        """Return True if no message waits in the broker for any of these pools."""
 
         def waiting(pool: str, connection: Any) -> int:
             queue = self._app.amqp.queues[QUEUE_PREFIX + pool](connection.default_channel)
             try:
                 return int(queue.queue_declare(passive=True).message_count)
-            except connection.channel_errors:  # with Redis, an empty queue is none
+            except connection.channel_errors:  # with Redis, an empty queue does not exist
                 return 0
 
         def look() -> bool:
@@ -212,14 +214,14 @@ class Messages:
         )
 
     def _chord(self, ref: PageRef) -> tuple[str, Any]:
-        """The group's id, which is also the body's, and the body."""
+        """Return the group's id, which is also the body's task id, and the body."""
         body = self._app.signature(GATHER_PAGE, args=tuple(ref), immutable=True, task_id=ref.name, queue=CONTROL_QUEUE)
         return ref.name, body
 
 
 async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """Send in a thread. While the broker is away it is tried again for a minute: else what is sent waits for the
-    sweeper. All of it may be sent twice."""
+    """Send in a thread, trying again for `BROKER_AWAY_MAX_S` while the broker is away; after that the sweeper has to
+    send it. Everything may be sent twice."""
 
     def told(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -233,7 +235,7 @@ async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any)
 
 
 def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:
-    """A cheap estimate of a prompt's tokens; the governor learns by what factor it is wrong."""
+    """Estimate a prompt's tokens cheaply; the governor learns the factor by which the estimate is wrong."""
     criteria = sum(len(d.instructions) + sum(map(len, d.levels.values())) for d in dimensions)
     criteria += sum(len(text) for d in dimensions for texts in d.examples.values() for text in texts)
     return (FRAME_CHARS + len(agent.persona) + criteria + item_chars) // CHARS_PER_TOKEN

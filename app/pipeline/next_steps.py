@@ -1,4 +1,4 @@
-"""What follows from one message's work."""
+"""What a task has to do after one message's work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from dicast.app.ledger.records import MessageId, Recorded, Written
 
 @dataclass(frozen=True, slots=True)
 class NextSteps:
-    """What the task has to do next. `counts` is False while the unit has no end: its chord must not count it. `told`
-    says to people what became of the unit. `retry`: the same message comes again at its time. `errors` are the kinds of
-    the errors that its units ended with."""
+    """What the task has to do next.
+
+    `counts` is False while the unit has not ended: the chord must not count it yet. `told` is the outcome, for people.
+    With `retry` the same message comes again at its time. `errors` are the kinds of errors with which the units ended.
+    """
 
     counts: bool
     follow_ups: Sequence[MessageId] = ()
@@ -25,20 +27,20 @@ class NextSteps:
 
     @classmethod
     def after(cls, recorded: Recorded | None, *, counts: bool = True) -> NextSteps:
-        """What the ledger says of a write; None if there was none."""
+        """Return the steps that follow from the ledger's answer to a write; None means that nothing was written."""
         if recorded is None:
             return cls(counts)
-        # Whoever has the newer claim counts for the chord.
+        # The chord counts the task with the newest claim only.
         counts = counts and not {Written.STALE, Written.GONE}.issuperset(recorded.written)
         return cls(counts, plan=recorded.plan, gather=recorded.gather)
 
 
 TASK_END = "task_end"
-"""Under this name a request passes its `TaskEnd` to its task."""
+"""The name under which a request passes its `TaskEnd` to its task."""
 
 
 @dataclass(slots=True)
 class TaskEnd:
-    """Where a unit's task leaves for its request what became of it; `steps` is None until then."""
+    """Carries the outcome of a unit's task to its request. `steps` is None until the task has ended."""
 
     steps: NextSteps | None = None

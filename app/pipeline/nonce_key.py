@@ -1,7 +1,7 @@
-"""The installation's secret from which every nonce follows (app/domain/nonce.py).
+"""The installation's secret, from which every nonce is derived (app/domain/nonce.py).
 
-Of its sources the first that there is: `DICAST_NONCE_KEY`; `DICAST_MESSAGE_KEY`, which all processes share anyway; a
-random one that lies in the store, made once, by whoever needs it first. Only the first two outlive the store.
+It is `DICAST_NONCE_KEY` if that is set, else `DICAST_MESSAGE_KEY`, which all processes share anyway, else a random key
+in the store, made once by the first process that needs it. Only the first two outlive the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEY_BYTES = 32
 
 
 class NonceKey:
-    """For one event loop. A store that was emptied is asked again, as soon as its epoch is known."""
+    """Reads the secret for one event loop. A key from the store is read again when the store has a new epoch."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys, settings: Settings, epoch: Epoch) -> None:
         self._redis, self._at, self._epoch = client, keys.nonce_key, epoch
@@ -26,7 +26,7 @@ class NonceKey:
         self._kept = (-1, b"")
 
     async def get(self) -> bytes:
-        """The same for all processes of the installation. Raises redis errors."""
+        """Return the secret, which is the same for all processes of the installation. Raises redis errors."""
         if self._given is not None:
             return self._given
         epoch = self._epoch.number
@@ -38,7 +38,8 @@ class NonceKey:
 
 
 def given(settings: Settings, namespace: str) -> bytes | None:
-    """The key as the operator's settings have it. Two installations that share a secret have different keys."""
+    """Derive the key from the operator's settings, or return None if they have no secret. Two installations that share
+    a secret have different keys."""
     secret = settings.nonce_key or settings.message_key
     if secret is None:
         return None

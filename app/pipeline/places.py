@@ -1,4 +1,4 @@
-"""Where a judge may be asked: places, each a pool's model."""
+"""The places where a judge may be asked. A place is a pool's model."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class Stops(Protocol):
 
 
 def places_of(job: JobRecord, lane: Lane, agent: int, models: Models) -> list[str]:
-    """Where a judge may be asked, in the order of its deployments."""
+    """Return the places where a judge may be asked, in the order of its deployments."""
     choices = zip(lane.pools, job.spec.agents[agent].choices, strict=True)
     return [place(pool, models.model(deployment)) for pool, deployment in choices]

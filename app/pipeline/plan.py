@@ -1,7 +1,7 @@
-"""Publishing ahead of the calls, a rolling window at a time.
+"""Publishes units ahead of the calls, within a rolling window.
 
-A lane is planned page by page until its window is full. The page is in the ledger before its messages are sent, and
-of two planners the ledger lets one win, so planning may be asked for at any time and by anybody.
+A lane is planned page by page until its window is full. A page is written to the ledger before its messages are sent,
+and of two concurrent planners the ledger lets one win, so any process may plan at any time.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ class PageMessages:
 
 
 class Publisher(Protocol):
-    """Sends a page's messages (see `Messages`), or ends its units without (see `Unserved`)."""
+    """Sends a page's messages (see `Messages`), or ends its units without sending any (see `Unserved`)."""
 
     async def page(self, job: JobRecord, page: PageMessages) -> None: ...
 
 
 Reading = Callable[[Any, int, float], tuple[list[Item], Any]]
-"""From a place in a file at most so many items, with at most so many bytes of text, and the place behind them."""
+"""Reads from a place in a file, at most so many items with at most so many bytes of text. Returns the items and the
+place after them."""
 
 
 class LimitedPools(Models, Protocol):
@@ -70,14 +71,14 @@ class LimitedPools(Models, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """How far planning goes ahead of the calls: so many seconds of work, in pages of `page_max` units at most."""
+    """How far planning goes ahead of the calls: `seconds` of work, in pages of at most `page_max` units."""
 
     seconds: float
     page_max: int
 
 
 class Planner:
-    """Plans lanes on one event loop. In `results_dir` lies what units of a resumed job have already."""
+    """Plans lanes on one event loop. The earlier results of a resumed job are read from `results_dir`."""
 
     def __init__(self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Ahead, results_dir: str) -> None:
         self._ledger, self._pools, self._stops = ledger, pools, stops
@@ -85,8 +86,9 @@ class Planner:
         self._inquiries = Inquiries(ledger)
 
     async def plan(self, job: JobRecord, lane_number: int, publisher: Publisher) -> bool:
-        """Fill a lane's window. Returns when it is full, at its end, as far as the job's question lets it go, or when
-        another planner is at it; True if the job is to be finished, since its question is answered."""
+        """Fill a lane's window. Returns when the window is full, when the lane has ended, when the job's question
+        allows no more, or when another planner is at work. Returns True if the job is to be finished because its
+        question is answered."""
         lane = job.lanes[lane_number]
         while True:
             look = await self._inquiries.look(job)
@@ -94,11 +96,11 @@ class Planner:
             if look.answered or state.state != "running" or state.cursor == "":
                 return look.finish
             stops = await self._stopped(job, lane)
-            asks = len(stops) < len(lane.agents)  # else nothing of what is left is published
+            asks = len(stops) < len(lane.agents)  # otherwise no further unit is published
             size = await self._window(job, lane) if asks else _all_at_once(lane, self._ahead.page_max)
             room = await self._room(job, lane, state, size)
             if not room:
-                # Ask to be called again before the last look, or the unit that empties the window is missed.
+                # Ask to be called again before the window is read once more, or the unit that empties it may be missed.
                 await self._ledger.planned(job.id, lane_number)
                 if not await self._room(job, lane, await self._ledger.lane(job.id, lane_number), size):
                     return False
@@ -108,15 +110,15 @@ class Planner:
                 return False
 
     async def _room(self, job: JobRecord, lane: Lane, state: LaneState, size: Window) -> int:
-        """How many units more of a lane may be published now: none where its window is full, or where the job's
-        question waits for what is published."""
+        """Return how many more units of a lane may be published now: 0 if its window is full, or if the job's question
+        waits for units that are published."""
         if state.open_units > size.low_water:
             return 0
         reach = await self._inquiries.reach(job, lane, size.units)
         return size.page if reach is None else max(0, reach - _place(state)["position"])
 
     async def _window(self, job: JobRecord, lane: Lane) -> Window:
-        """How much of a lane is to be published at the present rate and limit of its pools."""
+        """Return the window of a lane at the present rates and limits of its pools."""
         rate_per_s, limit, jobs = 0.0, 0, 1
         for pool in set(lane.pools):
             rate, jobs = await self._ledger.pool_rate(pool)
@@ -131,7 +133,7 @@ class Planner:
         )  # fmt: skip
 
     async def _stopped(self, job: JobRecord, lane: Lane) -> dict[int, Stop]:
-        """Agents of the lane that are not asked any more, at none of their deployments, each with one reason why."""
+        """Return the agents of the lane that are no longer asked at any of their deployments, each with one reason."""
         found = await self._stops.stops(job)
         stops = {}
         for agent in lane.agents if found else ():
@@ -141,7 +143,7 @@ class Planner:
         return stops
 
     async def _reading(self, job: JobRecord) -> Reading | None:
-        """What reads the job's items from a file; None where they are in the store."""
+        """Return a function that reads the job's items from a file, or None if they are in the store."""
         if arrangement_of(job.spec).needed:
             return partial(read_arranged, own_folder(self._results_dir, job.id, job.incarnation))
         source = job.spec.items
@@ -151,7 +153,8 @@ class Planner:
         self, job: JobRecord, number: int, state: LaneState, units: int, low_water: int, stops: Mapping[int, Stop],
         publisher: Publisher,
     ) -> bool:  # fmt: skip
-        """Put the lane's next page into the ledger, then publish it; False if there is none, or others did."""
+        """Write the lane's next page to the ledger, then publish it. Returns False if there is none, or if another
+        planner was first."""
         lane = job.lanes[number]
         cursor = _place(state)
         total = job.items * lane.units_per_item
@@ -160,7 +163,7 @@ class Planner:
         wanted, before = lane.items_of(first, units), Before()
         if lane.stage:
             before = await self._before(job, lane, wanted, cursor)
-            if not before.items:  # who gathers a page of an earlier stage asks again
+            if not before.items:  # planned again when a page of an earlier stage is gathered
                 return False
             wanted = wanted[: before.items]
             units = min(units, wanted.stop * lane.units_per_item - first)
@@ -173,7 +176,7 @@ class Planner:
                 return False
             items, source = dict(zip(wanted, found, strict=False)), None
         items = {number: before.shown(number, item.without(job.spec.rating_columns)) for number, item in items.items()}
-        units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts make a page shorter
+        units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts shorten a page
         ended = await self._ended(
             job, lane, items, range(first, first + units), cursor.get("earlier", 0), stops, before
         )
@@ -198,7 +201,7 @@ class Planner:
         return True
 
     async def _before(self, job: JobRecord, lane: Lane, wanted: range, cursor: Mapping[str, Any]) -> Before:
-        """What the earlier stages have left to a later one's next page."""
+        """Read what the next page of a later stage needs from the earlier stages."""
         if job.spec.chief is not None:
             told = cursor.get("told")
             if told is None:
@@ -212,7 +215,7 @@ class Planner:
         self, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, read_to: int,
         stops: Mapping[int, Stop], before: Before,
     ) -> _Ended:  # fmt: skip
-        """Those of a page's units that have ended before it is opened."""
+        """Return the results of units of a page that have ended before the page is opened."""
         results: dict[int, bytes] = {}
         if job.resumed:
             results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
@@ -229,8 +232,9 @@ class Planner:
 
 
 class _Ended(NamedTuple):
-    """Results of a page's units that end when it is opened, by position: those of an earlier run, which is `read_to`
-    there, and of units that nobody is asked about, `failed` or `spared`."""
+    """Results of units that have ended when their page is opened, by position: results of an earlier run, whose file
+    has been read up to `read_to`, and of units that are not called, of which `failed` are errors and `spared` are
+    not."""
 
     results: Mapping[int, bytes]
     read_to: int
@@ -239,13 +243,13 @@ class _Ended(NamedTuple):
 
 
 def _all_at_once(lane: Lane, page_max: int) -> Window:
-    """Of a lane that is planned to its end without a call."""
+    """Return the window of a lane that is planned to its end without calls."""
     units = max(1, page_max // lane.stride) * lane.stride
     return Window(units=units, page=units)
 
 
 def _place(state: LaneState) -> dict[str, Any]:
-    """Where a lane's next page begins."""
+    """Return the place where a lane's next page begins."""
     found: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
     return found
 
@@ -256,8 +260,8 @@ def _cursor(position: int, source: Any, earlier: int, told: Places | None) -> st
 
 
 def _read(read: Reading, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
-    """The page's items from the job's file, or the first of them if their texts are large, and where the next page has
-    to begin to read."""
+    """Read the page's items from the job's file, or the first of them if their texts are large. Return them and the
+    place where reading for the next page begins."""
     head: list[Item] = []
     before_last = source
     if len(wanted) > 1:

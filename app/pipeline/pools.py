@@ -1,4 +1,4 @@
-"""This worker's pools, as the pipeline's parts see them."""
+"""The pools of this worker, as the parts of the pipeline use them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIVING_KNOWN_S = 1.0
 
 
 class PoolSettings(Protocol):
-    """What the application tells of its pools."""
+    """The parts of the application that concern pools."""
 
     environ: Mapping[str, str]
     settings: Settings
@@ -37,7 +37,7 @@ class PoolSettings(Protocol):
 
 
 class LivingPools:
-    """Which pools' units any node takes, as nodes tell it; for one event loop."""
+    """Knows which pools are served by any living node, according to the nodes themselves. For one event loop."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
@@ -45,7 +45,8 @@ class LivingPools:
         self._looked_at = float("-inf")
 
     async def served(self) -> frozenset[str] | None:
-        """As of a second ago at most; None if that is not known of some node. Raises redis errors."""
+        """Return the pools that are served, at most `LIVING_KNOWN_S` old; None if some node does not report its pools.
+        Raises redis errors."""
         now = asyncio.get_running_loop().time()
         if now >= self._looked_at + LIVING_KNOWN_S:
             facts = await self._redis.hvals(self._keys.nodes)
@@ -57,7 +58,7 @@ class LivingPools:
 
 
 class ServedPools:
-    """The pools of this worker's configuration, for one event loop. A provider is made when a unit first needs it."""
+    """The pools of this worker's configuration, for one event loop. A provider is built when a unit first needs it."""
 
     def __init__(self, app: PoolSettings) -> None:
         self._app, self._pools = app, app.pools
@@ -71,16 +72,16 @@ class ServedPools:
         return pool in self._pools.pools
 
     def model(self, deployment: Deployment) -> str:
-        """A deployment's model; '' of a pool that this worker does not know."""
+        """Return a deployment's model, or "" if this worker does not know the pool."""
         spec = self._pools.pools.get(deployment.pool) if deployment.pool else self._pools.get("")
         return deployment.model or (spec.model if spec else "")
 
     def call_timeout_s(self, pool: str) -> float:
-        """How long a call of this pool may take in total."""
+        """Return how long a call of this pool may take in total, s."""
         return self._app.call_timeout_s(pool)
 
     def provider(self, pool: str) -> Provider:
-        """Raises `ProviderFailure` if it cannot be made, as where its key is missing."""
+        """Return the pool's provider. Raises `ProviderFailure` if it cannot be built, for example without a key."""
         spec = self._pools.get(pool)
         if spec.name not in self._providers:
             self._providers[spec.name] = self._build(spec)
@@ -97,11 +98,11 @@ class ServedPools:
         return build()
 
     async def limit(self, pool: str) -> int:
-        """How many calls of all workers the governor lets be open now."""
+        """Return how many calls the governor allows to be open now, over all workers."""
         return await self._app.gate.governor().limit(pool)
 
     async def govern(self) -> None:
-        """Have every pool's limits be decided on."""
+        """Have the governor decide on every pool's limits."""
         await self._app.gate.governor().tick_all(list(self._pools.pools))
 
     async def close(self) -> None:

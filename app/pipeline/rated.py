@@ -1,4 +1,4 @@
-"""People's ratings on their way into the job's folder, where they lie apart from all that judges are shown."""
+"""Copies people's ratings into the job's folder, where they are kept apart from everything that judges see."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from dicast.app.reports.ratings import keeps_ratings, write_ratings
 
 
 class Ratings:
-    """Keeps ratings, for one event loop; files are read and written in threads."""
+    """Stores ratings, on one event loop; files are read and written in threads."""
 
     def __init__(self, ledger: Ledger, results_dir: str) -> None:
         self._ledger, self._results_dir = ledger, results_dir
 
     async def keep(self, job: JobRecord, fingerprint: str | None) -> None:
-        """Put the ratings of a job that is to start into its folder, unless they are there. `fingerprint` is that of
-        their own file. Raises `DatasetChanged` if the file is another by now, `DatasetError`, OSError."""
+        """Copy the ratings of a job that is about to start into its folder, unless they are there. `fingerprint`
+        belongs to the file of ratings. Raises `DatasetChanged` if the file has changed since the job was submitted,
+        `DatasetError`, OSError."""
         place = self._results_dir, job.id, job.incarnation
         if job.spec.ratings is None or await asyncio.to_thread(keeps_ratings, *place):
             return

@@ -1,7 +1,7 @@
-"""Results on their way into the ledger: a store that is away is waited for, with the answers safe on disk meanwhile.
+"""Writes results to the ledger. While the store is unavailable, results are kept on disk and tried again.
 
-What the store took may be gone with its server, if the one in its place is a copy that had not got it yet. So what was
-written is remembered for a while, and told to the next server too.
+A result that the store has taken may be lost in a fail-over, if the replica had not received it yet. Results are
+therefore remembered for a while after they were written, and written to the new server again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dicast.workers.store.errors import is_passing
 T = TypeVar("T")
 
 SPOOL_AFTER_S = 3.0
-"""A result that the store has not taken by then is kept on disk too: later than a busy loop alone may need."""
+"""A result that the store has not taken after this time is also kept on disk. A busy event loop alone needs less."""
 STORE_PAUSE_MAX_S = 2.0
 REMEMBERED_S = 30.0
-"""A copy that is further behind is not one that a sane installation makes its master of."""
+"""A replica that is further behind should not be made a master."""
 REMEMBERED_MAX = 10_000
 
 
@@ -40,15 +40,16 @@ class _Entry(NamedTuple):
 
 
 class Recorder:
-    """Writes how claims ended, on one event loop."""
+    """Writes the outcomes of claims, on one event loop."""
 
     def __init__(self, ledger: Ledger, spool: Spool, suspension: Suspension | None = None) -> None:
         self._ledger, self._spool, self._suspension = ledger, spool, suspension or Suspension()
         self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
 
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
-        """Write results into the ledger, however long that takes; on disk too, when it is not at once. Raises what
-        waiting cannot mend; then they are nowhere, and a worker to which that happens again and again is suspended."""
+        """Write results to the ledger, waiting for the store as long as necessary. Results that are not stored soon are
+        also kept on disk. Raises errors that waiting cannot mend: the results are then lost, and a worker to which this
+        happens repeatedly is suspended."""
         write = partial(self._ledger.record, ref, counters, results)
         writing = asyncio.ensure_future(retry_until_available(write))
         kept: Path | None = None
@@ -64,7 +65,7 @@ class Recorder:
                 self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
             raise
         except Exception as error:
-            self._spool.drop(kept)  # nobody else could store it either
+            self._spool.drop(kept)  # another process could not store it either
             self._suspension.failed(error)
             raise
         self._spool.drop(kept)
@@ -75,7 +76,7 @@ class Recorder:
     async def defer(
         self, ref: PageRef, counters: dict[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
     ) -> None:
-        """Give units up until their messages come again, however long that takes to write."""
+        """Give units up until their messages come again. Waits for the store as long as necessary."""
 
         async def write() -> None:
             await self._ledger.defer(ref, counters, deferrals, due)
@@ -90,9 +91,9 @@ class Recorder:
         self._stored.append(_Entry(now, ref, write))
 
     async def recall(self) -> AsyncIterator[tuple[PageRef, Recorded]]:
-        """Tell the store again what it took in the last `REMEMBERED_S`; yields results that it did not know, or that
-        something follows from. Raises redis errors; then all is told again with the next call. What counts is the
-        ledger's decision, by the fences."""
+        """Write again what the store took in the last `REMEMBERED_S`. Yields the answers for results that the store did
+        not have, or that require next steps. The ledger decides by the fences what counts. Raises redis errors; the
+        next call then writes everything again."""
         open_pages = set(await self._ledger.open_pages()) if self._stored else set()
         for _, ref, write in list(self._stored):
             recorded = await write() if ref in open_pages else None
@@ -100,7 +101,8 @@ class Recorder:
                 yield ref, recorded
 
     async def store_spooled(self, entry: bytes) -> tuple[PageRef, Recorded]:
-        """Write what another process has left on disk. Raises redis errors, or ValueError if it is none of ours."""
+        """Write an entry that another process has left on disk. Raises redis errors, or ValueError if it is no entry of
+        ours."""
         fields = orjson.loads(entry)
         ref = PageRef.parse(fields["page"])
         results = [UnitResult.read(*written) for written in fields["results"]]
@@ -113,13 +115,13 @@ def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[UnitResul
 
 
 async def retry_until_available(operation: Callable[[], Awaitable[T]]) -> T:
-    """The operation's answer, however long the store is away: all ledger verbs are safe to repeat. Raises at once what
-    waiting cannot mend."""
+    """Repeat an operation until the store is available, and return its result. All ledger verbs may be repeated. Raises
+    errors that waiting cannot mend at once."""
     pause_s = 0.05
     while True:
         try:
             return await operation()
-        except Exception as error:  # of many libraries; which of them pass is told by `is_passing`
+        except Exception as error:  # errors of many libraries; `is_passing` tells which may pass
             if not is_passing(error):
                 raise
             logs.store_away(error)

@@ -1,4 +1,4 @@
-"""What dead processes have left, and what the store has forgotten: answers on disk, results, claims, jobs."""
+"""Recovers what dead processes have left on disk, and what the store has lost: results, claims and jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADOPTED_TOGETHER = 100
 
 
 class Working(Protocol):
-    """Knows what this process has in hand."""
+    """Knows which units this process is working on."""
 
     def works_on(self, ref: PageRef, position: int) -> bool: ...
 
@@ -37,15 +37,15 @@ class AdoptionCounter(Protocol):
 
 
 class Adoption:
-    """Answers that dead processes of this machine have left on disk."""
+    """Stores answers that dead processes of this machine have left on disk."""
 
     def __init__(self, spool: Spool, recorder: Recorder, messages: Sender, metrics: AdoptionCounter) -> None:
         self._spool, self._recorder, self._messages, self._metrics = spool, recorder, messages, metrics
         self._adopting = asyncio.Lock()
 
     async def adopt(self) -> None:
-        """Store them. Raises redis errors; what was not stored stays on disk. The beat's tick and this worker's own
-        look take turns: own entries that were left have no lock that would keep the two apart."""
+        """Store the answers. Raises redis errors; answers that were not stored stay on disk. The beat's tick and this
+        worker's own housekeeping take turns, since no file lock separates them on entries of this process."""
         async with self._adopting:
             await self._adopt()
 
@@ -70,7 +70,7 @@ class Adoption:
 
 
 class Recovery:
-    """What was in the store, and is not any more. Every step is safe to take twice."""
+    """Restores what the store has lost. Every step may be taken twice."""
 
     def __init__(
         self, ledger: Ledger, messages: Messages, recorder: Recorder, gatherer: Gatherer, working: Working, epoch: Epoch
@@ -81,8 +81,9 @@ class Recovery:
         self._unfinished: dict[str, Mapping[str, str]] = {}
 
     async def remember(self) -> None:
-        """Notice what the store has forgotten: after a new epoch or on another server queues and how units ended, and
-        jobs that did not end before they went; and messages that may have been lost with a connection."""
+        """Notice what the store has lost, and restore it. After a new epoch or on another server, these are queues and
+        the outcomes of units. Jobs that vanished before they ended are marked as lost, and messages that may have been
+        lost with a connection are looked for soon."""
         if (store := (self._epoch.number, self._epoch.server)) != self._seen:
             await self._messages.declare()
             if self._seen[1]:
@@ -105,14 +106,14 @@ class Recovery:
         self._unfinished.update((job, facts) for job, facts in known if facts is not None)
 
     async def watch(self, job: str) -> None:
-        """Know a job from now on, so that its loss is noticed even if the store forgets it before the next look."""
+        """Watch a job from now on, so that its loss is noticed even if the store loses it before the next round."""
         (facts,) = await self._ledger.facts([job])
         if facts is not None:
             self._unfinished[job] = facts
 
     async def _recall(self) -> None:
-        """Store answers again that the store took and has lost. Those that it has again are told of, also where store
-        or broker are away before the last: the next attempt finds no news in them."""
+        """Store answers again that the store took and has lost. Their number is logged even if the store or the broker
+        fails before the last one, since the next attempt does not count them as new."""
         count = 0
         try:
             async for ref, recorded in self._recorder.recall():
@@ -124,8 +125,8 @@ class Recovery:
                                extra={"event": "recalled", "results": count})  # fmt: skip
 
     async def _disown(self) -> None:
-        """Give up what this node has claimed and does not work on. The claims are read first: one that is made
-        meanwhile is not among them, and a message that ends meanwhile has written how."""
+        """Release the claims of this node for units that it is not working on. The claims are read first, so a claim
+        that is made meanwhile is not among them, and a message that ends meanwhile has written its outcome."""
         for ref in await self._ledger.open_pages():
             claims = await self._ledger.list_claims(ref)
             ended = {p: fence for p, fence in claims.items() if not self._working.works_on(ref, p)}

@@ -1,4 +1,4 @@
-"""Assigns units to deployments, where a judge has several, by how the pools stand in the store."""
+"""Assigns units to deployments, where a judge has several, by the state of the pools in the store."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ ALONE: Mapping[MessageId, Choice] = {}
 
 
 class Deployments:
-    """Chooses on one event loop; `metrics` is told of every choice. A pool that is not known here is as good as broken:
-    no queue of it can be written to. So is a place where the job has stopped asking, and a pool that no node serves."""
+    """Chooses deployments on one event loop, and counts every choice in `metrics`.
+
+    A pool that this worker does not know is treated as broken, since its queue cannot be written to. So is a place
+    where the job has stopped asking, and a pool that no node serves.
+    """
 
     def __init__(
         self, pool_health: PoolHealthReader, ledger: Ledger, pools: KnownPools, stops: Stops, metrics: ChoiceCounter,
@@ -50,9 +53,8 @@ class Deployments:
     async def choose(
         self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[MessageId]
     ) -> Mapping[MessageId, Choice]:
-        """A deployment for each message of a page, counted in the ledger from now on; nothing where there is no choice.
-
-        A message that was assigned before, and that nobody has worked on, is counted anew.
+        """Choose a deployment for each message of a page, and count it in the ledger. Returns an empty mapping if the
+        lane has a single pool. A message that was assigned before and has not been claimed is counted anew.
         """
         if len(lane.pools) == 1:
             return ALONE
@@ -88,5 +90,5 @@ def _candidate(pool: PoolHealth, model: str, limit: int, taken: int, *, usable: 
 
 
 def _taken(choices: Iterable[Choice], lane: Lane, pool: str) -> int:
-    """How many of the page's units another agent has just sent to this pool."""
+    """Count the page's units that have just been assigned to this pool for other agents."""
     return sum(lane.pools[choice.deployment] == pool for choice in choices)

@@ -1,6 +1,6 @@
-"""What becomes of units whose call has ended, or is not made: a result, an error, or the same message once more.
+"""Settles units whose call has ended, or is not made: with a result, with an error, or by sending the message again.
 
-Every write names the fence of its claim, and carries what the call cost.
+Every write names the fence of its claim and carries the cost of the call.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dicast.app.pipeline.record import Recorder
 from dicast.app.providers.base import ProviderFailure
 
 ASKED_IN_S = 1.0
-"""A worker that stops waits no longer for what only its counters ask."""
+"""How long a worker that stops waits for an answer that only its counters need."""
 
 
 class Settler:
-    """For one event loop. `blames` tells whose fault a failure is."""
+    """Settles units on one event loop. `blames` attributes a failure to the unit or its pool."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Settler:
 
     # ------------------------------------------------------------------ without a call
     async def close(self, call: Call, claims: Sequence[Claim]) -> Recorded:
-        """Units whose claim was answered by one of `CLOSED`."""
+        """End units whose claim was answered by one of `CLOSED`."""
         expired = any(c.verdict is ClaimAnswer.EXPIRED for c in claims)
         trouble = await self._blames.down(call.pool) if expired else ""
         lane = call.job.lanes[call.ref.lane]
@@ -60,25 +60,25 @@ class Settler:
         return await self._recorder.store(call.ref, counters, results)
 
     async def not_asked(self, call: Call, refusal: Stop | WaitForMoney) -> NextSteps:
-        """Units that get no call, now or ever."""
+        """End units that get no call because their job has stopped asking; or let them wait for money."""
         if isinstance(refusal, WaitForMoney):
             return await self._wait_for_money(call, refusal, {})
         return NextSteps.after(await self._recorder.store(call.ref, {}, not_asked(call, refusal)))
 
     async def refused(self, call: Call, failure: ProviderFailure) -> NextSteps:
-        """Units whose pool no worker has. It says nothing of how the pool answers: other units are still asked."""
+        """End units whose pool no worker knows. This is not counted against the pool: other units are still called."""
         decision = GiveUp(ErrorKind.REJECTED, f"Not evaluated: {failure.message}", call.claims[0].attempts)
         model = self._models.model(call.deployment)
         results = given_up(call, failure, decision, 0.0, made=False, model=model)
         return NextSteps.after(await self._recorder.store(call.ref, {}, results))
 
     async def unpaid(self, call: Call, delay_s: float) -> NextSteps:
-        """No call was made: the same message once more."""
+        """Let the message come again after `delay_s`. No call was made, so nothing is counted as paid."""
         return await self._again(call, delay_s, unpaid=True)
 
     # ------------------------------------------------------------------ after a call
     async def scored(self, call: Call, verdicts: dict[Claim, Judgment], counters: dict[str, int]) -> Recorded:
-        """Units that have an opinion."""
+        """Record the opinions of units."""
         dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
         shares = divide_usage(call.usage, len(verdicts))
         scores = [f"{dimension_of[claim].id} {verdict.score}" for claim, verdict in verdicts.items()]
@@ -88,14 +88,15 @@ class Settler:
             call.log(logs.judged, dimension=dimension_of[claim].id, score=verdict.score)
             results.append(call.scored(claim, dimension_of[claim], verdict, usage))
         recorded = await self._recorder.store(call.ref, counters, results)
-        # Not before: while the store is away an answer in hand is kept on disk, and this waits for the store.
+        # Last, because this waits for the store, while an answer is also kept on disk.
         await self._fail_fast.answered(call.job, call.pool, self._models.model(call.deployment))
         return recorded
 
     async def failed(
         self, call: Call, failure: ProviderFailure, took_s: float, counters: dict[str, int], *, made: bool = True
     ) -> NextSteps:
-        """Retry as the policy says, or record the error of every unit of the call; `made` if there was one."""
+        """Retry as the policy says, or record the error of every unit of the call. `made` tells whether the call was
+        made."""
         model = self._models.model(call.deployment)
         blame = await self._blames.of(call, failure, model)
         decision = self._decide(call, failure, blame)
@@ -149,7 +150,7 @@ class Settler:
         )  # fmt: skip
 
     async def interrupted(self, call: Call, took_s: float) -> NextSteps:
-        """The worker stops, or has to hand the call's units back, while it is open; or they are revoked."""
+        """Settle units whose open call was cut: the worker stops, has to hand its units back, or they were revoked."""
         again = await self._comes_again(call)
         why = "the worker was stopped during the call" if again else "it was revoked or cancelled during the call"
         if call.job.spec.spend == "at_most_once":
@@ -159,7 +160,8 @@ class Settler:
         return await self._again(call, 0.0, counters)
 
     async def _comes_again(self, call: Call) -> bool:
-        """Whether an interrupted call is going to be made once more, as far as the store can tell now."""
+        """Whether an interrupted call will be made again, according to the store; True if the store does not answer
+        soon."""
         try:
             async with asyncio.timeout(ASKED_IN_S):
                 return await self._ledger.calls_again(call.ref, [c.position for c in call.claims])
@@ -168,15 +170,15 @@ class Settler:
 
     # ------------------------------------------------------------------ after a batch
     def asks_no_more(self, call: Call) -> bool:
-        """Whether what is missing of a batch's answer is not to be asked for again."""
+        """Whether dimensions that are missing from a batch's answer are final, and not asked for again."""
         last = len(call.claims) == 1 and call.claims[0].attempts + 1 >= self._policy.max_attempts
         return call.job.spec.spend == "at_most_once" or last
 
     async def failed_rest(
         self, call: Call, rest: Sequence[Claim], counters: dict[str, int], recorded: Recorded | None
     ) -> NextSteps:
-        """The units of a batch that its answer left out end; `recorded` is what became of the others, if there were
-        any, and with them what the call cost."""
+        """End the units of a batch that its answer left out. `recorded` is the ledger's answer for the other units, if
+        there were any; the cost of the call was written with them."""
         failure = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
         dimension_of = dict(zip(call.claims, call.dimensions, strict=True))
         refused = replace(call, claims=rest, dimensions=[dimension_of[c] for c in rest], told="")
@@ -190,7 +192,7 @@ class Settler:
         self, call: Call, claims: Sequence[Claim], *, spent: int = 0, counters: dict[str, int] | None = None,
         recorded: Recorded | None = None, unpaid: bool = False,
     ) -> NextSteps:  # fmt: skip
-        """Hand units of a batch on to messages of their own, which join the same chord."""
+        """Split units off a batch into messages of their own, which join the same chord."""
         deferrals = [Deferral(c.position, c.fence, c.attempts + spent, c.requeues, int(unpaid)) for c in claims]
         tokens = [MessageId(c.position) for c in claims]
         again = [d.id for c, d in zip(call.claims, call.dimensions, strict=True) if c in claims]
@@ -208,7 +210,7 @@ class Settler:
         self, call: Call, delay_s: float, counters: dict[str, int] | None = None, *, spent: int = 0, requeued: int = 0,
         unpaid: bool = False, probe: bool = False,
     ) -> NextSteps:  # fmt: skip
-        """After a wait in the ledger."""
+        """Defer the call's units in the ledger: the same message comes again after `delay_s`."""
         deferrals = [
             Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid), int(probe))
             for c in call.claims

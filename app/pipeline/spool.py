@@ -1,11 +1,12 @@
-"""Answers that cannot be stored now, on this machine's disk until somebody stores them.
+"""Keeps answers that cannot be stored now on this machine's disk, until a process stores them.
 
     <state dir>/spool/<namespace>/<node>/lock            held by the living process
     <state dir>/spool/<namespace>/<node>/<number>.json   one write to the ledger, synced
 
-An answer is paid for. While the store is away its process keeps it in memory and tries again, and here, so that it
-outlives the process too: the next one on the machine stores what it finds without a living owner. Whether it still
-counts is the ledger's decision, by its fence. A disk that refuses is told loudly and stops nothing.
+Answers are paid for. While the store is away, a process keeps its answers in memory and tries again; it also keeps them
+here, so that they outlive the process: another process on the machine stores entries without a living owner. The ledger
+decides by the fence whether an answer still counts. A disk that fails is reported as an error in the log and stops
+nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from dicast.workers.system.private_files import make_folder
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 256 * 1024 * 1024
-"""What one process may keep here."""
+"""How much one process may keep here."""
 
 
 class Spool:
-    """One process's part of the machine's spool; any thread. Nothing touches the disk before it is needed."""
+    """One process's part of the machine's spool. Safe for any thread. The disk is not touched before it is needed."""
 
     def __init__(self, state_dir: str | Path, namespace: str, node: str, max_bytes: int = MAX_BYTES) -> None:
         self._root = Path(state_dir).resolve() / "spool" / folder_name(encode(namespace))
@@ -45,8 +46,8 @@ class Spool:
         self.refused = 0
 
     def put(self, entry: bytes) -> Path | None:
-        """Keep one entry; when this returns its path, it survives a loss of power. None, and an error in the log, if
-        the disk refuses or this process keeps `MAX_BYTES` already."""
+        """Write one entry and return its path; the entry then survives a loss of power. Returns None, and logs an
+        error, if the disk fails or this process keeps `MAX_BYTES` already."""
         try:
             path = self._place(len(entry))
             try:
@@ -65,7 +66,7 @@ class Spool:
         return path
 
     def _place(self, size: int) -> Path:
-        """Where the next entry goes; its size counts from now on."""
+        """Return the path of the next entry, and count its size from now on."""
         with self._mutex:  # two threads that open the folder would wait for each other's lock for ever
             if sum(self._sizes.values()) + size > self._max_bytes:
                 raise OSError(f"{self._max_bytes} bytes are kept already")
@@ -76,7 +77,7 @@ class Spool:
             return path
 
     def drop(self, path: Path | None) -> None:
-        """The entry is stored, or refused for good."""
+        """Remove an entry, which is stored, or cannot be stored by anybody."""
         if path is not None:
             with self._mutex:
                 self._sizes.pop(path, None)
@@ -84,21 +85,22 @@ class Spool:
             path.unlink(missing_ok=True)
 
     def refuse(self, path: Path) -> None:
-        """The entry cannot be read: it is kept for people, and no heir is given it again."""
+        """Set aside an entry that cannot be read. It is kept for people, and not adopted again."""
         path.rename(path.with_suffix(".broken"))
         with self._mutex:
             self._left.discard(path)
 
     def leave(self, path: Path | None) -> None:
-        """The task that kept the entry has ended without storing it: it is now as one of a dead process."""
+        """Abandon an entry whose task has ended without storing it. It may now be adopted like that of a dead
+        process."""
         if path is not None:
             with self._mutex:
                 self._left.add(path)
 
     @contextlib.contextmanager
     def orphans(self, most: int) -> Iterator[list[tuple[Path, bytes]]]:
-        """Entries whose process is gone, and own ones that were left, oldest first of each owner. Nobody else is given
-        an owner's entries before the block ends; the caller drops there those it has stored."""
+        """Yield entries of dead processes, and abandoned ones of this process, each owner's oldest first. An owner's
+        entries are locked until the block ends; the caller drops those that it has stored."""
         with self._mutex:
             left = sorted(self._left)[:most]
         found = [(path, path.read_bytes()) for path in left]
@@ -110,7 +112,7 @@ class Spool:
             yield found
 
     def _open(self) -> None:
-        """Make the folder and lock it; again if an heir took it for an abandoned one in between."""
+        """Make the folder and lock it. Tries again if another process has adopted the new folder in between."""
         while self._lock is None:
             make_folder(self._own, shared=False)
             with contextlib.suppress(FileNotFoundError):
@@ -122,7 +124,7 @@ class Spool:
                     os.close(lock)
 
     def close(self) -> None:
-        """Give the folder up; what is still in it is the next process's."""
+        """Give the folder up. Entries that are still in it are adopted by another process."""
         with self._mutex:
             self._give_up()
 
@@ -137,8 +139,8 @@ class Spool:
 
 @contextlib.contextmanager
 def _inherited(folder: Path) -> Iterator[bool]:
-    """Whether the folder's owner is gone and nobody else has inherited it; then it is the caller's until the block
-    ends, and vanishes if it is empty then."""
+    """Yield whether the folder's owner is dead and no other process has adopted the folder. If so, the caller holds the
+    folder until the block ends, when it is removed if it is empty."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except FileNotFoundError:  # just made, or just emptied by another heir

@@ -1,7 +1,7 @@
-"""Later judges of a panel: how far an escalating one's may be planned, and which of their units end unasked.
+"""Decides how far the later judges of a panel may be planned, and which of their units end without a call.
 
-All of it is decided when a page is opened. What the earlier judges said of its items is final by then, so nothing that
-happens later could change the decision, and a unit that is not needed costs neither message nor claim nor lease.
+This is decided when a page is opened. The earlier judges' opinions on its items are final by then, so nothing that
+happens later could change the decision, and a unit that is not needed costs no message, claim or lease.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dicast.app.pipeline.endings import not_needed, not_told
 
 
 async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Board:
-    """The board of those items, the first ones of a lane's next page, of which all units of earlier stages have ended.
-    Raises redis errors."""
+    """Return the board of the first items of a lane's next page, as far as all their units of earlier stages have
+    ended. Raises redis errors."""
     board = await ledger.board(job, items.start, len(items))
     earlier = [agent for other in job.lanes if other.stage < lane.stage for agent in other.agents]
     count = sum(1 for _ in takewhile(lambda item: board.has_ended(item, earlier), items))
@@ -33,14 +33,14 @@ async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Boa
 def spared(
     job: JobRecord, lane: Lane, board: Board, items: Mapping[int, Item], positions: range, results: Container[int]
 ) -> dict[int, bytes]:
-    """The results of units that nobody needs, by position, apart from those that have `results` already."""
+    """Return the results of units that are not needed, by position, except those that have `results` already."""
     stages = job.stages
     needed: dict[tuple[int, int, int], bool] = {}
     found = {}
     for position in positions:
         unit = lane.unit(position)
         what = unit.item, unit.agent, unit.dimension
-        if what not in needed:  # the same for all its rounds
+        if what not in needed:  # the same for all replicates
             needed[what] = is_needed(job.spec, stages, board, unit, items[unit.item].id)
         if not needed[what] and position not in results:
             found[position] = not_needed(job, lane, position, items[unit.item])
@@ -50,7 +50,8 @@ def spared(
 def unheard(
     job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, results: Container[int]
 ) -> dict[int, bytes]:
-    """The results of a chief's units on which no other judge has an opinion, apart from those that have `results`."""
+    """Return the results of a chief's units on which no other judge has an opinion, except those that have
+    `results`."""
     found = {}
     for position in positions:
         unit = lane.unit(position)
@@ -62,7 +63,7 @@ def unheard(
 
 
 def marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:
-    """What goes to the job's score board with results that are there when a page is opened: places and marks."""
+    """Return the places and marks on the job's score board for results that exist when a page is opened."""
     if not job.keeps_board:
         return []
     return [

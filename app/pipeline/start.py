@@ -1,4 +1,4 @@
-"""The start of a submitted job: its folder, its items, its frozen limit and bounds, and its first planning."""
+"""Starts a submitted job: prepares its folder and items, freezes its limit and bounds, and plans its lanes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 
 class Terms:
-    """Under which limit and bounds a job is started."""
+    """Determines the limit and the bounds with which a job is started."""
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry, self._settings = registry, settings
 
     def limit(self) -> int:
-        """The smallest limit of all living workers binds. Blocks."""
+        """Return the smallest limit of all living workers, which binds. Blocks."""
         heard = {node.limit for node, heard in self._registry.known() if heard}
         limits = heard | {self._settings.max_concurrent_llm_calls}
         if len(limits) > 1:
@@ -47,12 +47,12 @@ class Terms:
         return min(limits)
 
     def nobody_has(self, extra: str) -> bool:
-        """Whether all living workers tell that they lack the libraries of an optional part. Blocks."""
+        """Return True if there are living workers and all of them lack the libraries of an optional part. Blocks."""
         heard = [node for node, heard in self._registry.known() if heard]
         return bool(heard) and all(extra in node.missing_extras for node in heard)
 
     def bounds(self, job: JobRecord) -> Bounds:
-        """What the job says, else what this worker's settings say."""
+        """Return the bounds that the job sets, with this worker's settings for those that it does not set."""
         spec, settings = job.spec, self._settings
         return Bounds.of(
             unit_deadline_s=settings.unit_deadline if spec.unit_deadline is None else spec.unit_deadline,
@@ -62,7 +62,7 @@ class Terms:
 
 
 class Preparation:
-    """What a job needs before it may start, or what ends it unstarted."""
+    """Prepares a job for its start, or ends it before it has started."""
 
     def __init__(self, ledger: Ledger, submitted: LedgerClient, results_dir: str) -> None:
         self._ledger, self._submitted, self._results_dir = ledger, submitted, results_dir
@@ -70,8 +70,8 @@ class Preparation:
         self._arranging = Arranging(ledger, results_dir)
 
     async def prepare(self, job: JobRecord) -> None:
-        """A job that is to start gets its folder, people's ratings in it, and its items if they are to be arranged; if
-        it is resumed, its files make room, and its items come back."""
+        """Make the folder of a job that is about to start, with people's ratings, and with its items if they have to be
+        arranged. For a resumed job, set its earlier files aside and put its items back into the store."""
         record = await self._ledger.progress(job.id)
         if record.get("state") != JobState.SUBMITTED:
             return
@@ -96,16 +96,16 @@ class Preparation:
                 first += len(page)
 
     async def expire(self, job_id: str) -> None:
-        """It was not started in time, and is not any more."""
+        """End a job that was not started in time."""
         await asyncio.to_thread(self._submitted.cancel, job_id, "it was not started in time", revoked="expired")
 
     async def refuse(self, job_id: str, why: str) -> None:
-        """It cannot be started as it was submitted."""
+        """Cancel a job that cannot be started as it was submitted."""
         await asyncio.to_thread(self._submitted.cancel, job_id, why)
 
 
 class Starter:
-    """For one event loop."""
+    """Starts jobs on one event loop."""
 
     def __init__(
         self, ledger: Ledger, preparation: Preparation, terms: Terms, recovery: Recovery, lanes: Lanes,
@@ -115,7 +115,7 @@ class Starter:
         self._recovery, self._lanes, self._gatherer = recovery, lanes, gatherer
 
     async def start(self, job_id: str) -> None:
-        """Start a submitted job, with its limit frozen; of one that has ended, announce the report again. Raises
+        """Start a submitted job and freeze its limit. For a job that has ended, announce the report again. Raises
         `UnknownJob`."""
         job = await self._ledger.job(job_id)
         if job is None:
@@ -143,7 +143,7 @@ class Starter:
         if started:
             logs.limit_frozen(job=job_id, limit=limit, units=job.units)
             await self._ledger.attended(job_id)
-        if state is JobState.RUNNING:  # started now, or by a worker that died over the planning
+        if state is JobState.RUNNING:  # started now, or by a worker that died before it had planned
             for lane in range(len(job.lanes)):
                 await self._lanes.plan(job_id, job.incarnation, lane)
         elif state is not None and state.ended:

@@ -1,7 +1,7 @@
-"""What stands still: pages in which nothing happens, jobs that nobody attends, ends that nobody was told of.
+"""Finds and restarts what stands still: pages without progress, unattended jobs, ends that were not announced.
 
-Whatever concerns one page or job is that one's trouble alone: the others are looked after all the same. Every step is
-safe to take twice and by several at once.
+An error that concerns one page or job does not stop the work for the others. Every step may be taken twice and by
+several workers at once.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from dicast.app.pipeline.unserved import Unserved
 logger = logging.getLogger(__name__)
 
 TOGETHER = 50
-"""Units that are ended at once: their commands share round trips, and their claims no long script."""
+"""How many units are ended at once: enough to share round trips, and few enough to keep scripts short."""
 
 
 class StillPages:
-    """Pages that do not move."""
+    """Restarts pages without progress."""
 
     def __init__(self, ledger: Ledger, messages: Messages, jobs: JobCache, unserved: Unserved) -> None:
         self._ledger, self._messages, self._jobs, self._unserved = ledger, messages, jobs, unserved
 
     async def look_after(self, ref: PageRef) -> None:
-        """Gather a page if it is whole, or send again what nobody living works on."""
+        """Gather a page whose units have all ended, or send messages again that no living worker is working on."""
         job = await self._jobs.get(ref.job, ref.incarnation)
         if job is None:
             return
@@ -58,14 +58,14 @@ class StillPages:
 
 
 class CancelledUnits:
-    """Units of cancelled jobs, which end without a call: also those whose messages nobody takes, as where no living
-    worker has the labels that their pool demands."""
+    """Ends the units of cancelled jobs without a call. This includes units whose messages nobody takes, for example
+    because no living worker has the labels that their pool demands."""
 
     def __init__(self, ledger: Ledger, judge: Judge, messages: Messages) -> None:
         self._ledger, self._judge, self._messages = ledger, judge, messages
 
     async def end(self, job: JobRecord) -> None:
-        """End all that nobody living works on, and have the job's pages gathered."""
+        """End all units that no living worker is working on, and have the job's pages gathered."""
         for page in await self._ledger.unended(job.id):
             lane = job.lanes[page.ref.lane]
             tokens = dict.fromkeys(
@@ -79,13 +79,13 @@ class CancelledUnits:
 
 
 class UnattendedJobs:
-    """Jobs that nobody attends."""
+    """Restarts jobs that no worker attends."""
 
     def __init__(self, ledger: Ledger, messages: Messages, lanes: Lanes, cancelled: CancelledUnits) -> None:
         self._ledger, self._messages, self._lanes, self._cancelled = ledger, messages, lanes, cancelled
 
     async def look_after(self, job_id: str) -> None:
-        """Have a job started or finished, plan its lanes, or end what waits of a cancelled one."""
+        """Have a job started or finished, plan its lanes, or end the waiting units of a cancelled job."""
         job = await self._ledger.job(job_id)
         if job is None:
             return
@@ -105,7 +105,7 @@ class UnattendedJobs:
 
 
 class Sweeper:
-    """Looks after all whose time is over, as the ledger tells them."""
+    """Restarts everything that the ledger lists as overdue."""
 
     def __init__(
         self, ledger: Ledger, pages: StillPages, jobs: UnattendedJobs, time_limits: TimeLimits, gatherer: Gatherer,
@@ -115,7 +115,7 @@ class Sweeper:
         self._time_limits, self._gatherer, self._faults = time_limits, gatherer, faults
 
     async def sweep(self) -> None:
-        """One look at everything."""
+        """Check everything once."""
         ledger, alone = self._ledger, self._faults.alone
         keys, intervals = ledger.keys, ledger.intervals
         for ref in [PageRef.parse(m) async for m in ledger.overdue(keys.watch, intervals.page_still_ms)]:

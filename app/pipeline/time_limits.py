@@ -1,12 +1,12 @@
-"""Jobs that wait no longer: for a pool that is down (`max_pool_down`), or beyond `finish_by` and `unit_deadline`.
+"""Enforces the time limits of jobs: `max_pool_down`, `finish_by` and `unit_deadline`.
 
-Whoever keeps house looks at each bounded job as often as its bounds make worthwhile. Everything rests on instants in
-the store, by the lease clock: whoever leads next goes on where this one was. Rules, for one look at a job that runs:
+The housekeeping checks each bounded job as often as its bounds require. All instants are in the store, on the lease
+clock, so any worker can take over the checks. Rules for one check of a running job:
 
-1. The job's end has come: it asks nowhere any more. Open calls are cut at that instant by those who made them.
-2. A pool has been down for longer than the job waits, counted from the job's start where that is later, and was tried
-   since: the job asks there no more. Units whose judge has other deployments go there.
-3. Units that nobody works on end, where their job asks no more, and where their own deadline has passed.
+1. The job's `finish_by` has passed: it stops asking everywhere. Open calls are cut at that instant by their workers.
+2. A pool has been down for longer than the job waits, counted from the job's start if that is later, and has been
+   probed since: the job stops asking there. Units whose judge has other deployments go to these.
+3. Units that no worker is working on end, where their job has stopped asking or their own deadline has passed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dicast.workers.admission.outages import PoolCondition
 
 
 class TimeLimits:
-    """For one event loop."""
+    """Enforces time limits on one event loop."""
 
     def __init__(
         self, ledger: Ledger, fail_fast: FailFast, judge: Judge, messages: Sender, conditions: Conditions,
@@ -37,7 +37,7 @@ class TimeLimits:
         self._conditions, self._models = conditions, models
 
     async def look(self, job_id: str) -> None:
-        """End what the job does not wait for any longer. Raises redis errors; the next look does the same again."""
+        """End what the job no longer waits for. Raises redis errors; the next check repeats all of it."""
         bounds = await self._ledger.bounds(job_id)
         job = await self._ledger.job(job_id) if bounds is not None else None
         if bounds is None or job is None:
@@ -50,11 +50,11 @@ class TimeLimits:
             stops = await self._fail_fast.stops(job)
         await self._end(job, bounds, stops)
         if new:
-            for number in range(len(job.lanes)):  # what is not published yet
+            for number in range(len(job.lanes)):  # to end units that are not published yet
                 await self._messages.plan(job.id, job.incarnation, number)
 
     async def _given_up(self, job: JobRecord, bounds: Bounded, stops: Mapping[str, Stop]) -> AsyncIterator[Stop]:
-        """Stops for places where the job has not stopped yet."""
+        """Yield stops for places that the job gives up now."""
         if bounds.ends_ms is not None and bounds.now_ms >= bounds.ends_ms:
             took_s = max(0, bounds.ends_ms - bounds.began_ms) / 1000
             message = f"the job's finish_by has passed, {took_s:,.0f} s after its start"
@@ -78,8 +78,8 @@ class TimeLimits:
                 yield pool, model
 
     async def _end(self, job: JobRecord, bounds: Bounded, stops: Mapping[str, Stop]) -> None:
-        """Units that are not to be asked, or whose deadline has passed, end without a call; a living worker's own are
-        left to it."""
+        """End units without a call that are no longer to be called, or whose deadline has passed, except those that a
+        living worker is working on."""
         late_ms = bounds.now_ms - bounds.unit_ms if bounds.unit_ms is not None else -1
         given_up = {at for at, stop in stops.items() if stop.kind in (ErrorKind.POOL_DOWN, ErrorKind.DEADLINE)}
         if not given_up and bounds.unit_ms is None:
@@ -99,7 +99,8 @@ class TimeLimits:
     async def _waiting(
         self, job: JobRecord, lane: Lane, page: OpenPage, given_up: set[str], *, all_of_it: bool
     ) -> AsyncIterator[tuple[MessageId, int]]:
-        """Messages of a page to be ended or sent elsewhere, each with the deployment where it waits."""
+        """Yield the messages of a page that are to be ended or sent elsewhere, each with the deployment where it
+        waits."""
         places = {agent: places_of(job, lane, agent, self._models) for agent in lane.agents}
         partly = len(lane.pools) > 1 and any(given_up & set(at) for at in places.values())
         assigned = await self._ledger.assignments(page.ref) if partly else {}

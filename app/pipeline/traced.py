@@ -1,5 +1,5 @@
-"""The pipeline's parts with spans around what they do: built in place of the plain ones where traces are on, so that
-nobody pays for them elsewhere.
+"""Variants of the pipeline's parts that record spans. They are built in place of the plain parts where traces are on,
+so that tracing costs nothing elsewhere.
 
 A trace: submit > publish page > judge > (lease wait, claim, call, record), and submit > gather page.
 """
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class Traced:
-    """Beside a part of the pipeline: where its spans go."""
+    """Mixed into a part of the pipeline: holds the tracer that takes its spans."""
 
     tracer: Tracer
 
 
 def traced(part: type[T], tracer: Tracer) -> Callable[..., T]:
-    """Makes a part of the pipeline that tells of itself."""
+    """Return a function that builds the traced variant of a part."""
     (kind,) = [kind for kind in Traced.__subclasses__() if issubclass(kind, part)]
 
     def make(*given: Any) -> T:
@@ -51,7 +51,8 @@ def traced(part: type[T], tracer: Tracer) -> Callable[..., T]:
 
 
 class TracedMessages(Traced, Messages):
-    """A page's publishing is a child of its job's submission, and what its messages lead to a child of that."""
+    """Records the publishing of a page as a child of its job's submission. The work of its messages is a child of
+    that."""
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         place, messages = page.ref.place, len(page.tokens)
@@ -66,14 +67,14 @@ class TracedMessages(Traced, Messages):
 
 
 class TracedJudge(Traced, Judge):
-    """One message's work, from its lease on; how long it waited for that is told beside it."""
+    """Records one message's work, from its lease on, and beside it the time for which it waited for the lease."""
 
     async def judge(
         self, ref: PageRef, token: MessageId, lease: request.Lease | None, deployment: int = 0, *,
         came_back: bool = False, refusal: ProviderFailure | None = None, early: bool = False,
     ) -> NextSteps:  # fmt: skip
         parent, published = told(lease.unit.labels if lease is not None else {})
-        if not parent and lease is None:  # a lease must not wait for what only its span wants to know
+        if not parent and lease is None:  # with a lease, the call must not wait for a read that only the span needs
             job = await self._jobs.get(ref.job, ref.incarnation)
             parent = job.traceparent if job is not None else ""
         unit = f"{ref.lane}.{ref.page}.{token}"
@@ -90,7 +91,7 @@ class TracedJudge(Traced, Judge):
 
 
 class TracedClaimer(Traced, Claimer):
-    """The claim of a message's units."""
+    """Records the claim of a message's units."""
 
     async def claim(
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
@@ -103,7 +104,7 @@ class TracedClaimer(Traced, Claimer):
 
 
 class TracedRecorder(Traced, Recorder):
-    """What is written of a call that is traced; what is found on disk or told again is not of any."""
+    """Records writes for a call that is traced. Writes of adopted or recalled results belong to no call."""
 
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
         if not current():
@@ -122,7 +123,7 @@ class TracedRecorder(Traced, Recorder):
 
 
 class TracedGatherer(Traced, Gatherer):
-    """A page's way into files is a child of its job's submission."""
+    """Records the gathering of a page as a child of its job's submission."""
 
     async def gather(self, ref: PageRef) -> Gathered:
         job = await self._ledger.job(ref.job)
@@ -131,14 +132,14 @@ class TracedGatherer(Traced, Gatherer):
 
 
 class TracedPools(Traced, ServedPools):
-    """Whose providers tell of each call."""
+    """Builds providers that record each call."""
 
     def _build(self, spec: PoolSpec) -> Provider:
         return TracedProvider(self.tracer, super()._build(spec), spec)
 
 
 class TracedProvider:
-    """A provider whose calls are spans, named as OpenTelemetry's conventions for generative AI have it."""
+    """A provider that records each call as a span, named by OpenTelemetry's conventions for generative AI."""
 
     def __init__(self, tracer: Tracer, provider: Provider, spec: PoolSpec) -> None:
         self._tracer, self._provider = tracer, provider
@@ -146,7 +147,7 @@ class TracedProvider:
         self.structured_output, self.nonce_in_schema = provider.structured_output, provider.nonce_in_schema
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        """As the provider's own."""
+        """Make one call with the wrapped provider, within a span."""
         with self._tracer.span(f"chat {request.model}", client=True, pool=self._pool) as span:
             span.set_attributes({
                 "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._kind,

@@ -1,8 +1,8 @@
-"""Units of pools that this worker does not know: they are others' to publish and to judge.
+"""Handles units of pools that this worker does not know. Other workers have to publish and judge them.
 
-A client may be newer than its workers, and a pool may have left the configuration. As long as any living worker knows
-the pool, or may come to know it, its units wait. After `Intervals.pool_gone_ms` without one they are recorded as
-rejected, so that their job ends; once the pool is back, `dicast jobs resume` has them judged.
+A client may be newer than its workers, and a pool may have been removed from the configuration. While a living worker
+knows the pool, or may still start, its units wait. After `Intervals.pool_gone_ms` without such a worker they are
+recorded as rejected, so that their job ends; when the pool is back, `dicast jobs resume` has them judged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dicast.workers.system.supervision import watch
 logger = logging.getLogger(__name__)
 
 TOLD_KEPT = 100
-"""Troubles that this worker has told in its log, and does not tell again with each look."""
+"""How many logged warnings are remembered, so that they are not repeated with each check."""
 
 
 class Unserved:
-    """For one event loop. `known` are this worker's pools."""
+    """Handles units of unknown pools on one event loop. `known` are this worker's pools."""
 
     def __init__(
         self, found: Troubles, judge: Judge, messages: Sender, known: Collection[str], intervals: Intervals = STANDARD
@@ -43,14 +43,14 @@ class Unserved:
         self._told: deque[tuple[str, str]] = deque(maxlen=TOLD_KEPT)
 
     async def tell(self) -> None:
-        """Tell the others which pools this worker knows, now and then."""
+        """Publish which pools this worker knows, every `tell_pools_every_s`."""
         now = asyncio.get_running_loop().time()
         if now >= self._tell_at:
             await self._troubles.tell_of_pools(self._known)
             self._tell_at = now + self._intervals.tell_pools_every_s
 
     async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
-        """Messages that were due and that could not be sent from here."""
+        """Make messages due again that could not be sent from this worker."""
         await self._troubles.due_again(messages)
 
     def serves(self, lane: Lane) -> bool:
@@ -58,12 +58,12 @@ class Unserved:
         return bool(self.served(lane))
 
     def served(self, lane: Lane) -> set[str]:
-        """The pools of a lane that this worker knows."""
+        """Return the pools of a lane that this worker knows."""
         return {pool for pool in lane.pools if pool in self._known}
 
     async def gone(self, job: JobRecord, lane: Lane) -> str:
-        """Of a lane that this worker does not serve: why its units are not judged, or '' while they wait for a worker
-        that does. That they wait is put on record."""
+        """Return why the units of a lane that this worker does not serve are rejected, or "" while they wait for a
+        worker that serves it. Records that they wait."""
         names = ", ".join(sorted(set(lane.pools)))
         unseen_ms = await self._troubles.unseen_ms(lane.pools)
         if unseen_ms < self._intervals.pool_seen_ms:
@@ -77,7 +77,7 @@ class Unserved:
         return f"the pool {names} is in no worker's configuration"
 
     def hand_on(self, job: JobRecord, lane_number: int) -> None:
-        """Have a lane planned by another worker, soon."""
+        """Have a lane planned by another worker, after a delay."""
         place = job.id, job.incarnation, lane_number
         if place not in self._handed_on:
             self._handed_on.add(place)
@@ -91,7 +91,7 @@ class Unserved:
             self._handed_on.discard((job_id, incarnation, lane))
 
     async def reject(self, ref: PageRef, tokens: Iterable[MessageId], why: str) -> None:
-        """Record units as rejected, without a call. Those that a living worker has in hand are left to it."""
+        """Record units as rejected, without a call, except those that a living worker is working on."""
         failure = ProviderFailure(FailureKind.REJECTED, why)
         for token in tokens:
             outcome = await self._judge.judge(ref, token, None, refusal=failure)
@@ -100,12 +100,12 @@ class Unserved:
         await self._messages.gather(ref)
 
     async def reject_page(self, job: JobRecord, ref: PageRef, why: str) -> None:
-        """All of an open page."""
+        """Record all units of an open page as rejected."""
         lane = job.lanes[ref.lane]
         positions = await self._troubles.extent(ref)
         await self.reject(ref, [MessageId(p, batch=lane.batched) for p in positions[:: lane.stride]], why)
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
-        """In place of publishing a page."""
+        """Reject the units of a page, in place of publishing it."""
         why = await self.gone(job, page.lane) or "its pool was in no worker's configuration when it was planned"
         await self.reject(page.ref, page.tokens, why)
