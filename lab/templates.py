@@ -134,7 +134,8 @@ class Grammar:
 
 @dataclass
 class Findings:
-    """What came of the templates. `slowest` is in seconds of CPU time, or of an answer's wait."""
+    """What came of the templates. `slowest` is in seconds of CPU time, and of a server that of all its processes;
+    `peak_bytes` is the largest address space of a process that renders."""
 
     templates: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -178,26 +179,29 @@ def rendered_all(seeds: range) -> Findings:
 
 def submitted_all(seeds: range, first: Sequence[str] = ()) -> Findings:
     """Submit a job with each of the `first` templates, and each seed's, to a server whose /healthz is asked."""
-    found = Findings()
+    found, longest_s = Findings(), 0.0
     with _server() as (url, process), _watched(url) as waits:
         asked = chain(((-1, source) for source in first), ((seed, Grammar(seed).template()) for seed in seeds))
         for seed, source in asked:
             found.templates += 1
-            began = time.monotonic()
+            began, before = time.monotonic(), _cpu_of_all_s(process.pid)
             status = _submitted(url, source)
-            took = time.monotonic() - began
+            longest_s = max(longest_s, time.monotonic() - began)
             found.outcomes[f"answered {status}"] += 1
+            took = _cpu_of_all_s(process.pid) - before
             found.slowest = max(found.slowest, (took, seed))
-            if status >= 500:
-                found.broken.append(f"seed {seed}: answered {status}")
+            found.peak_bytes = max([found.peak_bytes, *map(_peak_bytes, _children(process.pid))])
+            if status >= 500 or took > WITHIN_S:
+                found.broken.append(f"seed {seed}: answered {status}, {took:.2f} s")
         found.outcomes["looks at /healthz"] = len(waits)
+        found.outcomes[f"longest answer {longest_s:.2f} s"] = 1
         worst = max(waits)
         if worst > WITHIN_S:
             found.broken.append(f"/healthz took {worst:.2f} s")
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
-        found.outcomes[f"SIGTERM heeded in {time.monotonic() - began:.1f} s, worst /healthz {worst:.3f} s,"] = 1
+        found.outcomes[f"SIGTERM heeded in {time.monotonic() - began:.1f} s, worst /healthz {worst:.3f} s"] = 1
     return found
 
 
@@ -285,6 +289,19 @@ def _cpu_s(pid: int | None) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        return [int(child) for task in tasks for child in task.read_text().split()]
+    except OSError:
+        return []
+
+
+def _cpu_of_all_s(pid: int) -> float:
+    """Of a process and its children; one that ends takes its time with it."""
+    return sum(map(_cpu_s, [pid, *_children(pid)]))
 
 
 def _peak_bytes(pid: int | None) -> int:
